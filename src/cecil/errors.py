@@ -1,0 +1,70 @@
+"""What can go wrong, in one tree.
+
+    CecilError                 every error that is the input's fault, not the program's
+    ├── ConfigError            a setting that cannot be
+    │   └── UnknownName        a name that is not in a table; says which ones are close
+    ├── DataError              pictures, labels or files that are not as they should be
+    │   ├── MissingData        a file or folder that is not there; says where to get it
+    │   ├── BrokenPicture      a file that cannot be decoded
+    │   └── DownloadError      a transfer that failed, or whose bytes are not the published ones
+    ├── SplitError             classes and shots that do not fit the pictures
+    ├── MethodError            a method that breaks its contract
+    ├── CheckpointError        a run folder or checkpoint that cannot be used
+    └── NotFitted              used before `fit`
+
+A message says what was given, why that cannot be, and what to type instead. The command line prints it alone;
+a user never sees a traceback for a bad input.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class CecilError(Exception):
+    """Every error that is the input's fault, not the program's."""
+
+
+class ConfigError(CecilError):
+    """A setting that cannot be."""
+
+
+class UnknownName(ConfigError):
+    """A name that is not in a table; the message names the close ones, or all."""
+
+    def __init__(self, kind: str, given: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        close = get_close_matches(given, names, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there are: {', '.join(names)}"
+        super().__init__(f"no {kind} is named '{given}': {hint}")
+
+
+class DataError(CecilError):
+    """Pictures, labels or files that are not as they should be."""
+
+
+class MissingData(DataError):
+    """A file or folder that is not there; the message says where to get it."""
+
+
+class BrokenPicture(DataError):
+    """A file that cannot be decoded as a picture."""
+
+
+class DownloadError(DataError):
+    """A transfer that failed, or whose bytes are not the published ones."""
+
+
+class SplitError(CecilError):
+    """Classes and shots that do not fit the pictures."""
+
+
+class MethodError(CecilError):
+    """A method that breaks its contract."""
+
+
+class CheckpointError(CecilError):
+    """A run folder or checkpoint that cannot be used."""
+
+
+class NotFitted(CecilError):
+    """Used before `fit`."""
