@@ -7,6 +7,7 @@ for pixels by index and does not know which of the storages lies below.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -127,6 +128,19 @@ class ImageSet:
         """The same set on a device; only its own pictures travel."""
         device = torch.device(device)
         return self if device == self.device else self._moved(device, copy=False)
+
+    def state(self) -> dict[str, Any]:
+        """The set as a dict of tensors and JSON values."""
+        own = self.alone().storage
+        pixels = {"pixels": own} if isinstance(own, Tensor) else dict(vars(own))
+        return {**pixels, "labels": self.labels, "class_names": list(self.class_names)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "ImageSet":
+        """The set that gave this state."""
+        keys = ("buffer", "offsets", "heights", "widths")
+        storage = state["pixels"] if "pixels" in state else Ragged(*(state[key] for key in keys))
+        return cls.of(storage, state["labels"], state["class_names"])
 
     def _moved(self, device: torch.device, copy: bool) -> "ImageSet":
         whole = len(self) == len(self.storage) and bool((self.rows == torch.arange(len(self), device=self.device)).all())

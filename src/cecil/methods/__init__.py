@@ -1,0 +1,98 @@
+"""The table of methods. What is not in it runs as `path/to/file.py:ClassName`."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from cecil.errors import MethodError, MissingData, UnknownName
+
+if TYPE_CHECKING:
+    from cecil.methods.base import Method, Recipe
+    from cecil.stages.loop import Runtime
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """One row of the table of methods."""
+
+    name: str
+    title: str
+    paper: str
+    target: str  # module:Class
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    memory: str = "none"  # of old pictures
+    ordered: bool = False  # whether the order of the classes matters for what is learnt
+
+    def build(self, recipe: "Recipe", runtime: "Runtime", seed: int) -> "Method":
+        module, name = self.target.split(":")
+        method: Method = getattr(importlib.import_module(module), name)(recipe, runtime, seed, **self.options)
+        return method
+
+
+_CEC = "Zhang et al., CVPR 2021"
+_TOPIC = "Tao et al., CVPR 2020"
+_FINETUNE = "cecil.methods.finetune:Finetune"
+_DECOUPLED = "cecil.methods.decoupled:Decoupled"
+
+
+def _table(*rows: MethodInfo) -> dict[str, MethodInfo]:
+    return {row.name: row for row in rows}
+
+
+METHODS = _table(
+    MethodInfo("finetune", "Ft-CNN: the whole network fine-tuned on the new pictures", _TOPIC, _FINETUNE, ordered=True),
+    MethodInfo("linear", "Linear classifier, the whole network trained on", _CEC, _FINETUNE, ordered=True),
+    MethodInfo("cosine", "Cosine classifier, the whole network trained on", _CEC, _FINETUNE, {"similarity": "cosine"}, ordered=True),
+    MethodInfo("decoupled-linear", "Frozen features, linear classifier", _CEC, _DECOUPLED, {"similarity": "linear"}),
+    MethodInfo("decoupled-cosine", "Frozen features, cosine classifier", _CEC, _DECOUPLED, {"similarity": "cosine"}),
+    MethodInfo("decoupled-l2", "Frozen features, squared distance", _CEC, _DECOUPLED, {"similarity": "l2"}),
+    MethodInfo(
+        "joint",
+        "The reference: trained anew on every picture seen so far",
+        "–",
+        "cecil.methods.joint:Joint",
+        memory="every picture",
+        ordered=True,
+    ),
+)
+
+
+def find(name: str) -> MethodInfo:
+    """A method by its name in the table, or a class of one's own as `path/to/file.py:ClassName`."""
+    if name in METHODS:
+        return METHODS[name]
+    path, colon, cls = name.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise UnknownName("method", name, [*METHODS, "path/to/file.py:ClassName"])
+    return _own(Path(path), cls)
+
+
+def _own(path: Path, cls: str) -> MethodInfo:
+    from cecil.methods.base import Method
+
+    if not path.exists():
+        raise MissingData(f"there is no file {path}: give the path of the Python file that holds {cls}")
+    module_name = f"cecil_own_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise MethodError(f"{path} cannot be loaded as a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise MethodError(f"{path} fails when it is loaded: {type(error).__name__}: {error}") from error
+    found = getattr(module, cls, None)
+    if found is None:
+        raise UnknownName(f"class in {path}", cls, [name for name, value in vars(module).items() if isinstance(value, type)])
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise MethodError(f"{cls} in {path} is not a Method: derive it from cecil.methods.base.Method")
+    if found.__abstractmethods__:
+        raise MethodError(f"{cls} in {path} does not implement {', '.join(sorted(found.__abstractmethods__))}")
+    title = (found.__doc__ or cls).strip().splitlines()[0]
+    return MethodInfo(cls.lower(), title, str(path), f"{module_name}:{cls}", memory=found.keeps or "none")

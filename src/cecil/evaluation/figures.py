@@ -1,0 +1,276 @@
+"""Figures of results, in one style: a method keeps its colour from figure to figure, and lines are named at their ends.
+
+Colours are those of Okabe and Ito, which colour-blind readers can tell apart; markers tell lines apart in grey print.
+Nothing here touches pyplot or its global state.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+
+from cecil.errors import ConfigError
+from cecil.evaluation.metrics import Ints, mean_std
+from cecil.evaluation.published import PublishedRow
+from cecil.evaluation.results import RunResult, names
+from cecil.evaluation.tables import groups, title
+
+FORMATS = (".png", ".svg", ".pdf")
+INK, FAINT, GRID = "#222222", "#777777", "#e4e4e4"
+VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, GREY, BLACK = (
+    "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#888888", "#000000",
+)  # fmt: skip
+PALETTE = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, GREY, BLACK)
+LABEL_POINTS = 11.5  # the height of a name beside a line
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+FAVOURITES = {
+    "cec": VERMILION,
+    "decoupled-cosine": BLUE,
+    "topic": GREEN,
+    "lucir": PURPLE,
+    "eeil": ORANGE,
+    "icarl": SKY,
+    "finetune": GREY,
+    "joint": BLACK,
+}
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "ytick.left": False,
+    "legend.frameon": False,
+    "svg.hashsalt": "cecil",
+    "svg.fonttype": "none",  # text stays text
+    "pdf.fonttype": 42,
+}
+
+
+@dataclass(frozen=True)
+class _Look:
+    colour: str
+    marker: str
+
+
+@dataclass(frozen=True)
+class _End:
+    """Where a line ends, and what to write there."""
+
+    value: float
+    name: str
+    colour: str
+    strong: bool
+
+
+def _looks(methods: Sequence[str]) -> list[_Look]:
+    """A look for each line: the method's own colour if no line has it yet, else one that is free, else any."""
+    wanted = {FAVOURITES[method] for method in methods if method in FAVOURITES}
+    colours: list[str] = []
+    for i, method in enumerate(methods):
+        favourite = [FAVOURITES[method]] if method in FAVOURITES else []
+        unwanted = [colour for colour in PALETTE if colour not in wanted]
+        free = [colour for colour in (*favourite, *unwanted, *PALETTE) if colour not in colours]
+        colours.append(free[0] if free else PALETTE[i % len(PALETTE)])
+    return [_Look(colour, MARKERS[i % len(MARKERS)]) for i, colour in enumerate(colours)]
+
+
+def sessions_figure(results: Sequence[RunResult], published_rows: Sequence[PublishedRow] = ()) -> Figure:
+    """Accuracy over all seen classes, session by session: means with bands of ± one deviation, published rows dashed.
+
+    A published row has the colour of its method. Where only its first and last session are known, these are rings.
+    """
+    _comparable(results)
+    rows = [row for row in published_rows if len(row.sessions) == len(results[0].sessions)]
+    looks = _looks([result.method for result in results])
+    taken = {look.colour for look in looks}
+    colours = {method: colour for method, colour in FAVOURITES.items() if colour not in taken}
+    colours |= {result.method: look.colour for result, look in reversed(list(zip(results, looks, strict=True)))}  # the first one's
+    height = max(3.25, LABEL_POINTS * (len(results) + len(rows)) / 72)  # of the axes, with room for a name a line
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, height + 1.15))
+        axes = figure.add_axes((0.08, 0.7 / (height + 1.15), 0.66, height / (height + 1.15)))
+        ends: list[_End] = []
+        for row in rows:
+            colour = colours.get(row.method or "", FAINT)
+            known = [(x, y) for x, y in enumerate(row.sessions) if y is not None]
+            if len(known) == len(row.sessions):
+                axes.plot(*zip(*known, strict=True), color=colour, linewidth=1, linestyle=(0, (4, 2)), zorder=2)
+            else:
+                axes.plot(*zip(*known, strict=True), color=colour, linestyle="", marker="o", markersize=4, fillstyle="none", zorder=2)
+            ends.append(_End(known[-1][1], f"{row.name}, published", colour, strong=False))
+        for result, name, look in zip(results, names(results), looks, strict=True):
+            mean = _line(axes, result.accuracy, look)
+            ends.append(_End(mean[-1], name, look.colour, strong=True))
+        _session_axis(axes, results[0])
+        axes.set_ylim(0, _top([axes]))
+        axes.set_ylabel("accuracy over all seen classes (%)")
+        axes.set_title(title(results[0]))
+        _name_ends(figure, axes, ends)
+    return figure
+
+
+def base_novel_figure(results: Sequence[RunResult]) -> Figure:
+    """Base accuracy, novel accuracy and their harmonic mean, session by session, side by side on one scale."""
+    _comparable(results)
+    looks = _looks([result.method for result in results])
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9.6, 3.6))
+        panels = [figure.add_axes((0.06 + 0.26 * i, 0.18, 0.235, 0.66)) for i in range(3)]
+        ends: list[_End] = []
+        for axes, (field, heading) in zip(
+            panels, (("base", "base classes"), ("novel", "new classes"), ("harmonic", "harmonic mean")), strict=True
+        ):
+            for result, name, look in zip(results, names(results), looks, strict=True):
+                mean = _line(axes, getattr(result, field), look)
+                if axes is panels[-1] and not np.isnan(mean[-1]):
+                    ends.append(_End(mean[-1], name, look.colour, strong=True))
+            _session_axis(axes, results[0], every=2)
+            axes.set_title(heading)
+        for axes in panels:
+            axes.set_ylim(0, _top(panels))
+        for axes in panels[1:]:
+            axes.tick_params(labelleft=False)
+        panels[0].set_ylabel("accuracy among all seen classes (%)")
+        figure.text(0.06, 0.985, title(results[0]), va="top", color=FAINT)
+        _name_ends(figure, panels[-1], ends)
+    return figure
+
+
+def confusion_figure(confusion: Ints, session_of_class: Ints, heading: str = "") -> Figure:
+    """What each class (row) is taken for (column), as shares of its test pictures; lines between the base and new classes.
+
+    Colours grow with the square root of the share, so that scattered mistakes are seen beside the diagonal.
+    """
+    classes = len(session_of_class)
+    if confusion.shape != (classes, classes):
+        raise ConfigError(
+            f"a confusion matrix of {classes} classes must be {classes} × {classes}, not {' × '.join(map(str, confusion.shape))}"
+        )
+    shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
+    seen = int((confusion.sum(1) > 0).nonzero()[0].max(initial=-1)) + 1  # classes that have not arrived are left out
+    seen = max(seen, int((session_of_class == 0).sum()))
+    base = int((session_of_class[:seen] == 0).sum())
+    with matplotlib.rc_context({**STYLE, "axes.grid": False, "axes.spines.top": True, "axes.spines.right": True}):
+        figure = Figure(figsize=(5.6, 5.0))
+        axes = figure.add_axes((0.12, 0.1, 0.7, 0.78))
+        image = axes.imshow(100 * shares[:seen, :seen], cmap="Blues", norm=PowerNorm(0.5, vmin=0, vmax=100), interpolation="nearest")
+        for before, after in pairwise(session_of_class[:seen]):
+            if before != after and before != 0:
+                edge = int((session_of_class <= before).sum()) - 0.5
+                for draw in (axes.axhline, axes.axvline):
+                    draw(edge, color=FAINT, linewidth=0.4, alpha=0.5)
+        if base < seen:
+            for draw in (axes.axhline, axes.axvline):
+                draw(base - 0.5, color=VERMILION, linewidth=1.2)
+            middles, words = [(base - 1) / 2, (base + seen - 1) / 2], ["base", "new"]
+        else:
+            middles, words = [(base - 1) / 2], ["base"]
+        axes.set_xticks(middles, words)
+        axes.set_yticks(middles, words, rotation=90, va="center")
+        axes.tick_params(length=0)
+        axes.set_xlabel("predicted class")
+        axes.set_ylabel("true class")
+        axes.set_title(heading or f"{seen} classes, {base} of them base")
+        bar = figure.colorbar(image, cax=figure.add_axes((0.85, 0.1, 0.025, 0.78)), ticks=[0, 1, 5, 10, 25, 50, 75, 100])
+        bar.set_label("share of the true class (%)")
+        bar.outline.set_visible(False)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """Write the figure as .png and .svg, or in the one format of FORMATS that the path ends in; returns the files."""
+    targets = [path] if path.suffix.lower() in FORMATS else [path.with_name(path.name + suffix) for suffix in (".png", ".svg")]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(STYLE):
+        for target in targets:
+            date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix.lower(), {})  # same figure, same bytes
+            figure.savefig(target, dpi=200, bbox_inches="tight", pad_inches=0.1, facecolor="white", metadata=date)
+    return targets
+
+
+# ---- the parts of a figure
+
+
+def _comparable(results: Sequence[RunResult]) -> None:
+    if len(groups(results)) != 1:
+        given = ", ".join(title(group[0]) for group in groups(results)) or "none"
+        raise ConfigError(
+            f"one figure shows results of one benchmark with the same sessions, and was given {given}: draw a figure for each"
+        )
+
+
+def _line(axes: Axes, runs: Sequence[Sequence[float | None]], look: _Look) -> list[float]:
+    """The mean over runs, with a band of ± one deviation where there are several; returns the mean."""
+    mean, std = mean_std([[np.nan if value is None else value for value in run] for run in runs])
+    x = np.arange(len(mean))
+    axes.plot(x, mean, color=look.colour, marker=look.marker, markersize=4.5, markeredgewidth=0, linewidth=1.8, zorder=3)
+    if len(runs) > 1:
+        axes.fill_between(x, mean - std, mean + std, color=look.colour, alpha=0.18, linewidth=0, zorder=1)
+    return [float(value) for value in mean]
+
+
+def _session_axis(axes: Axes, result: RunResult, every: int = 1) -> None:
+    sizes = result.sessions
+    axes.set_xticks(range(0, len(sizes), every), [f"{i}\n{sizes[i].classes}" for i in range(0, len(sizes), every)])
+    axes.set_xlim(-0.25, max(len(sizes) - 1, 0) + 0.25)
+    axes.set_xlabel("session, and classes seen")
+
+
+def _top(panels: Sequence[Axes]) -> float:
+    """The next ten above all that is drawn."""
+    highest = max((axes.dataLim.y1 for axes in panels if np.isfinite(axes.dataLim.y1)), default=100)
+    return float(np.clip(10 * np.ceil(highest / 10), 10, 100))
+
+
+def _name_ends(figure: Figure, axes: Axes, ends: Sequence[_End]) -> None:
+    """Names right of the lines' ends in the lines' colours, pushed apart where they would overlap."""
+    low, high = axes.get_ylim()
+    gap = LABEL_POINTS / (72 * axes.get_position().height * figure.get_figheight()) * (high - low)
+    ordered = sorted(ends, key=lambda end: end.value)
+    beside = axes.get_yaxis_transform()
+    for end, y in zip(ordered, spread_apart([end.value for end in ordered], gap, low, high), strict=True):
+        axes.plot([1, 1.02, 1.05, 1.06], [end.value, end.value, y, y], transform=beside, color=end.colour, linewidth=0.6, clip_on=False)
+        size, weight = (8.5, "bold") if end.strong else (7.5, "normal")
+        axes.text(1.07, y, end.name, transform=beside, color=end.colour, fontsize=size, fontweight=weight, va="center_baseline")
+
+
+def spread_apart(values: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Rising positions near the rising values, at least `gap` apart, and within the limits if there is room.
+
+    Neighbours that are too close become a block around the mean of their values; blocks that meet merge.
+    """
+    blocks: list[tuple[float, int]] = []  # middle, size
+    for value in values:
+        middle, size = float(value), 1
+        while True:
+            half = (size - 1) * gap / 2
+            middle = max(low + half, min(middle, high - half)) if high - low >= 2 * half else (low + high) / 2
+            if not blocks or middle - half - (blocks[-1][0] + (blocks[-1][1] - 1) * gap / 2) >= gap - 1e-9:
+                break
+            other, count = blocks.pop()
+            middle, size = (middle * size + other * count) / (size + count), size + count
+        blocks.append((middle, size))
+    return [middle + (i - (size - 1) / 2) * gap for middle, size in blocks for i in range(size)]

@@ -1,0 +1,223 @@
+"""Results as tables: one description of a table, and CSV, Markdown and LaTeX made from it.
+
+A table holds one benchmark with one sequence of sessions. A measured row is the mean over its runs, with the standard
+deviation beside it; the published row of the same method follows it.
+"""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from cecil.evaluation import metrics, published
+from cecil.evaluation.published import PublishedRow
+from cecil.evaluation.results import RunResult, follows_protocol, names, published_row
+
+SUMMARY = ("average", "PD", "base", "novel", "harmonic", "gAcc")  # the columns after the sessions; base, novel, harmonic: last session
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number and its spread over runs; None where there is none."""
+
+    mean: float | None = None
+    std: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method: what it is, where its numbers come from, and the numbers in the order of the table's columns."""
+
+    name: str
+    source: str  # "measured" or "published"
+    detail: str  # runs, or the backbone
+    cells: tuple[Cell, ...]
+    recipe: str | None = None
+    split: str | None = None
+    runs: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The name, marked where the numbers are not ours."""
+        return self.name if self.source == "measured" else f"{self.name}, published"
+
+    @property
+    def full_label(self) -> str:
+        """The label, with the detail in brackets."""
+        return f"{self.label} ({self.detail})" if self.detail else self.label
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that can be compared, under one title."""
+
+    benchmark: str
+    title: str
+    sessions: int
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*map(str, range(self.sessions)), *SUMMARY)
+
+
+# ---- from results to tables
+
+
+def groups(results: Iterable[RunResult]) -> list[list[RunResult]]:
+    """Results that can stand in one table: of one benchmark, with as many classes in each session."""
+    found: dict[tuple[object, ...], list[RunResult]] = {}
+    for result in results:
+        found.setdefault((result.benchmark, *(size.classes for size in result.sessions)), []).append(result)
+    return list(found.values())
+
+
+def published_rows(results: Sequence[RunResult], *, with_published: bool = True, all_published: bool = False) -> list[PublishedRow]:
+    """The published rows to show with one group of results: those of the same methods, or all of the benchmark."""
+    rows = [published_row(result) for result in results] if with_published or all_published else []
+    if all_published and follows_protocol(results[0]):
+        benchmark = results[0].benchmark
+        rows += [*published.published(benchmark).values(), *published.later(benchmark).values()]
+    return list(dict.fromkeys(row for row in rows if row))
+
+
+def build(results: Sequence[RunResult], *, with_published: bool = True, all_published: bool = False) -> Table:
+    """The table of one group of results, each followed by the published row of its method, and all others at the end."""
+    beside = published_rows(results, with_published=with_published, all_published=all_published)
+    rows: list[Row] = []
+    left = list(beside)
+    for i, (result, name) in enumerate(zip(results, names(results), strict=True)):
+        rows.append(_measured(result, name))
+        theirs = published_row(result)
+        if theirs in left and theirs not in map(published_row, results[i + 1 :]):  # below the last that it belongs to
+            left.remove(theirs)
+            rows.append(_published(theirs))
+    rows += map(_published, left)
+    notes = _spread_notes(results)
+    if beside:
+        notes.append(f"published: {published.source()}")
+    if any(row.backbone for row in beside):
+        notes.append(f"published, with a backbone: {published.later_note()}")
+    return Table(results[0].benchmark, title(results[0]), len(results[0].sessions), tuple(rows), tuple(notes))
+
+
+def title(result: RunResult) -> str:
+    """The benchmark and its sessions: "cifar100: 60 classes, then 8 sessions of 5"."""
+    seen = [size.classes for size in result.sessions]
+    if len(seen) == 1:
+        return f"{result.benchmark}: {seen[0]} classes"
+    steps = {after - before for before, after in pairwise(seen)}
+    size = f"of {steps.pop()}" if len(steps) == 1 else f"up to {seen[-1]}"
+    return f"{result.benchmark}: {seen[0]} classes, then {len(seen) - 1} session{'s' if len(seen) > 2 else ''} {size}"
+
+
+def _measured(result: RunResult, name: str) -> Row:
+    columns: list[Sequence[float | None]] = list(zip(*result.accuracy, strict=True))
+    columns += [result.average, result.pd]
+    columns += [[run[-1] for run in table] for table in (result.base, result.novel, result.harmonic)]
+    columns.append(result.gacc)
+    return Row(name, "measured", _runs(result), tuple(map(_cell, columns)), result.recipe, result.split, result.runs)
+
+
+def _cell(values: Sequence[float | None]) -> Cell:
+    mean, std = metrics.mean_std([math.nan if value is None else value for value in values])
+    return Cell(*(None if math.isnan(value) else float(value) for value in (mean, std)))
+
+
+def _published(row: PublishedRow) -> Row:
+    cells = [*map(Cell, row.sessions), Cell(row.average), Cell(row.pd), *[Cell()] * (len(SUMMARY) - 2)]
+    return Row(row.name, "published", row.backbone or "", tuple(cells))
+
+
+def _runs(result: RunResult) -> str:
+    """How many runs, by seeds and draws where they are a full grid."""
+    seeds, draws = len(set(result.seeds)), len(set(result.draws))
+    if seeds * draws == result.runs > 1:
+        return " × ".join(f"{count} {what}" for count, what in ((seeds, "seeds"), (draws, "draws")) if count > 1)
+    return "1 run" if result.runs == 1 else f"{result.runs} runs"
+
+
+def _spread_notes(results: Sequence[RunResult]) -> list[str]:
+    notes = []
+    if any(result.runs > 1 for result in results):
+        notes.append("±: standard deviation over runs (n − 1)")
+    for result, name in zip(results, names(results), strict=True):
+        over_seeds = metrics.std_within(result.last, fixed=result.draws)
+        over_draws = metrics.std_within(result.last, fixed=result.seeds)
+        if len(set(result.seeds)) > 1 and len(set(result.draws)) > 1 and not math.isnan(over_seeds + over_draws):
+            notes.append(f"{name}, last session: ± {over_seeds:.2f} over seeds with the draw fixed, ± {over_draws:.2f} over draws")
+    return notes
+
+
+# ---- from tables to text
+
+
+def number(value: float | None) -> str:
+    """Two decimals and no minus before a zero, or a dash."""
+    return "–" if value is None else f"{round(value, 2) + 0.0:.2f}"
+
+
+def to_csv(tables: Sequence[Table]) -> str:
+    """One CSV of all tables: a line a row, an empty field where there is no number, deviations in columns of their own."""
+    sessions = max((table.sessions for table in tables), default=0)
+    columns = [*(f"session_{i}" for i in range(sessions)), *(name.lower() for name in SUMMARY)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["benchmark", "method", "source", "recipe", "split", "runs", "detail", *columns, *(f"{name}_std" for name in columns)])
+    for table in tables:
+        for row in table.rows:
+            gap = [Cell()] * (sessions - table.sessions)
+            cells = [*row.cells[: table.sessions], *gap, *row.cells[table.sessions :]]
+            numbers = [*(cell.mean for cell in cells), *(cell.std for cell in cells)]
+            about = [table.benchmark, row.name, row.source, row.recipe, row.split, row.runs, row.detail]
+            writer.writerow([*about, *("" if value is None else str(round(value, 4)) for value in numbers)])
+    return text.getvalue()
+
+
+def to_markdown(table: Table) -> str:
+    """A Markdown table under its title in bold, with the notes below."""
+    lines = [f"**{_markdown(table.title)}**", ""]
+    lines.append("| method | " + " | ".join(table.columns) + " |")
+    lines.append("| --- |" + " ---: |" * len(table.columns))
+    for row in table.rows:
+        cells = [number(cell.mean) + (f" ± {number(cell.std)}" if cell.std is not None else "") for cell in row.cells]
+        lines.append("| " + " | ".join([_markdown(row.full_label), *cells]) + " |")
+    lines += [line for note in table.notes for line in ("", _markdown(note))]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\|*_`<\[\]])", r"\\\1", text)
+
+
+def to_latex(table: Table) -> str:
+    """A LaTeX tabular in the manner of booktabs; title and notes are comments."""
+    lines = [f"% {table.title}", "% \\usepackage{booktabs}", f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}", "\\toprule"]
+    lines.append(f" & \\multicolumn{{{table.sessions}}}{{c}}{{session}} & & & \\multicolumn{{3}}{{c}}{{last session}} & \\\\")
+    start = table.sessions + 4
+    lines.append(f"\\cmidrule(lr){{2-{table.sessions + 1}}} \\cmidrule(lr){{{start}-{start + 2}}}")
+    lines.append(" & ".join(["method", *table.columns]) + " \\\\")
+    lines.append("\\midrule")
+    for row in table.rows:
+        name = _latex(row.full_label) if row.source == "measured" else f"\\textit{{{_latex(row.full_label)}}}"
+        lines.append(" & ".join([name, *map(_latex_cell, row.cells)]) + " \\\\")
+    lines += ["\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in table.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_cell(cell: Cell) -> str:
+    if cell.mean is None:
+        return "--"
+    spread = f"\\,{{\\scriptsize$\\pm${number(cell.std)}}}" if cell.std is not None else ""
+    return number(cell.mean).replace("-", "$-$") + spread
+
+
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$", "–": "--"}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)

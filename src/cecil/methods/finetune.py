@@ -1,0 +1,52 @@
+"""Fine-tuning: the whole network is trained on each session's pictures.
+
+The comparison's Ft-CNN row (Tao et al.: Few-Shot Class-Incremental Learning, CVPR 2020, https://arxiv.org/abs/2004.10956) and the
+ablation's rows `linear` and `cosine` without decoupling (Zhang et al., CVPR 2021, https://arxiv.org/abs/2104.03047).
+
+The classifier grows by rows for the new classes, at random, and everything is trained on the few new pictures, with the
+recipe's rate. Nothing reminds the network of the old classes, so they are forgotten: this is the floor that every other
+method must clear.
+"""
+
+from torch import Tensor
+
+from cecil.data.images import ImageSet
+from cecil.methods.base import Method, Recipe
+from cecil.methods.network import Network
+from cecil.stages.checkpoint import State
+from cecil.stages.learn_session import mean_rows, train_network, untrained_rows
+from cecil.stages.loop import Runtime
+
+
+class Finetune(Method):
+    """The whole network is trained on, session by session."""
+
+    def __init__(self, recipe: Recipe, runtime: Runtime, seed: int, similarity: str = "linear") -> None:
+        super().__init__(recipe, runtime, seed)
+        self.similarity = similarity
+        self.network = Network(recipe, runtime)
+
+    def fit(self, base: ImageSet) -> None:
+        self.network.fit(base, self.similarity, self.seed)
+        self.sessions = 1
+
+    def learn(self, session: ImageSet) -> None:
+        network, recipe = self.network, self.recipe
+        if recipe.session.data_init:
+            rows = mean_rows(network.backbone, session, recipe.transform)
+        else:
+            rows = untrained_rows(network.backbone, session, self.seed)
+        network.classifier = network.classifier.grown(rows)
+        stage = f"session {self.sessions}"
+        train_network(network.backbone, network.classifier, session, recipe.transform, recipe.session, self.runtime, self.seed, stage)
+        self.sessions += 1
+
+    def scores(self, images: ImageSet) -> Tensor:
+        return self.network.scores_of(self.network.embed(images))
+
+    def state(self) -> State:
+        return {"sessions": self.sessions, "network": self.network.state()}
+
+    def restore(self, state: State) -> None:
+        self.sessions = state["sessions"]
+        self.network.restore(state["network"])

@@ -1,0 +1,75 @@
+"""A backbone and its classifier: the part that most methods hold."""
+
+from pathlib import Path
+
+import torch
+from cecil.data.download import pretrained_weights
+from torch import Tensor
+
+from cecil.data.images import ImageSet
+from cecil.errors import NotFitted
+from cecil.methods.base import Recipe
+from cecil.nn.backbones import Backbone, build, set_tensors
+from cecil.nn.prototypes import Classifier, random_rows
+from cecil.stages.checkpoint import State
+from cecil.stages.embed import embed
+from cecil.stages.loop import Runtime, seeded
+from cecil.stages.pretrain import pretrain
+
+
+class Network:
+    """Pictures to features by `backbone`, features to scores by `classifier`; empty until `fit` or `restore`."""
+
+    def __init__(self, recipe: Recipe, runtime: Runtime) -> None:
+        self.recipe = recipe
+        self.runtime = runtime
+        self._backbone: Backbone | None = None
+        self._classifier: Classifier | None = None
+
+    @property
+    def backbone(self) -> Backbone:
+        if self._backbone is None:
+            raise NotFitted("nothing is learnt yet: call fit with the base session first")
+        return self._backbone
+
+    @property
+    def classifier(self) -> Classifier:
+        if self._classifier is None:
+            raise NotFitted("nothing is learnt yet: call fit with the base session first")
+        return self._classifier
+
+    @classifier.setter
+    def classifier(self, classifier: Classifier) -> None:
+        self._classifier = classifier.to(self.runtime.device)
+
+    def fit(self, base: ImageSet, similarity: str, seed: int, stage: str = "pretrain") -> None:
+        """Stage 1, from where the recipe says that weights start."""
+        weights = None
+        if self.recipe.weights is not None:
+            weights = pretrained_weights(self.recipe.backbone) if self.recipe.weights == "imagenet" else Path(self.recipe.weights)
+        self._place(build(self.recipe.backbone, seeded(seed, "backbone"), weights))
+        rows = random_rows(len(base.class_names), self.backbone.dim, torch.Generator().manual_seed(seeded(seed, "classifier")))
+        self.classifier = Classifier(similarity, rows)
+        pretrain(self.backbone, self.classifier, base, self.recipe.transform, self.recipe.pretrain, self.runtime, seed, stage)
+
+    def embed(self, images: ImageSet) -> Tensor:
+        return embed(self.backbone, images, self.recipe.transform)
+
+    @torch.no_grad()
+    def scores_of(self, features: Tensor) -> Tensor:
+        scores: Tensor = self.classifier(features)
+        return scores
+
+    def state(self) -> State:
+        classifier = {"similarity": self.classifier.similarity, "rows": self.classifier.rows.detach()}
+        return {"backbone": dict(self.backbone.state_dict()), "classifier": classifier}
+
+    def restore(self, state: State) -> None:
+        backbone = build(self.recipe.backbone)
+        set_tensors(backbone, state["backbone"])
+        self._place(backbone)
+        self.classifier = Classifier(state["classifier"]["similarity"], state["classifier"]["rows"].clone())
+
+    def _place(self, backbone: Backbone) -> None:
+        # Channels last is the faster layout for convolutions, on a CPU and on a GPU.
+        self._backbone = backbone.to(self.runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]

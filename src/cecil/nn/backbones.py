@@ -1,0 +1,203 @@
+"""Backbones: a batch of pictures to a batch of features, (n, 3, s, s) to (n, d).
+
+Parameters carry torchvision's names, so its published weight files fit as they are. Any model of timm is `timm:NAME`.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from cecil.errors import ConfigError, DataError, MissingData, UnknownName
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """Batch norm without its counter of batches, which nothing reads and which costs a kernel a layer and step."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.num_batches_tracked = None
+
+
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions and a shortcut."""
+
+    def __init__(self, before: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = BatchNorm(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = BatchNorm(channels)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or before != channels:
+            self.downsample = nn.Sequential(nn.Conv2d(before, channels, 1, stride, bias=False), BatchNorm(channels))
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        x = self.relu(self.bn1(self.conv1(x)))
+        out: Tensor = self.relu(self.bn2(self.conv2(x)) + shortcut)
+        return out
+
+
+class Backbone(nn.Module):
+    """A network that ends in features: `dim` of them a picture. `stages` are its parts, from the picture on."""
+
+    dim: int
+
+    def maps(self, x: Tensor) -> Tensor:
+        """The last feature map, (n, d, h, w)."""
+        raise NotImplementedError
+
+    def last_stage(self) -> nn.Module:
+        """The part that is trained when only 'the last layer' is."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.maps(x).mean((2, 3))
+
+
+class ResNet(Backbone):
+    """Residual stages of basic blocks, each but the first halving the resolution."""
+
+    def __init__(self, widths: tuple[int, ...], blocks: tuple[int, ...], large_stem: bool) -> None:
+        super().__init__()
+        self.dim = widths[-1]
+        self.conv1 = (
+            nn.Conv2d(3, widths[0], 7, 2, padding=3, bias=False) if large_stem else nn.Conv2d(3, widths[0], 3, padding=1, bias=False)
+        )
+        self.bn1 = BatchNorm(widths[0])
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1) if large_stem else nn.Identity()
+        before = widths[0]
+        self.depth = len(widths)
+        for number, (width, count) in enumerate(zip(widths, blocks, strict=True), 1):
+            strides = [1 if number == 1 else 2] + [1] * (count - 1)
+            layers = [BasicBlock(before if i == 0 else width, width, stride) for i, stride in enumerate(strides)]
+            self.add_module(f"layer{number}", nn.Sequential(*layers))
+            before = width
+
+    def maps(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        for number in range(1, self.depth + 1):
+            x = self.get_submodule(f"layer{number}")(x)
+        return x
+
+    def last_stage(self) -> nn.Module:
+        return self.get_submodule(f"layer{self.depth}")
+
+
+def _small_resnet(blocks: int) -> ResNet:
+    return ResNet((16, 32, 64), (blocks,) * 3, large_stem=False)
+
+
+class TimmBackbone(Backbone):
+    """A model of timm, without its classifier."""
+
+    def __init__(self, name: str, pretrained: bool) -> None:
+        super().__init__()
+        try:
+            import timm
+        except ImportError as error:
+            raise ConfigError(f"backbone 'timm:{name}' needs the timm package: pip install 'cecil[timm]' ({error})") from error
+        if name not in timm.list_models():
+            raise UnknownName("timm model", name, timm.list_models())
+        self.body = timm.create_model(name, pretrained=pretrained, num_classes=0)
+        self.dim = int(self.body.num_features)
+
+    def maps(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body.forward_features(x)
+        return out
+
+    def last_stage(self) -> nn.Module:
+        last: nn.Module = list(self.body.children())[-1]
+        return last
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x)
+        return out
+
+
+@dataclass(frozen=True)
+class BackboneInfo:
+    """One row of the table of backbones."""
+
+    build: Callable[[], Backbone]
+    dim: int
+    remark: str
+
+
+BACKBONES: dict[str, BackboneInfo] = {
+    "resnet8": BackboneInfo(lambda: _small_resnet(1), 64, "32-pixel pictures; a third of resnet20's work, for laptops"),
+    "resnet20": BackboneInfo(lambda: _small_resnet(3), 64, "32-pixel pictures; the paper's CIFAR100 network"),
+    "resnet18": BackboneInfo(
+        lambda: ResNet((64, 128, 256, 512), (2, 2, 2, 2), large_stem=True),
+        512,
+        "84 pixels and more; the paper's miniImageNet and CUB200 network",
+    ),
+}
+
+
+def build(name: str, seed: int = 0, weights: Path | None = None) -> Backbone:
+    """A backbone by name, its weights drawn from a seed or read from a file in torchvision's format.
+
+    `timm:NAME` is timm's model of that name, with timm's weights for `timm:NAME:pretrained`.
+    """
+    if name.startswith("timm:"):
+        _, model, *rest = name.split(":")
+        return TimmBackbone(model, rest == ["pretrained"])
+    if name not in BACKBONES:
+        raise UnknownName("backbone", name, [*BACKBONES, "timm:NAME"])
+    backbone = BACKBONES[name].build()
+    initialise(backbone, torch.Generator().manual_seed(seed))
+    if weights is not None:
+        load_weights(backbone, weights)
+    return backbone
+
+
+def initialise(module: nn.Module, generator: torch.Generator) -> None:
+    """Convolutions from a normal distribution that keeps the gradients' scale; batch norms as the identity."""
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu", generator=generator)
+
+
+def load_weights(backbone: nn.Module, path: Path) -> None:
+    """Read weights in torchvision's format; the classifier's rows and the batch counters in the file are passed over."""
+    if not path.exists():
+        raise MissingData(f"there is no weight file {path}: give the path of a file in torchvision's format, or 'imagenet' to download one")
+    try:
+        entries = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for a file that is not its own
+        raise DataError(
+            f"{path} cannot be read as a weight file ({str(error).splitlines()[0]}): give a file in torchvision's format"
+        ) from error
+    if not isinstance(entries, dict):
+        raise DataError(f"{path} holds a {type(entries).__name__}, not a table of weights: give a state dict in torchvision's format")
+    entries = {k: v for k, v in entries.items() if not re.match(r"(fc|classifier)\.|.*num_batches_tracked$", k)}
+    own = backbone.state_dict()
+    missing, extra = sorted(own.keys() - entries.keys()), sorted(entries.keys() - own.keys())
+    shaped = [k for k in own.keys() & entries.keys() if not isinstance(entries[k], Tensor) or own[k].shape != entries[k].shape]
+    if missing or extra or shaped:
+        problems = [("missing", missing), ("not of this network", extra), ("of another shape", sorted(shaped))]
+        listed = "; ".join(f"{len(keys)} {what}, such as {keys[0]}" for what, keys in problems if keys)
+        raise DataError(f"{path} is not a weight file of this backbone: {listed}")
+    set_tensors(backbone, entries)
+
+
+@torch.no_grad()
+def set_tensors(module: nn.Module, entries: dict[str, Tensor]) -> None:
+    """Copy a whole state into a module, in place."""
+    own = module.state_dict()
+    if own.keys() != entries.keys():
+        raise DataError(f"these weights are another network's: {', '.join(sorted(own.keys() ^ entries.keys())[:3])} … differ")
+    for name, tensor in own.items():
+        tensor.copy_(entries[name])
+
+
+def parameters(module: nn.Module) -> int:
+    """How many numbers are learnt."""
+    return sum(p.numel() for p in module.parameters())

@@ -1,0 +1,82 @@
+"""Stage 3: what a new session adds to the classifier.
+
+Either the new rows are the class means of the few pictures and nothing is trained, or they start at random and are
+trained, alone or with the whole network.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from cecil.data.augment import Transform, train_view
+from cecil.data.images import ImageSet
+from cecil.nn.backbones import Backbone
+from cecil.nn.prototypes import Classifier, class_means, random_rows
+from cecil.stages.embed import embed
+from cecil.stages.loop import Epochs, Runtime, seeded, train_epochs
+
+
+@dataclass(frozen=True)
+class SessionConfig(Epochs):
+    """How a new session is learnt. With `data_init` its rows are class means, and the rest does not apply."""
+
+    data_init: bool = True
+
+
+def mean_rows(backbone: Backbone, session: ImageSet, transform: Transform) -> Tensor:
+    """One row a class: the mean of its pictures' features."""
+    return class_means(embed(backbone, session, transform), session.labels, len(session.class_names))
+
+
+def untrained_rows(backbone: Backbone, session: ImageSet, seed: int) -> Tensor:
+    """One row a class, at random."""
+    generator = torch.Generator().manual_seed(seeded(seed, "rows", session.class_names))
+    return random_rows(len(session.class_names), backbone.dim, generator).to(session.device)
+
+
+def train_network(
+    backbone: Backbone,
+    classifier: Classifier,
+    session: ImageSet,
+    transform: Transform,
+    config: SessionConfig,
+    runtime: Runtime,
+    seed: int,
+    stage: str,
+) -> None:
+    """Train everything on the session's pictures; the last rows of the classifier are its classes'."""
+    first = len(classifier) - len(session.class_names)
+    backbone.train()
+
+    def loss_of(indices: Tensor, generator: Generator) -> Tensor:
+        view = train_view(session, indices, transform, generator)
+        return F.cross_entropy(classifier(backbone(view)), session.labels[indices] + first)
+
+    modules = {"backbone": backbone, "classifier": classifier}
+    parameters = [*backbone.parameters(), *classifier.parameters()]
+    train_epochs(stage, modules, parameters, loss_of, len(session), config, runtime, seed)
+
+
+def train_rows(
+    backbone: Backbone,
+    known: Classifier,
+    new: Classifier,
+    session: ImageSet,
+    transform: Transform,
+    config: SessionConfig,
+    runtime: Runtime,
+    seed: int,
+    stage: str,
+) -> None:
+    """Train the new rows among all classes; the backbone and the known rows stand still."""
+    backbone.eval()
+
+    def loss_of(indices: Tensor, generator: Generator) -> Tensor:
+        with torch.no_grad():
+            features = backbone(train_view(session, indices, transform, generator))
+            old = known(features)
+        return F.cross_entropy(torch.cat([old, new(features)], dim=1), session.labels[indices] + len(known))
+
+    train_epochs(stage, {"new": new}, list(new.parameters()), loss_of, len(session), config, runtime, seed)

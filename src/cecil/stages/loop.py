@@ -1,0 +1,303 @@
+"""The one training loop: device, precision, schedule, checkpoint, resume.
+
+A stage is rounds (epochs, or batches of episodes), a round is steps, and a step's input is one row of index tensors that
+was drawn for the whole round. All randomness of a round comes from (seed, stage, round), so a run that resumes at a
+round repeats it exactly. On a GPU a step is captured once as a CUDA graph and replayed; the host never waits for a
+step, only for a round.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import Generator, Tensor, nn
+
+from cecil.errors import CheckpointError, ConfigError
+from cecil.stages.checkpoint import Checkpoint, State
+
+WARM_UP = 3  # steps before a capture, so that libraries have chosen their kernels
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """SGD with momentum, and a rate that falls at milestones."""
+
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 5e-4
+    milestones: tuple[int, ...] = ()
+    decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if not (math.isfinite(self.lr) and self.lr >= 0):
+            wrong.append(f"lr must be a number of at least 0, not {self.lr}")
+        if not 0 <= self.momentum < 1:
+            wrong.append(f"momentum must lie in [0, 1), not {self.momentum}")
+        if self.nesterov and self.momentum == 0:
+            wrong.append("nesterov needs a momentum above 0")
+        if self.weight_decay < 0:
+            wrong.append(f"weight_decay must not be negative, and is {self.weight_decay}")
+        if wrong:
+            raise ConfigError("optimiser: " + "; ".join(wrong))
+
+    def rate(self, round_: int) -> float:
+        """The share of lr that is left in a round."""
+        return self.decay ** sum(round_ >= m for m in self.milestones)
+
+
+@dataclass(frozen=True)
+class Epochs(Optimiser):
+    """Training that goes over a set of pictures again and again. Milestones are epochs."""
+
+    epochs: int = 100
+    batch: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        wrong = [f"{name} must be at least 1, not {value}" for name, value in (("epochs", self.epochs), ("batch", self.batch)) if value < 1]
+        if wrong:
+            raise ConfigError("; ".join(wrong))
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the loop reports after each round."""
+
+    stage: str
+    round: int  # rounds done
+    rounds: int
+    loss: float
+    lr: float
+    seconds: float
+
+
+@dataclass
+class Runtime:
+    """Where and how a run is computed; nothing in here changes what is learnt but for rounding."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    half: bool = True  # bfloat16 autocast on a GPU; a CPU always computes in float32
+    graphs: bool = True  # CUDA graphs on a GPU
+    checkpoint: Checkpoint | None = None
+    on_round: Callable[[Round], None] = lambda report: None
+    forbid_waiting: bool = False  # raise where a step makes the host wait for the GPU
+
+    @property
+    def cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    def precision(self) -> AbstractContextManager[object]:
+        """The context in which a network runs in training."""
+        return torch.autocast("cuda", torch.bfloat16) if self.cuda and self.half else nullcontext()
+
+
+def seeded(*parts: object) -> int:
+    """A seed that depends on all parts and on nothing else."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "big")
+
+
+@dataclass
+class Group:
+    """Parameters that are trained at the same rate."""
+
+    parameters: Sequence[nn.Parameter]
+    lr_scale: float = 1.0
+
+
+def train(
+    stage: str,
+    modules: dict[str, nn.Module],
+    groups: Sequence[Group],
+    loss_of: Callable[[Tensor, Generator], Tensor],
+    draw: Callable[[Generator], Tensor],
+    rounds: int,
+    optimiser: Optimiser,
+    runtime: Runtime,
+    seed: int,
+) -> None:
+    """Train: `draw` gives a round's inputs, one row a step; `loss_of` gives the loss of one row.
+
+    `modules` is all that may change, and what a checkpoint holds; `groups` is what the optimiser changes.
+    """
+    sgd = _sgd(groups, optimiser, runtime)
+    done = _resume(stage, modules, sgd, runtime, seed, rounds)
+    generator = torch.Generator(runtime.device)
+    step: _Step | None = None
+    for round_ in range(done, rounds):
+        began = time.monotonic()
+        for group, scale in zip(sgd.param_groups, groups, strict=True):
+            group["lr"].fill_(optimiser.lr * scale.lr_scale * optimiser.rate(round_))
+        generator.manual_seed(seeded(seed, stage, round_, "draw"))
+        inputs = draw(generator)
+        if step is None:
+            step = _Step(loss_of, inputs[0], modules, sgd, generator, runtime)
+        generator.manual_seed(seeded(seed, stage, round_, "steps"))
+        with _no_waiting(runtime):
+            for row in inputs:
+                step(row)
+        loss = step.mean_loss(len(inputs))
+        if not math.isfinite(loss):
+            raise ConfigError(f"{stage}: the loss became {loss} in round {round_ + 1}; lower the learning rate (now {optimiser.lr:g})")
+        last = round_ + 1 == rounds
+        if runtime.checkpoint is not None and (last or runtime.checkpoint.due()):
+            runtime.checkpoint.save(stage, _state(modules, None if last else sgd, seed, round_ + 1, rounds))
+        runtime.on_round(Round(stage, round_ + 1, rounds, loss, optimiser.lr * optimiser.rate(round_), time.monotonic() - began))
+
+
+def train_epochs(
+    stage: str,
+    modules: dict[str, nn.Module],
+    parameters: Sequence[nn.Parameter],
+    loss_of: Callable[[Tensor, Generator], Tensor],
+    pictures: int,
+    config: Epochs,
+    runtime: Runtime,
+    seed: int,
+) -> None:
+    """Train on batches of a set of pictures; `loss_of` takes the batch's positions in the set."""
+    train(
+        stage,
+        modules,
+        [Group(parameters)],
+        loss_of,
+        lambda generator: shuffled(pictures, config.batch, generator),
+        config.epochs,
+        config,
+        runtime,
+        seed,
+    )
+
+
+def shuffled(pictures: int, batch: int, generator: Generator) -> Tensor:
+    """The pictures in random order, a row a step; what does not fill the last row waits for another epoch."""
+    batch = min(batch, pictures)
+    order = torch.randperm(pictures, device=generator.device, generator=generator)
+    return order[: pictures // batch * batch].view(-1, batch)
+
+
+class _Step:
+    """One step of training: eager on a CPU, a replayed CUDA graph on a GPU."""
+
+    def __init__(
+        self,
+        loss_of: Callable[[Tensor, Generator], Tensor],
+        example: Tensor,
+        modules: dict[str, nn.Module],
+        sgd: torch.optim.SGD,
+        generator: Generator,
+        runtime: Runtime,
+    ) -> None:
+        self.loss_of, self.sgd, self.generator, self.runtime = loss_of, sgd, generator, runtime
+        self.total = torch.zeros((), device=runtime.device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        if runtime.cuda and runtime.graphs:
+            self._capture(example, modules)
+
+    def __call__(self, row: Tensor) -> None:
+        if self.graph is None:
+            self._run(row)
+        else:
+            self.input.copy_(row)
+            self.graph.replay()
+
+    def mean_loss(self, steps: int) -> float:
+        """The mean loss since the last call; the one place where the host waits."""
+        loss = float(self.total) / steps
+        self.total.zero_()
+        return loss
+
+    def _run(self, row: Tensor) -> None:
+        self.sgd.zero_grad(set_to_none=True)
+        with self.runtime.precision():
+            loss = self.loss_of(row, self.generator)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.sgd.step()
+        self.total.add_(loss.detach())
+
+    def _capture(self, example: Tensor, modules: dict[str, nn.Module]) -> None:
+        self.input = example.clone()
+        changed = [*_tensors(modules).values(), *_momenta(self.sgd), self.total]
+        before = [t.clone() for t in changed]
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                self._run(self.input)
+        torch.cuda.current_stream().wait_stream(side)
+        self.sgd.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        with torch.cuda.graph(graph):
+            self._run(self.input)
+        # Warming up has trained: everything is put back as it was.
+        for tensor, value in zip(changed, before, strict=True):
+            tensor.copy_(value)
+        self.graph = graph
+
+
+def _sgd(groups: Sequence[Group], optimiser: Optimiser, runtime: Runtime) -> torch.optim.SGD:
+    """SGD whose rates are tensors, so that a captured step sees them change, and whose momenta exist from the start."""
+    sgd = torch.optim.SGD(
+        [{"params": list(g.parameters), "lr": torch.zeros((), device=runtime.device)} for g in groups],
+        momentum=optimiser.momentum,
+        nesterov=optimiser.nesterov,
+        weight_decay=optimiser.weight_decay,
+        fused=True,
+    )
+    if optimiser.momentum:
+        for group in sgd.param_groups:
+            for parameter in group["params"]:
+                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return sgd
+
+
+def _momenta(sgd: torch.optim.SGD) -> list[Tensor]:
+    return [sgd.state[p]["momentum_buffer"] for group in sgd.param_groups for p in group["params"] if "momentum_buffer" in sgd.state[p]]
+
+
+def _tensors(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
+    return {f"{name}.{key}": t for name, module in modules.items() for key, t in module.state_dict().items()}
+
+
+def _state(modules: dict[str, nn.Module], sgd: torch.optim.SGD | None, seed: int, done: int, rounds: int) -> State:
+    """A copy of all that a stage needs to go on; the momenta only while it is under way."""
+    momenta = {} if sgd is None else {str(i): t.detach().cpu().clone() for i, t in enumerate(_momenta(sgd))}
+    tensors = {name: t.detach().cpu().clone() for name, t in _tensors(modules).items()}
+    return {"seed": seed, "done": done, "rounds": rounds, "tensors": tensors, "momenta": momenta}
+
+
+def _resume(stage: str, modules: dict[str, nn.Module], sgd: torch.optim.SGD, runtime: Runtime, seed: int, rounds: int) -> int:
+    """Go back to where the checkpoint left the stage; returns the rounds already done."""
+    state = None if runtime.checkpoint is None else runtime.checkpoint.load(stage)
+    if state is None:
+        return 0
+    tensors = _tensors(modules)
+    if (state["seed"], state["rounds"]) != (seed, rounds) or state["tensors"].keys() != tensors.keys():
+        raise CheckpointError(
+            f"the checkpoint of stage '{stage}' comes from another run (seed, rounds or network differ): start without --resume"
+        )
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            tensor.copy_(state["tensors"][name])
+        if state["momenta"]:
+            for i, momentum in enumerate(_momenta(sgd)):
+                momentum.copy_(state["momenta"][str(i)])
+    return int(state["done"])
+
+
+@contextmanager
+def _no_waiting(runtime: Runtime) -> Iterator[None]:
+    if not (runtime.cuda and runtime.forbid_waiting):
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
