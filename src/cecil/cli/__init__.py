@@ -1,0 +1,34 @@
+"""The command line. Each door is a file of its own, and nothing heavy is imported before a command needs it."""
+
+import sys
+
+import typer
+
+from cecil.cli import data, research
+from cecil.cli.compare import compare
+from cecil.errors import CecilError
+
+app = typer.Typer(
+    name="cecil",
+    help="Teach an image classifier new classes from a handful of pictures, without forgetting the old ones.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(research.run)
+app.command()(compare)
+app.command()(research.benchmarks)
+app.command()(research.methods)
+app.add_typer(data.app, name="data")
+
+
+def main() -> None:
+    """Run a command; what is the input's fault is told in a sentence, without a traceback."""
+    try:
+        app()
+    except CecilError as error:
+        typer.secho(f"cecil: {error}", err=True, fg="red")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.secho("stopped; go on with the same command and --resume", err=True)
+        sys.exit(130)

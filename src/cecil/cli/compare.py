@@ -67,19 +67,14 @@ def _read(paths: list[Path]) -> "list[RunResult]":
 
 
 def _print(built: "list[Table]") -> None:
-    import os
-
-    from rich.console import Console
-
+    from cecil.cli.live import console
     from cecil.cli.tables import render
 
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(width=120)  # a file or a pipe has no width of its own
+    out = console()
     for number, table in enumerate(built):
         if number:
-            console.print()
-        console.print(render(table, console.width))
+            out.print()
+        out.print(render(table, out.width))
 
 
 def _plot(groups: "list[list[RunResult]]", path: Path, published: bool, all_published: bool) -> list[Path]:

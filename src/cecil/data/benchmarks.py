@@ -161,8 +161,12 @@ def load(
     refuse_missing(benchmark, found)
     if name.startswith(FOLDER):
         base, way, shot = _shape(found.train.counts().tolist(), base, way, shot, class_order)
-    wishes = {name: wish for name, wish in (("base", base), ("way", way), ("shot", shot)) if wish is not None}
-    chosen = replace(benchmark, **wishes)
+    chosen = replace(
+        benchmark,
+        base=benchmark.base if base is None else base,
+        way=benchmark.way if way is None else way,
+        shot=benchmark.shot if shot is None else shot,
+    )
     split = splits.draw(found.train, chosen.base, chosen.way, chosen.shot, draw or 0, class_order)
     return Task(chosen, found.train, found.test, split)
 

@@ -5,6 +5,7 @@ Pictures of one size are one tensor; of several sizes, one flat buffer with offs
 for pixels by index and does not know which of the storages lies below.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,12 +36,12 @@ class Ragged:
     @classmethod
     def from_arrays(cls, arrays: Sequence[np.ndarray]) -> "Ragged":
         """From uint8 arrays of shape (3, height, width)."""
-        sizes = [a.size for a in arrays]
+        sizes = torch.tensor([a.size for a in arrays], dtype=torch.int64)
         return cls(
-            torch.from_numpy(np.concatenate([a.reshape(-1) for a in arrays])),
-            torch.tensor(np.cumsum([0, *sizes[:-1]]), dtype=torch.int64),
-            torch.tensor([a.shape[1] for a in arrays]),
-            torch.tensor([a.shape[2] for a in arrays]),
+            torch.from_numpy(np.concatenate([np.empty(0, np.uint8), *(a.reshape(-1) for a in arrays)])),
+            sizes.cumsum(0) - sizes,
+            torch.tensor([a.shape[1] for a in arrays], dtype=torch.int64),
+            torch.tensor([a.shape[2] for a in arrays], dtype=torch.int64),
         )
 
     def take(self, rows: Tensor) -> "Ragged":
@@ -126,8 +127,19 @@ class ImageSet:
 
     def to(self, device: torch.device | str) -> "ImageSet":
         """The same set on a device; only its own pictures travel."""
-        device = torch.device(device)
+        device = torch.empty(0, device=device).device  # with its number: "cuda" is cuda:0
         return self if device == self.device else self._moved(device, copy=False)
+
+    def fingerprint(self) -> str:
+        """A short name of the content: the same pictures with the same labels have the same one."""
+        digest = hashlib.sha256(repr((len(self), self.class_names)).encode())
+        digest.update(self.labels.cpu().numpy().tobytes())
+        for start in range(0, len(self), 4096):
+            for index in range(start, min(start + 4096, len(self))) if isinstance(self.storage, Ragged) else ():
+                digest.update(self.picture(index).cpu().contiguous().numpy().tobytes())
+            if isinstance(self.storage, Tensor):
+                digest.update(self.storage[self.rows[start : start + 4096]].cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     def state(self) -> dict[str, Any]:
         """The set as a dict of tensors and JSON values."""

@@ -108,9 +108,9 @@ def later(benchmark: str) -> dict[str, PublishedRow]:
     return rows
 
 
-def row_of_method(benchmark: str, method: str, data_init: bool | None = None) -> PublishedRow | None:
-    """The published row of a method, if there is one; `data_init` is given where it is not the method's default."""
-    from_data = method not in ("linear", "cosine") if data_init is None else data_init
+def row_of_method(benchmark: str, method: str, data_init: bool = True) -> PublishedRow | None:
+    """The published row of a method, if there is one; without `data_init` a decoupled method is another row."""
+    from_data = data_init if method.startswith("decoupled-") else method not in ("linear", "cosine")
     if from_data and method in ROW_OF_METHOD:
         return published(benchmark).get(ROW_OF_METHOD[method])
     rows = ablation() if benchmark == "cub200" else ()

@@ -23,6 +23,7 @@ from cecil.errors import DataError, MissingData
 from cecil.evaluation import metrics
 from cecil.evaluation.metrics import Floats, Summary
 from cecil.evaluation.published import PROTOCOL, PublishedRow, row_of_method
+from cecil.stages.checkpoint import write_bytes
 
 SCHEMA = 1
 Table = tuple[tuple[float | None, ...], ...]  # runs × sessions; None where undefined, as for classes without a test picture
@@ -223,17 +224,9 @@ def _dump(value: Any) -> str:
 
 def write(path: Path, result: RunResult) -> None:
     """Write the JSON so that the file is either the old one or the whole new one, whatever happens."""
-    text = to_json(result)
+    data = to_json(result).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_bytes(path, data)
 
 
 # ---- reading
@@ -256,7 +249,7 @@ def read(path: Path) -> RunResult:
 def from_json(text: str, name: str = "the text") -> RunResult:
     """The result in a JSON text; `name` is what messages call it."""
     try:
-        raw = json.loads(text)
+        raw = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{name} is not JSON ({error}): it is damaged or no result; run again with --record to write it anew") from None
     if not isinstance(raw, dict) or "schema" not in raw:
@@ -274,6 +267,13 @@ def from_json(text: str, name: str = "the text") -> RunResult:
     return result
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a number that JSON can hold")
+    return value
+
+
 Sound = Callable[[Any], bool]
 _FROM_KEY = object()  # what JSON cannot hold
 
@@ -287,8 +287,8 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: object, low: float = -math.inf, high: float = math.inf) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and low <= value <= high
+def _is_number(value: object, low: float = -1e300, high: float = 1e300) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
 def _is_times(value: object) -> bool:
@@ -413,9 +413,9 @@ class _Reader:
 
 def published_row(result: RunResult) -> PublishedRow | None:
     """The published row of what a result measures, or None: another protocol, another variant, or never published."""
-    chosen = [value for key, value in result.settings.items() if key.rpartition(".")[2] == "data_init"]
-    row = row_of_method(result.benchmark, result.method, data_init=bool(chosen[-1]) if chosen else None)
-    return row if follows_protocol(result) else None
+    changed = {key.rpartition(".")[2]: value for key, value in result.settings.items()}
+    data_init = str(changed.get("data_init", True)).lower() not in ("false", "0")
+    return row_of_method(result.benchmark, result.method, data_init) if follows_protocol(result) else None
 
 
 def follows_protocol(result: RunResult) -> bool:
@@ -449,3 +449,10 @@ def names(results: Sequence[RunResult]) -> list[str]:
 
 def _setting(item: tuple[str, Any]) -> str:
     return f"{item[0]}={item[1] if isinstance(item[1], str) else json.dumps(item[1])}"
+
+
+def file_name(result: RunResult) -> str:
+    """What a recorded result is called: its method, and whatever is not the benchmark's usual."""
+    recipe = [] if result.recipe in (None, "official") else [str(result.recipe)]
+    settings = [f"{key.rpartition('.')[2]}-{value}" for key, value in sorted(result.settings.items())]
+    return "-".join([result.benchmark, Path(result.method).stem, *recipe, *settings]).replace("/", "-").replace(":", "-")

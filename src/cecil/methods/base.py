@@ -76,5 +76,9 @@ class FrozenBackbone(Method):
     def scores_of(self, features: Tensor) -> Tensor:
         """Scores over all classes seen so far, from features."""
 
+    def also_scores_of(self, features: Tensor) -> dict[str, Tensor]:
+        """Other scores of the same pictures that are worth reporting beside, by name."""
+        return {}
+
     def scores(self, images: ImageSet) -> Tensor:
         return self.scores_of(self.embed(images))

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from cecil import __version__
 from cecil.data.download import pretrained_weights
 from torch import Tensor
 
@@ -11,9 +12,9 @@ from cecil.errors import NotFitted
 from cecil.methods.base import Recipe
 from cecil.nn.backbones import Backbone, build, set_tensors
 from cecil.nn.prototypes import Classifier, random_rows
-from cecil.stages.checkpoint import State
+from cecil.stages.checkpoint import State, read_state, write_state
 from cecil.stages.embed import embed
-from cecil.stages.loop import Runtime, seeded
+from cecil.stages.loop import Round, Runtime, seeded
 from cecil.stages.pretrain import pretrain
 
 
@@ -43,7 +44,27 @@ class Network:
         self._classifier = classifier.to(self.runtime.device)
 
     def fit(self, base: ImageSet, similarity: str, seed: int, stage: str = "pretrain") -> None:
-        """Stage 1, from where the recipe says that weights start."""
+        """Stage 1, from where the recipe says that weights start; taken over where another method did the very same."""
+        kept = self._kept(base, similarity, seed)
+        if kept is not None and kept.exists():
+            self.restore(read_state(kept)["network"])
+            epochs = self.recipe.pretrain.epochs
+            self.runtime.on_round(Round(f"{stage} (shared)", epochs, epochs, 0.0, 0.0, 0.0))
+            return
+        self._train(base, similarity, seed, stage)
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_state(kept, {"network": self.state()})
+
+    def _kept(self, base: ImageSet, similarity: str, seed: int) -> Path | None:
+        """Where this stage 1 is kept: a name made of all that decides its outcome."""
+        if self.runtime.share is None:
+            return None
+        r = self.recipe
+        parts = (__version__, r.backbone, r.weights, r.transform, r.pretrain, similarity, seed, self.runtime.device.type, self.runtime.half)
+        return self.runtime.share / f"{seeded(*parts, base.fingerprint()):014x}.safetensors"
+
+    def _train(self, base: ImageSet, similarity: str, seed: int, stage: str) -> None:
         weights = None
         if self.recipe.weights is not None:
             weights = pretrained_weights(self.recipe.backbone) if self.recipe.weights == "imagenet" else Path(self.recipe.weights)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Generator, Tensor, nn
@@ -86,6 +87,7 @@ class Runtime:
     graphs: bool = True  # CUDA graphs on a GPU
     checkpoint: Checkpoint | None = None
     on_round: Callable[[Round], None] = lambda report: None
+    share: Path | None = None  # a folder where stage 1 is kept for other methods with the same settings and seed
     forbid_waiting: bool = False  # raise where a step makes the host wait for the GPU
 
     @property

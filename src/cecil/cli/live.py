@@ -1,0 +1,94 @@
+"""What a person sees while an experiment runs: a bar a run, and accuracy session by session."""
+
+import os
+import threading
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from cecil.data.benchmarks import Task
+from cecil.evaluation.protocol import Outcome
+from cecil.evaluation.runner import Experiment, Watcher, run_name
+from cecil.stages.loop import Round
+
+
+def console() -> Console:
+    """The terminal, or a page of 120 columns where output goes to a file."""
+    out = Console(highlight=False)
+    return out if out.is_terminal or "COLUMNS" in os.environ else Console(width=120, highlight=False)
+
+
+class LiveWatcher(Watcher):
+    """Draws progress in place on a terminal; elsewhere prints one line a session."""
+
+    def __init__(self, out: Console, experiment: Experiment, device: object) -> None:
+        self.out, self.experiment, self.device = out, experiment, device
+        self.names = [run_name(*pair) for pair in experiment.runs()]
+        self.rows: dict[str, list[float]] = {name: [] for name in self.names}
+        self.sessions = 0
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.fields[state]}"), TimeElapsedColumn(), console=out
+        )
+        self.bars: dict[str, TaskID] = {}
+        self.live = Live(console=out, refresh_per_second=4, transient=True)
+        self.lock = threading.Lock()
+
+    def __enter__(self) -> "LiveWatcher":
+        r = self.experiment.recipe
+        runs = f"{len(self.names)} runs" if len(self.names) > 1 else self.names[0]
+        self.out.print(
+            f"[bold]{self.experiment.method}[/bold] on [bold]{self.experiment.benchmark}[/bold]: recipe {r.name}, {r.backbone}, {runs}, {self.device}"
+        )
+        self.live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.live.stop()
+
+    def on_load(self, done: int, total: int) -> None:
+        with self.lock:
+            bar = self._bar("pictures")
+            self.progress.update(bar, total=total, completed=done, state=f"{done:,} of {total:,}")
+            self._draw()
+
+    def on_task(self, task: Task) -> None:
+        with self.lock:
+            if "pictures" in self.bars:
+                self.progress.remove_task(self.bars.pop("pictures"))
+            self.sessions = len(task.split.sessions)
+            b = task.benchmark
+            self.out.print(
+                f"{len(task.train):,} training and {len(task.test):,} test pictures; {b.base} base classes, "
+                f"then {self.sessions - 1} sessions of {b.way}-way {b.shot}-shot ({task.split.name.partition(':')[0]})"
+            )
+
+    def on_round(self, run: str, report: Round) -> None:
+        with self.lock:
+            bar = self._bar(run)
+            state = f"{report.stage} {report.round}/{report.rounds}, loss {report.loss:.3f}"
+            self.progress.update(bar, total=report.rounds, completed=report.round, state=state)
+            self._draw()
+
+    def on_session(self, run: str, outcome: Outcome) -> None:
+        with self.lock:
+            self.rows[run] = outcome.summary().accuracy.tolist()
+            if not self.out.is_terminal:
+                self.out.print(f"{run} session {outcome.sessions - 1}: {self.rows[run][-1]:.2f} %")
+            if run in self.bars and outcome.sessions == self.sessions:
+                self.progress.remove_task(self.bars.pop(run))
+            self._draw()
+
+    def _bar(self, name: str) -> TaskID:
+        if name not in self.bars:
+            self.bars[name] = self.progress.add_task(name, state="")
+        return self.bars[name]
+
+    def _draw(self) -> None:
+        table = Table("accuracy, %", *map(str, range(self.sessions)), box=None, header_style="bold")
+        for name, row in self.rows.items():
+            if row:
+                table.add_row(name, *(f"{value:.2f}" for value in row))
+        self.live.update(Group(table, self.progress) if any(self.rows.values()) else self.progress)

@@ -1,0 +1,149 @@
+"""The researcher's door: `cecil run`, `cecil benchmarks`, `cecil methods`."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cecil.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cecil.evaluation.results import RunResult
+    from cecil.evaluation.runner import Experiment
+
+_DATA = typer.Option("--data-root", envvar="CECIL_DATA", help="Where data sets lie.", show_default=False)
+
+
+def run(
+    benchmark: Annotated[str, typer.Argument(help="A benchmark (see: cecil benchmarks), or folder:PATH.", show_default=False)],
+    method: Annotated[list[str], typer.Option("--method", "-m", help="A method (see: cecil methods), or file.py:Class. Repeatable.")],
+    recipe: Annotated[str | None, typer.Option(help="official or quick.", show_default="the benchmark's")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: --set pretrain.epochs=50. Repeatable.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0 … N−1.", show_default="1")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Run this one seed.", show_default=False)] = None,
+    draws: Annotated[int | None, typer.Option(min=1, help="Draw the shots anew N times.", show_default=False)] = None,
+    draw: Annotated[int | None, typer.Option(min=0, help="Use this one draw of the shots.", show_default="the official lists")] = None,
+    base: Annotated[int | None, typer.Option(help="Base classes.", show_default="the benchmark's")] = None,
+    way: Annotated[int | None, typer.Option(help="Classes a session.", show_default="the benchmark's")] = None,
+    shot: Annotated[int | None, typer.Option(help="Pictures of a new class.", show_default="the benchmark's")] = None,
+    class_order: Annotated[int | None, typer.Option(help="Shuffle the classes by this seed.", show_default="label order")] = None,
+    data_root: Annotated[Path | None, _DATA] = None,
+    runs: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest unfinished run of the same settings.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="cuda if there is one")] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="Runs side by side.", show_default="5 on a GPU, else 1")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train stage 1 anew even where another method's can be shared.")] = False,
+    record: Annotated[Path | None, typer.Option(help="Also write each result into this folder.", show_default=False)] = None,
+) -> None:
+    """Run methods on a benchmark, session by session, and show how much they keep and how much they learn."""
+    if seeds is not None and seed is not None:
+        raise ConfigError("--seeds (how many) and --seed (which one) were both given: keep one of them")
+    if draws is not None and draw is not None:
+        raise ConfigError("--draws (how many) and --draw (which one) were both given: keep one of them")
+    from cecil import methods as table
+    from cecil import recipes
+    from cecil.data import benchmarks as known
+    from cecil.evaluation.runner import Experiment
+
+    entry = known.find(benchmark)
+    names = [name for given in method for name in given.split(",")]
+    experiments = [
+        Experiment(
+            benchmark,
+            name,
+            recipes.recipe(recipe, entry, table.find(name).name, settings or ()),
+            dict(s.split("=", 1) for s in settings or ()),
+            (seed,) if seed is not None else tuple(range(seeds or 1)),
+            (draw,) if draw is not None else tuple(range(draws)) if draws else (None,),
+            base,
+            way,
+            shot,
+            class_order,
+        )
+        for name in names
+    ]
+    _run_all(experiments, runs, resume, device, data_root, parallel, None if fresh else runs / "stage1", record)
+
+
+def _run_all(
+    experiments: "list[Experiment]",
+    runs: Path,
+    resume: bool,
+    device: str | None,
+    data_root: Path | None,
+    parallel: int | None,
+    share: Path | None,
+    record: Path | None,
+) -> None:
+    import torch
+
+    from cecil.cli.live import LiveWatcher, console
+    from cecil.cli.tables import render
+    from cecil.evaluation import figures, results, runner, tables
+
+    place = _device(device)
+    if place.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+    command = shlex.join(["cecil", *sys.argv[1:]])
+    out = console()
+    finished: list[RunResult] = []
+    for experiment in experiments:
+        folder = runner.unfinished_folder(runs, experiment) if resume else runner.new_folder(runs, experiment)
+        with LiveWatcher(out, experiment, place) as watcher:
+            result = runner.run(experiment, folder, place, data_root, command, parallel, share=share, watcher=watcher)
+        finished.append(result)
+        figures.save(figures.sessions_figure([result], tables.published_rows([result])), folder / "figures" / "sessions")
+        if len(result.sessions) > 1:
+            figures.save(figures.base_novel_figure([result]), folder / "figures" / "base-novel")
+        if record is not None:
+            record.mkdir(parents=True, exist_ok=True)
+            results.write(record / f"{results.file_name(result)}.json", result)
+        out.print(f"[dim]run folder: {folder}[/dim]", soft_wrap=True)
+    for group in tables.groups(finished):
+        out.print(render(tables.build(group), out.width))
+
+
+def _device(name: str | None) -> "torch.device":  # noqa: F821
+    import torch
+
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        place = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"--device {name}: there is no such device; use cpu or cuda") from error
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"--device {name}: PyTorch sees no GPU here; use --device cpu")
+    return place
+
+
+def benchmarks() -> None:
+    """List the benchmarks."""
+    from rich.table import Table
+
+    from cecil.cli.live import console
+    from cecil.data.benchmarks import BENCHMARKS
+
+    out = console()
+    table = Table("name", "what it is", "classes", "base", "way × shot", "pixels", "backbone", box=None, header_style="bold")
+    for b in BENCHMARKS.values():
+        table.add_row(b.name, b.title, str(b.classes), str(b.base), f"{b.way} × {b.shot}", str(b.transform.size), b.backbone)
+    table.add_row("folder:PATH", "any folder with one sub-folder a class", "", "", "", "84", "resnet18")
+    out.print(table)
+
+
+def methods() -> None:
+    """List the methods."""
+    from rich.table import Table
+
+    from cecil.cli.live import console
+    from cecil.methods import METHODS
+
+    out = console()
+    table = Table("name", "what it is", "from", "keeps of old pictures", box=None, header_style="bold")
+    for info in METHODS.values():
+        table.add_row(info.name, info.title, info.paper, info.memory)
+    table.add_row("file.py:Class", "a method of your own", "", "")
+    out.print(table)

@@ -1,0 +1,148 @@
+"""The honest protocol: the only place that knows who sees what, and when.
+
+Session 0 shows all pictures of the base classes. Every later session shows a few pictures of its own classes and nothing
+else; old pictures never come back. After each session the method scores the test pictures of all classes seen so far.
+It is told nothing about how well it did, so nothing can be chosen on the test set.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cecil.data.benchmarks import Task
+from cecil.data.images import ImageSet
+from cecil.errors import MethodError
+from cecil.evaluation.metrics import Summary, summarise
+from cecil.methods.base import FrozenBackbone, Method
+from cecil.stages.checkpoint import Checkpoint, State
+from cecil.stages.loop import Runtime
+
+PART = 5000  # test pictures scored at once
+SESSION = "session"  # the checkpoint's name for what was reached
+
+
+@dataclass
+class Outcome:
+    """What a run has answered so far. Classes are numbered in the order they came."""
+
+    labels: Tensor  # (test pictures,)
+    session_of_class: Tensor  # (classes,)
+    predictions: dict[str, Tensor]  # (sessions so far, test pictures), −1 for classes not seen yet; "" is the method's own
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions were learnt."""
+        return len(self.predictions.get("", ()))
+
+    def summary(self, name: str = "") -> Summary:
+        """All measures of the sessions so far."""
+        return summarise(self.labels.numpy(), self.session_of_class.numpy(), self.predictions[name].numpy())
+
+
+def run(method: Method, task: Task, runtime: Runtime, on_session: Callable[[Outcome], None] = lambda outcome: None) -> Outcome:
+    """Show a method session after session, and ask it after each."""
+    split = task.split
+    classes = split.seen(len(split.sessions))
+    session_of_class = torch.tensor([i for i, session in enumerate(split.sessions) for _ in session.classes])
+    test = task.test.only(classes).to(runtime.device)
+    outcome = Outcome(test.labels.cpu(), session_of_class, {})
+    _resume(runtime.checkpoint, method, outcome)
+    exam = _Exam(method, test, session_of_class.to(runtime.device))
+    for number, session in enumerate(split.sessions):
+        if number < outcome.sessions:
+            continue
+        began = time.monotonic()
+        shown = session.of(task.train).alone().to(runtime.device)
+        if number == 0:
+            method.fit(shown)
+        else:
+            method.learn(shown)
+        learnt = time.monotonic()
+        for name, predicted in exam.answers(number).items():
+            before = outcome.predictions.get(name, torch.empty(0, len(test), dtype=torch.int64))
+            outcome.predictions[name] = torch.cat([before, predicted[None]])
+        _add(outcome.seconds, "fit" if number == 0 else "learn", learnt - began)
+        _add(outcome.seconds, "test", time.monotonic() - learnt)
+        if runtime.checkpoint is not None:
+            reached: State = {"predictions": outcome.predictions, "seconds": outcome.seconds, "method": method.state()}
+            runtime.checkpoint.replace(SESSION, reached)
+        on_session(outcome)
+    return outcome
+
+
+class _Exam:
+    """Test pictures and answers. Where the features are frozen, every test picture is embedded once in a run."""
+
+    def __init__(self, method: Method, test: ImageSet, session_of_class: Tensor) -> None:
+        self.method, self.test = method, test
+        self.arrival = session_of_class[test.labels]  # when a picture's class is first seen
+        self.classes = torch.bincount(session_of_class).cumsum(0).tolist()
+        self.features: Tensor | None = None
+        self.embedded = -1  # sessions whose test pictures were embedded
+
+    def answers(self, session: int) -> dict[str, Tensor]:
+        """After a session: the predicted class of each test picture, −1 where its class was not seen yet, by name of the scores."""
+        asked = (self.arrival <= session).nonzero().squeeze(1)
+        found: dict[str, list[Tensor]] = {}
+        for part in torch.split(asked, PART):
+            for name, scores in self._scores(part, session).items():
+                self._check(name, scores, len(part), self.classes[session])
+                found.setdefault(name, []).append(scores.argmax(1))
+        answers = {}
+        for name, parts in found.items():
+            predicted = torch.full((len(self.test),), -1, device=self.test.device)
+            predicted[asked] = torch.cat(parts).to(predicted)
+            answers[name] = predicted.cpu()
+        return answers
+
+    def _scores(self, part: Tensor, session: int) -> dict[str, Tensor]:
+        if not isinstance(self.method, FrozenBackbone):
+            return {"": self.method.scores(self.test.select(part))}
+        features = self._features(session)[part]
+        return {"": self.method.scores_of(features), **self.method.also_scores_of(features)}
+
+    def _features(self, session: int) -> Tensor:
+        if not isinstance(self.method, FrozenBackbone):
+            raise MethodError("only a method with a frozen backbone has features")
+        if self.embedded < session:
+            new = ((self.arrival > self.embedded) & (self.arrival <= session)).nonzero().squeeze(1)
+            fresh = self.method.embed(self.test.select(new))
+            if self.features is None:
+                self.features = torch.zeros(len(self.test), fresh.shape[1], device=fresh.device)
+            self.features[new] = fresh
+            self.embedded = session
+        if self.features is None:
+            raise MethodError("no session was learnt yet")
+        return self.features
+
+    def _check(self, name: str, scores: Tensor, pictures: int, classes: int) -> None:
+        method = type(self.method).__name__ + (f" ({name})" if name else "")
+        if tuple(scores.shape) != (pictures, classes):
+            raise MethodError(
+                f"{method} must give scores of shape {(pictures, classes)}, pictures × classes seen, not {tuple(scores.shape)}"
+            )
+        if not bool(torch.isfinite(scores).all()):
+            raise MethodError(f"{method} gave scores that are not finite numbers")
+
+
+def _resume(checkpoint: Checkpoint | None, method: Method, outcome: Outcome) -> None:
+    state = None if checkpoint is None else checkpoint.load(SESSION)
+    if state is not None:
+        method.restore(state["method"])
+        outcome.predictions.update(state["predictions"])
+        outcome.seconds.update(state["seconds"])
+
+
+def _add(seconds: dict[str, float], name: str, more: float) -> None:
+    seconds[name] = round(seconds.get(name, 0.0) + more, 3)
+
+
+def session_sizes(task: Task) -> list[tuple[int, int]]:
+    """After each session: classes seen so far, and test pictures of them."""
+    counts = np.bincount(task.test.labels.cpu().numpy(), minlength=len(task.test.class_names))
+    return [(len(seen), int(counts[list(seen)].sum())) for seen in map(task.split.seen, range(len(task.split.sessions)))]

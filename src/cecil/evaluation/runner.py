@@ -1,0 +1,243 @@
+"""An experiment from its settings to its run folder: one method on one benchmark, over seeds and draws.
+
+    runs/<benchmark>-<method>-<time>/
+        config.json              what was asked for
+        result.json              what was measured, once all runs are done
+        figures/                 accuracy by session, base against novel
+        seed0/ or seed0-draw1/   one run each:
+            metrics.jsonl            every round and session, as it happens
+            checkpoint.safetensors   what a killed run resumes from
+            predictions.safetensors  what was answered for every test picture after every session
+            model.safetensors        what was learnt
+
+Runs share the loaded pictures. On a GPU several run side by side, each in its own stream: a small network leaves most
+of a large GPU idle.
+"""
+
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cecil import methods
+from cecil.data import benchmarks, splits
+from cecil.data.benchmarks import Task
+from cecil.errors import CheckpointError
+from cecil.evaluation import protocol, results
+from cecil.evaluation.protocol import Outcome
+from cecil.evaluation.results import Run, RunResult, SessionSize
+from cecil.methods.base import Recipe
+from cecil.stages.checkpoint import Checkpoint, write_bytes, write_state
+from cecil.stages.loop import Round, Runtime
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is run: enough to repeat it."""
+
+    benchmark: str
+    method: str
+    recipe: Recipe
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what was changed in the recipe
+    seeds: tuple[int, ...] = (0,)
+    draws: tuple[int | None, ...] = (None,)  # None: the official lists where there are any, else draw 0
+    base: int | None = None
+    way: int | None = None
+    shot: int | None = None
+    class_order: int | None = None
+
+    def runs(self) -> list[tuple[int, int | None]]:
+        """Seed and draw of each run."""
+        return [(seed, draw) for seed in self.seeds for draw in self.draws]
+
+    def to_json(self) -> str:
+        return json.dumps({"config": 1, **dataclasses.asdict(self)}, indent=1)
+
+    def key(self) -> str:
+        """A short name of everything that decides the outcome."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
+
+
+class Watcher:
+    """Is told how an experiment goes on, from several threads; this one does not care."""
+
+    def on_load(self, done: int, total: int) -> None:
+        """Pictures were read."""
+
+    def on_task(self, task: Task) -> None:
+        """The pictures are there and the runs begin."""
+
+    def on_round(self, run: str, report: Round) -> None:
+        """A round of training is over."""
+
+    def on_session(self, run: str, outcome: Outcome) -> None:
+        """A session was learnt and tested."""
+
+
+def run_name(seed: int, draw: int | None) -> str:
+    return f"seed{seed}" if draw is None else f"seed{seed}-draw{draw}"
+
+
+def new_folder(runs: Path, experiment: Experiment) -> Path:
+    """A folder for an experiment, with its config in it."""
+    stem = f"{experiment.benchmark.replace(':', '-').replace('/', '-')}-{Path(experiment.method).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for suffix in ("", *(f"-{n}" for n in range(2, 100))):
+        folder = runs / (stem + suffix)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        write_bytes(folder / "config.json", experiment.to_json().encode())
+        return folder
+    raise CheckpointError(f"no name is left for a run folder {runs / stem}")
+
+
+def unfinished_folder(runs: Path, experiment: Experiment) -> Path:
+    """The newest run folder of the very same experiment that has no result yet."""
+    same = [p.parent for p in sorted(runs.glob("*/config.json"), key=lambda p: p.stat().st_mtime) if p.read_text() == experiment.to_json()]
+    open_ = [folder for folder in same if not (folder / "result.json").exists()]
+    if open_:
+        return open_[-1]
+    if same:
+        raise CheckpointError(f"there is nothing to resume: {same[-1]} is finished; see it with: cecil compare {same[-1]}")
+    raise CheckpointError(f"there is nothing to resume: no run below {runs} has these settings; leave out --resume to start one")
+
+
+def run(
+    experiment: Experiment,
+    folder: Path,
+    device: torch.device,
+    data_root: Path | None = None,
+    command: str = "",
+    parallel: int | None = None,
+    checkpoint_every: float = 20.0,
+    share: Path | None = None,
+    watcher: Watcher | None = None,
+    task: Task | None = None,
+) -> RunResult:
+    """Run an experiment in a folder, going on where the folder left off, and write its result."""
+    watcher = watcher or Watcher()
+    e = experiment
+    if task is None:
+        task = benchmarks.load(e.benchmark, data_root, e.base, e.way, e.shot, e.draws[0], e.class_order, watcher.on_load)
+    task = dataclasses.replace(task, train=task.train.to(device), test=task.test.to(device))
+    watcher.on_task(task)
+    one = _OneRun(e, folder, device, checkpoint_every, share, watcher)
+    tasks = [_redrawn(task, e, draw) for draw in e.draws]
+    pairs = [(seed, draw, drawn) for seed in e.seeds for draw, drawn in zip(e.draws, tasks, strict=True)]
+    workers = parallel or (min(len(pairs), 5) if device.type == "cuda" else 1)
+    with ThreadPoolExecutor(workers) as pool:
+        runs = [future.result() for future in [pool.submit(one, *pair) for pair in pairs]]
+    result = results.gather(
+        runs,
+        benchmark=e.benchmark,
+        method=e.method,
+        recipe=e.recipe.name,
+        split=task.split.name if len(e.draws) == 1 else f"{len(e.draws)} draws: {task.split.name.partition(': ')[2]}",
+        command=command,
+        sessions=[SessionSize(*size) for size in protocol.session_sizes(task)],
+        settings=e.settings,
+        keeps=None if (memory := methods.find(e.method).memory) == "none" else memory,
+        device=device,
+    )
+    results.write(folder / "result.json", result)
+    return result
+
+
+def _redrawn(task: Task, e: Experiment, draw: int | None) -> Task:
+    if draw == e.draws[0]:
+        return task
+    b = task.benchmark
+    return dataclasses.replace(task, split=splits.draw(task.train, b.base, b.way, b.shot, draw or 0, e.class_order))
+
+
+@dataclass
+class _OneRun:
+    """One seed and draw, from its checkpoint if there is one to its files."""
+
+    experiment: Experiment
+    folder: Path
+    device: torch.device
+    checkpoint_every: float
+    share: Path | None
+    watcher: Watcher
+
+    def __call__(self, seed: int, draw: int | None, task: Task) -> Run:
+        name = run_name(seed, draw)
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        log = _Log(folder / "metrics.jsonl")
+
+        def on_round(report: Round) -> None:
+            log.add(dataclasses.asdict(report))
+            self.watcher.on_round(name, report)
+
+        def on_session(outcome: Outcome) -> None:
+            measured = outcome.summary()
+            row = {key: round(float(getattr(measured, key)[-1]), 4) for key in ("accuracy", "base", "novel", "harmonic")}
+            log.add({"session": outcome.sessions - 1, **{key: value for key, value in row.items() if value == value}})
+            self.watcher.on_session(name, outcome)
+
+        checkpoint = Checkpoint(folder / "checkpoint.safetensors", self.checkpoint_every)
+        runtime = Runtime(self.device, checkpoint=checkpoint, on_round=on_round, share=self.share)
+        method = methods.find(self.experiment.method).build(self.experiment.recipe, runtime, seed)
+        with torch.cuda.stream(torch.cuda.Stream(self.device)) if self.device.type == "cuda" else nullcontext():  # type: ignore[no-untyped-call]
+            outcome = protocol.run(method, task, runtime, on_session)
+            write_state(folder / "model.safetensors", method.state())
+        state = {"labels": outcome.labels, "session_of_class": outcome.session_of_class, "predictions": dict(outcome.predictions)}
+        write_state(folder / "predictions.safetensors", state)
+        also = {name: outcome.summary(name).accuracy.tolist() for name in outcome.predictions if name}
+        return Run(seed, draw, outcome.summary(), {**outcome.seconds, **log.seconds()}, _peak_memory_mb(self.device), also)
+
+
+class _Log:
+    """metrics.jsonl: one JSON object a line. What a resumed run does again is not written again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        text = path.read_text() if path.exists() else ""
+        whole = text[: text.rfind("\n") + 1]  # a kill may have cut the last line
+        if whole != text:
+            write_bytes(path, whole.encode())
+        self.lines = [json.loads(line) for line in whole.splitlines()]
+        self.known = {self._key(line) for line in self.lines}
+
+    def add(self, line: dict[str, Any]) -> None:
+        if self._key(line) in self.known:
+            return
+        self.known.add(self._key(line))
+        self.lines.append(line)
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def seconds(self) -> dict[str, float]:
+        """Time by stage of training."""
+        total: dict[str, float] = {}
+        for line in self.lines:
+            if "stage" in line:
+                stage = "sessions" if line["stage"].startswith("session ") else line["stage"]
+                total[stage] = round(total.get(stage, 0.0) + line["seconds"], 3)
+        return total
+
+    @staticmethod
+    def _key(line: dict[str, Any]) -> tuple[Any, ...]:
+        return (line.get("stage"), line.get("round"), line.get("session"))
+
+
+def _peak_memory_mb(device: torch.device) -> float:
+    """The most memory that was in use: on the GPU by all runs together, on a CPU by the process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    try:
+        import resource
+    except ImportError:  # Windows
+        return float("nan")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
