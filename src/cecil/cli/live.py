@@ -40,7 +40,8 @@ class LiveWatcher(Watcher):
         r = self.experiment.recipe
         runs = f"{len(self.names)} runs" if len(self.names) > 1 else self.names[0]
         self.out.print(
-            f"[bold]{self.experiment.method}[/bold] on [bold]{self.experiment.benchmark}[/bold]: recipe {r.name}, {r.backbone}, {runs}, {self.device}"
+            f"[bold]{self.experiment.method}[/bold] on [bold]{self.experiment.benchmark}[/bold]: "
+            f"recipe {r.name}, {r.backbone}, {runs}, {self.device}"
         )
         self.live.start()
         return self

@@ -10,6 +10,8 @@ import typer
 from cecil.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
+
     from cecil.evaluation.results import RunResult
     from cecil.evaluation.runner import Experiment
 
@@ -105,7 +107,7 @@ def _run_all(
         out.print(render(tables.build(group), out.width))
 
 
-def _device(name: str | None) -> "torch.device":  # noqa: F821
+def _device(name: str | None) -> "torch.device":
     import torch
 
     if name is None:

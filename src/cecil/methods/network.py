@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import torch
-from cecil import __version__
-from cecil.data.download import pretrained_weights
 from torch import Tensor
 
+from cecil import __version__
+from cecil.data.download import pretrained_weights
 from cecil.data.images import ImageSet
 from cecil.errors import NotFitted
 from cecil.methods.base import Recipe

@@ -1,0 +1,46 @@
+# make demo    install, then a whole few-shot class-incremental run on the built-in benchmark
+# make test    install the test tools, then lint, types, layers and tests
+# make soak    the long forms of the tests: hundreds of kills, thousands of cases
+# make bench   speed and memory, on this machine
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test soak bench docs clean
+
+demo: .venv/installed
+	$(BIN)/cecil run glyphs --method decoupled-cosine
+
+test: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --config pyproject.toml
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+soak: .venv/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m soak
+
+bench: .venv/installed
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+docs: .venv/installed
+	$(BIN)/python docs/make.py
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("cecil needs Python 3.10 or later, and $(PYTHON) is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	@echo "installing cecil into .venv (PyTorch is large: this takes a minute or two, once)"
+	$(PIP) -e .
+	@touch $@
+
+.venv/installed-test: .venv/installed
+	@echo "installing the test tools into .venv"
+	$(PIP) -e '.[test]'
+	@touch $@
