@@ -29,6 +29,3 @@ def main() -> None:
     except CecilError as error:
         typer.secho(f"cecil: {error}", err=True, fg="red")
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.secho("stopped; go on with the same command and --resume", err=True)
-        sys.exit(130)

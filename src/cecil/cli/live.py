@@ -6,6 +6,7 @@ from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -40,7 +41,7 @@ class LiveWatcher(Watcher):
         r = self.experiment.recipe
         runs = f"{len(self.names)} runs" if len(self.names) > 1 else self.names[0]
         self.out.print(
-            f"[bold]{self.experiment.method}[/bold] on [bold]{self.experiment.benchmark}[/bold]: "
+            f"[bold]{escape(self.experiment.method)}[/bold] on [bold]{escape(self.experiment.benchmark)}[/bold]: "
             f"recipe {r.name}, {r.backbone}, {runs}, {self.device}"
         )
         self.live.start()

@@ -21,7 +21,7 @@ _DATA = typer.Option("--data-root", envvar="CECIL_DATA", help="Where data sets l
 def run(
     benchmark: Annotated[str, typer.Argument(help="A benchmark (see: cecil benchmarks), or folder:PATH.", show_default=False)],
     method: Annotated[list[str], typer.Option("--method", "-m", help="A method (see: cecil methods), or file.py:Class. Repeatable.")],
-    recipe: Annotated[str | None, typer.Option(help="official or quick.", show_default="the benchmark's")] = None,
+    recipe: Annotated[str | None, typer.Option(help="official, paper or quick.", show_default="the benchmark's")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: --set pretrain.epochs=50. Repeatable.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0 … N−1.", show_default="1")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Run this one seed.", show_default=False)] = None,
@@ -66,7 +66,11 @@ def run(
         )
         for name in names
     ]
-    _run_all(experiments, runs, resume, device, data_root, parallel, None if fresh else runs / "stage1", record)
+    try:
+        _run_all(experiments, runs, resume, device, data_root, parallel, None if fresh else runs / "stage1", record)
+    except KeyboardInterrupt:
+        typer.secho("stopped; go on with the same command and --resume", err=True)
+        raise typer.Exit(130) from None
 
 
 def _run_all(
@@ -80,19 +84,26 @@ def _run_all(
     record: Path | None,
 ) -> None:
     import torch
+    from rich.markup import escape
 
     from cecil.cli.live import LiveWatcher, console
     from cecil.cli.tables import render
     from cecil.evaluation import figures, results, runner, tables
 
     place = _device(device)
+    if record is not None:
+        _make(record)
     if place.type == "cuda":
         torch.backends.cudnn.benchmark = True
     command = shlex.join(["cecil", *sys.argv[1:]])
     out = console()
     finished: list[RunResult] = []
-    for experiment in experiments:
-        folder = runner.unfinished_folder(runs, experiment) if resume else runner.new_folder(runs, experiment)
+    folders = runner.folders_to_resume(runs, experiments) if resume else [None] * len(experiments)
+    for experiment, begun in zip(experiments, folders, strict=True):
+        if begun is not None and runner.is_finished(begun):
+            finished.append(results.read(begun))
+            continue
+        folder = begun or runner.new_folder(runs, experiment)
         with LiveWatcher(out, experiment, place) as watcher:
             result = runner.run(experiment, folder, place, data_root, command, parallel, share=share, watcher=watcher)
         finished.append(result)
@@ -100,11 +111,18 @@ def _run_all(
         if len(result.sessions) > 1:
             figures.save(figures.base_novel_figure([result]), folder / "figures" / "base-novel")
         if record is not None:
-            record.mkdir(parents=True, exist_ok=True)
             results.write(record / f"{results.file_name(result)}.json", result)
-        out.print(f"[dim]run folder: {folder}[/dim]", soft_wrap=True)
+        out.print(f"[dim]run folder: {escape(str(folder))}[/dim]", soft_wrap=True)
     for group in tables.groups(finished):
         out.print(render(tables.build(group), out.width))
+
+
+def _make(record: Path) -> None:
+    """Before the run: hours later would be a bad time to learn that its result cannot be written."""
+    try:
+        record.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--record {record} cannot be made ({error.strerror}): give a folder that you may write to") from error
 
 
 def _device(name: str | None) -> "torch.device":
@@ -112,13 +130,14 @@ def _device(name: str | None) -> "torch.device":
 
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        place = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"--device {name}: there is no such device; use cpu or cuda") from error
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"--device {name}: PyTorch sees no GPU here; use --device cpu")
-    return place
+    kind, _, number = name.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()):
+        raise ConfigError(f"--device {name}: there is no such device; use cpu or cuda")
+    count = torch.cuda.device_count()
+    if kind == "cuda" and int(number or 0) >= count:
+        seen = f"only {count} GPUs, numbered from 0" if count else "no GPU"
+        raise ConfigError(f"--device {name}: PyTorch sees {seen} here; use --device {'cuda' if count else 'cpu'}")
+    return torch.device(name)
 
 
 def benchmarks() -> None:

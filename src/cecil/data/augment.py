@@ -78,7 +78,8 @@ def test_view(images: ImageSet, indices: Tensor, transform: Transform) -> Tensor
     top = ((heights * scale - transform.size) / 2).round() / scale
     left = ((widths * scale - transform.size) / 2).round() / scale
     side = transform.size / scale
-    return normalise(resampled(images, indices, torch.stack([top, left, side, side]), no_flip, transform.size), transform)
+    box = torch.stack([top, left, side, side])
+    return normalise(resampled(images, indices, box, no_flip, transform.size, cut=False), transform)
 
 
 def shapes(images: ImageSet, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,26 +140,30 @@ def draw_boxes(heights: Tensor, widths: Tensor, scale: tuple[float, float], gene
     return torch.stack([top, left, h, w])
 
 
-def resampled(images: ImageSet, indices: Tensor, box: Tensor, flip: Tensor, size: int) -> Tensor:
+def resampled(images: ImageSet, indices: Tensor, box: Tensor, flip: Tensor, size: int, cut: bool = True) -> Tensor:
     """The box of each picture, scaled to a square of `size` by bilinear interpolation, then mirrored where flip says so.
 
-    There is no smoothing where the box is larger than the view: data sets are stored near the size they are used at.
+    The box is cut out and then scaled; without `cut`, the whole picture is scaled and the box cut out of that, so that
+    pixels just beyond it are seen. There is no smoothing where the box is larger than the view: data sets are stored
+    near the size they are used at.
     """
     top, left, height, width = (b[:, None] for b in box)
     line = torch.arange(size, device=images.device) + 0.5
     heights, widths = shapes(images, indices)
-    y0, y1, v = _between(top, height, line / size, heights[:, None])
-    x0, x1, u = _between(left, width, torch.where(flip[:, None], size - line, line) / size, widths[:, None])
+    y0, y1, v = _between(top, height, line / size, heights[:, None], cut)
+    x0, x1, u = _between(left, width, torch.where(flip[:, None], size - line, line) / size, widths[:, None], cut)
     u, v = u[:, None, :, None], v[:, :, None, None]
     upper = pixels_at(images, indices, y0, x0) * (1 - u) + pixels_at(images, indices, y0, x1) * u
     lower = pixels_at(images, indices, y1, x0) * (1 - u) + pixels_at(images, indices, y1, x1) * u
     return (upper * (1 - v) + lower * v).permute(0, 3, 1, 2)
 
 
-def _between(start: Tensor, length: Tensor, share: Tensor, limit: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The two pixels around each position of a line, and the second one's weight; positions stay inside box and picture."""
+def _between(start: Tensor, length: Tensor, share: Tensor, limit: Tensor, cut: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The two pixels around each position of a line, and the second one's weight; positions stay inside the picture."""
     position = start + share * length - 0.5
-    position = torch.minimum(torch.maximum(position, start), torch.minimum(start + length, limit.to(start.dtype)) - 1).clamp(min=0)
+    if cut:
+        position = torch.minimum(torch.maximum(position, start), start + length - 1)
+    position = torch.minimum(position, limit - 1.0).clamp(min=0)
     low = position.floor()
     high = torch.minimum(low + 1, limit - 1.0)
     return low.long(), high.long(), position - low

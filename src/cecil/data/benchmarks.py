@@ -22,7 +22,7 @@ from cecil.data.augment import Transform
 from cecil.data.files import Listing, Progress
 from cecil.data.images import ImageSet
 from cecil.data.splits import Split
-from cecil.errors import ConfigError, DataError, MissingData, SplitError, UnknownName
+from cecil.errors import BrokenPicture, ConfigError, DataError, MissingData, SplitError, UnknownName
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FOLDER = "folder:"
@@ -348,14 +348,20 @@ def _read(
     square: int | None = None,
     missing: Sequence[Path] = (),
 ) -> Pictures:
-    """Decode both sets, with one progress over both."""
+    """Decode both sets, with one progress over both and one report of all broken pictures."""
 
     def from_(start: int) -> Progress | None:
         return on_progress and (lambda done, _: on_progress(start + done, len(train) + len(test)))
 
-    return Pictures(
-        files.read(train, short_side, square, from_(0)), files.read(test, short_side, square, from_(len(train))), train.keys(), missing
-    )
+    sets, broken = [], []
+    for listing, start in ((train, 0), (test, len(train))):
+        try:
+            sets.append(files.read(listing, short_side, square, from_(start)))
+        except BrokenPicture as error:
+            broken.append(str(error))
+    if broken:
+        raise BrokenPicture("; ".join(broken))
+    return Pictures(sets[0], sets[1], train.keys(), missing)
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,8 +1,9 @@
 """The honest protocol: the only place that knows who sees what, and when.
 
 Session 0 shows all pictures of the base classes. Every later session shows a few pictures of its own classes and nothing
-else; old pictures never come back. After each session the method scores the test pictures of all classes seen so far.
-It is told nothing about how well it did, so nothing can be chosen on the test set.
+else; old pictures never come back. After each session the method scores the test pictures of all classes seen so far, in
+an order that says nothing and without their labels. It is told nothing about how well it did, so nothing can be chosen
+on the test set.
 """
 
 import time
@@ -68,10 +69,10 @@ def run(method: Method, task: Task, runtime: Runtime, on_session: Callable[[Outc
             outcome.predictions[name] = torch.cat([before, predicted[None]])
         _add(outcome.seconds, "fit" if number == 0 else "learn", learnt - began)
         _add(outcome.seconds, "test", time.monotonic() - learnt)
+        on_session(outcome)  # told before it is saved: a kill in between tells it twice, the other way round never
         if runtime.checkpoint is not None:
-            reached: State = {"predictions": outcome.predictions, "seconds": outcome.seconds, "method": method.state()}
+            reached: State = {"predictions": dict(outcome.predictions), "seconds": dict(outcome.seconds), "method": method.state()}
             runtime.checkpoint.replace(SESSION, reached)
-        on_session(outcome)
     return outcome
 
 
@@ -83,11 +84,11 @@ class _Exam:
         self.arrival = session_of_class[test.labels]  # when a picture's class is first seen
         self.classes = torch.bincount(session_of_class).cumsum(0).tolist()
         self.features: Tensor | None = None
-        self.embedded = -1  # sessions whose test pictures were embedded
+        self.embedded = 0  # sessions whose test pictures were embedded
 
     def answers(self, session: int) -> dict[str, Tensor]:
         """After a session: the predicted class of each test picture, −1 where its class was not seen yet, by name of the scores."""
-        asked = (self.arrival <= session).nonzero().squeeze(1)
+        asked = self._shuffled(self.arrival <= session)
         found: dict[str, list[Tensor]] = {}
         for part in torch.split(asked, PART):
             for name, scores in self._scores(part, session).items():
@@ -102,23 +103,33 @@ class _Exam:
 
     def _scores(self, part: Tensor, session: int) -> dict[str, Tensor]:
         if not isinstance(self.method, FrozenBackbone):
-            return {"": self.method.scores(self.test.select(part))}
+            return {"": self.method.scores(_unlabelled(self.test.select(part)))}
         features = self._features(session)[part]
         return {"": self.method.scores_of(features), **self.method.also_scores_of(features)}
 
     def _features(self, session: int) -> Tensor:
         if not isinstance(self.method, FrozenBackbone):
             raise MethodError("only a method with a frozen backbone has features")
-        if self.embedded < session:
-            new = ((self.arrival > self.embedded) & (self.arrival <= session)).nonzero().squeeze(1)
-            fresh = self.method.embed(self.test.select(new))
+        while self.embedded <= session:  # one session's pictures at a time: a resumed run computes in the same batches
+            new = self._shuffled(self.arrival == self.embedded)
+            fresh = self.method.embed(_unlabelled(self.test.select(new)))
+            if fresh.dim() != 2 or len(fresh) != len(new):
+                raise MethodError(
+                    f"{type(self.method).__name__} must give features of shape ({len(new)}, d), pictures × d, not {tuple(fresh.shape)}"
+                )
             if self.features is None:
-                self.features = torch.zeros(len(self.test), fresh.shape[1], device=fresh.device)
+                self.features = torch.zeros(len(self.test), fresh.shape[1], dtype=fresh.dtype, device=fresh.device)
             self.features[new] = fresh
-            self.embedded = session
+            self.embedded += 1
         if self.features is None:
             raise MethodError("no session was learnt yet")
         return self.features
+
+    @staticmethod
+    def _shuffled(chosen: Tensor) -> Tensor:
+        """The chosen positions in a random order, always the same: test sets are often sorted by class."""
+        order = torch.randperm(int(chosen.sum()), generator=torch.Generator().manual_seed(0))
+        return chosen.nonzero().squeeze(1)[order.to(chosen.device)]
 
     def _check(self, name: str, scores: Tensor, pictures: int, classes: int) -> None:
         method = type(self.method).__name__ + (f" ({name})" if name else "")
@@ -128,6 +139,12 @@ class _Exam:
             )
         if not bool(torch.isfinite(scores).all()):
             raise MethodError(f"{method} gave scores that are not finite numbers")
+
+
+def _unlabelled(images: ImageSet) -> ImageSet:
+    """The pictures alone: neither what they show, nor any other picture of their storage."""
+    own = images.alone()
+    return ImageSet.of(own.storage, torch.zeros_like(own.labels), ("?",))
 
 
 def _resume(checkpoint: Checkpoint | None, method: Method, outcome: Outcome) -> None:

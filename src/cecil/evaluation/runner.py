@@ -17,9 +17,11 @@ of a large GPU idle.
 import dataclasses
 import hashlib
 import json
+import sys
+import threading
 import time
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +36,7 @@ from cecil.errors import CheckpointError
 from cecil.evaluation import protocol, results
 from cecil.evaluation.protocol import Outcome
 from cecil.evaluation.results import Run, RunResult, SessionSize
+from cecil.methods import MethodInfo
 from cecil.methods.base import Recipe
 from cecil.stages.checkpoint import Checkpoint, write_bytes, write_state
 from cecil.stages.loop import Round, Runtime
@@ -95,20 +98,32 @@ def new_folder(runs: Path, experiment: Experiment) -> Path:
             folder.mkdir(parents=True)
         except FileExistsError:
             continue
+        except OSError as error:
+            raise CheckpointError(f"{folder} cannot be made ({error.strerror}): give another place for run folders with --runs") from error
         write_bytes(folder / "config.json", experiment.to_json().encode())
         return folder
     raise CheckpointError(f"no name is left for a run folder {runs / stem}")
 
 
-def unfinished_folder(runs: Path, experiment: Experiment) -> Path:
-    """The newest run folder of the very same experiment that has no result yet."""
-    same = [p.parent for p in sorted(runs.glob("*/config.json"), key=lambda p: p.stat().st_mtime) if p.read_text() == experiment.to_json()]
-    open_ = [folder for folder in same if not (folder / "result.json").exists()]
-    if open_:
-        return open_[-1]
-    if same:
-        raise CheckpointError(f"there is nothing to resume: {same[-1]} is finished; see it with: cecil compare {same[-1]}")
-    raise CheckpointError(f"there is nothing to resume: no run below {runs} has these settings; leave out --resume to start one")
+def is_finished(folder: Path) -> bool:
+    return (folder / "result.json").exists()
+
+
+def folders_to_resume(runs: Path, experiments: Sequence[Experiment]) -> list[Path | None]:
+    """Where each experiment of a stopped command goes on: its newest unfinished folder, else its finished one, None if not begun."""
+    folders: list[Path | None] = []
+    configs = sorted(runs.glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for experiment in experiments:
+        same = [path.parent for path in configs if path.read_text() == experiment.to_json()]
+        folders.append(min(same, key=is_finished, default=None))
+    begun = [folder for folder in folders if folder is not None]
+    if not begun:
+        raise CheckpointError(f"there is nothing to resume: no run below {runs} has these settings; leave out --resume to start one")
+    if len(begun) == len(folders) and all(map(is_finished, begun)):
+        listed = " ".join(map(str, begun))
+        what = f"{listed} is finished" if len(begun) == 1 else f"all {len(begun)} runs are finished"
+        raise CheckpointError(f"there is nothing to resume: {what}; see it with: cecil compare {listed}")
+    return folders
 
 
 def run(
@@ -126,16 +141,16 @@ def run(
     """Run an experiment in a folder, going on where the folder left off, and write its result."""
     watcher = watcher or Watcher()
     e = experiment
+    info = methods.find(e.method)  # once: a file of one's own may change while it runs
     if task is None:
         task = benchmarks.load(e.benchmark, data_root, e.base, e.way, e.shot, e.draws[0], e.class_order, watcher.on_load)
     task = dataclasses.replace(task, train=task.train.to(device), test=task.test.to(device))
     watcher.on_task(task)
-    one = _OneRun(e, folder, device, checkpoint_every, share, watcher)
+    one = _OneRun(e, info, folder, device, checkpoint_every, share, watcher)
     tasks = [_redrawn(task, e, draw) for draw in e.draws]
     pairs = [(seed, draw, drawn) for seed in e.seeds for draw, drawn in zip(e.draws, tasks, strict=True)]
     workers = parallel or (min(len(pairs), 5) if device.type == "cuda" else 1)
-    with ThreadPoolExecutor(workers) as pool:
-        runs = [future.result() for future in [pool.submit(one, *pair) for pair in pairs]]
+    runs = [one(*pair) for pair in pairs] if workers == 1 else _side_by_side(one, pairs, workers)
     result = results.gather(
         runs,
         benchmark=e.benchmark,
@@ -145,7 +160,7 @@ def run(
         command=command,
         sessions=[SessionSize(*size) for size in protocol.session_sizes(task)],
         settings=e.settings,
-        keeps=None if (memory := methods.find(e.method).memory) == "none" else memory,
+        keeps=None if info.memory == "none" else info.memory,
         device=device,
     )
     results.write(folder / "result.json", result)
@@ -159,16 +174,32 @@ def _redrawn(task: Task, e: Experiment, draw: int | None) -> Task:
     return dataclasses.replace(task, split=splits.draw(task.train, b.base, b.way, b.shot, draw or 0, e.class_order))
 
 
+def _side_by_side(one: "_OneRun", pairs: Sequence[tuple[int, int | None, Task]], workers: int) -> list[Run]:
+    """Several runs at a time. Where one fails, or a person stops them, the others stop after the round they are in."""
+    with ThreadPoolExecutor(workers) as pool:
+        futures = [pool.submit(one, *pair) for pair in pairs]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            one.stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [future.result() for future in futures]
+
+
 @dataclass
 class _OneRun:
     """One seed and draw, from its checkpoint if there is one to its files."""
 
     experiment: Experiment
+    info: MethodInfo
     folder: Path
     device: torch.device
     checkpoint_every: float
     share: Path | None
     watcher: Watcher
+    stop: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self, seed: int, draw: int | None, task: Task) -> Run:
         name = run_name(seed, draw)
@@ -179,6 +210,8 @@ class _OneRun:
         def on_round(report: Round) -> None:
             log.add(dataclasses.asdict(report))
             self.watcher.on_round(name, report)
+            if self.stop.is_set():
+                raise CancelledError
 
         def on_session(outcome: Outcome) -> None:
             measured = outcome.summary()
@@ -188,7 +221,7 @@ class _OneRun:
 
         checkpoint = Checkpoint(folder / "checkpoint.safetensors", self.checkpoint_every)
         runtime = Runtime(self.device, checkpoint=checkpoint, on_round=on_round, share=self.share)
-        method = methods.find(self.experiment.method).build(self.experiment.recipe, runtime, seed)
+        method = self.info.build(self.experiment.recipe, runtime, seed)
         with torch.cuda.stream(torch.cuda.Stream(self.device)) if self.device.type == "cuda" else nullcontext():  # type: ignore[no-untyped-call]
             outcome = protocol.run(method, task, runtime, on_session)
             write_state(folder / "model.safetensors", method.state())
@@ -239,5 +272,6 @@ def _peak_memory_mb(device: torch.device) -> float:
     try:
         import resource
     except ImportError:  # Windows
-        return float("nan")
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return 0.0
+    unit = 2**20 if sys.platform == "darwin" else 2**10  # macOS counts bytes, Linux kilobytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit

@@ -1,5 +1,6 @@
 """The table of methods. What is not in it runs as `path/to/file.py:ClassName`."""
 
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -51,6 +52,8 @@ METHODS = _table(
     MethodInfo("decoupled-linear", "Frozen features, linear classifier", _CEC, _DECOUPLED, {"similarity": "linear"}),
     MethodInfo("decoupled-cosine", "Frozen features, cosine classifier", _CEC, _DECOUPLED, {"similarity": "cosine"}),
     MethodInfo("decoupled-l2", "Frozen features, squared distance", _CEC, _DECOUPLED, {"similarity": "l2"}),
+    MethodInfo("cec", "CEC: class means adapted by a graph, learnt pseudo-incrementally", _CEC, "cecil.methods.cec:CEC"),
+    MethodInfo("cec-meta", "CEC, its graph learnt by plain meta-learning", _CEC, "cecil.methods.cec:CEC"),
     MethodInfo(
         "joint",
         "The reference: trained anew on every picture seen so far",
@@ -77,7 +80,7 @@ def _own(path: Path, cls: str) -> MethodInfo:
 
     if not path.exists():
         raise MissingData(f"there is no file {path}: give the path of the Python file that holds {cls}")
-    module_name = f"cecil_own_{path.stem}"
+    module_name = f"cecil_own_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"  # one name a file
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise MethodError(f"{path} cannot be loaded as a Python file")
@@ -94,5 +97,5 @@ def _own(path: Path, cls: str) -> MethodInfo:
         raise MethodError(f"{cls} in {path} is not a Method: derive it from cecil.methods.base.Method")
     if found.__abstractmethods__:
         raise MethodError(f"{cls} in {path} does not implement {', '.join(sorted(found.__abstractmethods__))}")
-    title = (found.__doc__ or cls).strip().splitlines()[0]
+    title = ((found.__doc__ or "").strip() or cls).splitlines()[0]
     return MethodInfo(cls.lower(), title, str(path), f"{module_name}:{cls}", memory=found.keeps or "none")

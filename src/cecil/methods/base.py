@@ -11,10 +11,12 @@ from torch import Tensor
 
 from cecil.data.augment import Transform
 from cecil.data.images import ImageSet
+from cecil.nn.adapter import AdapterConfig
 from cecil.stages.checkpoint import State
 from cecil.stages.learn_session import SessionConfig
 from cecil.stages.loop import Runtime
 from cecil.stages.pretrain import PretrainConfig
+from cecil.stages.pseudo_incremental import PseudoConfig
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Recipe:
     weights: str | None = None  # where the backbone starts: None at random, "imagenet", or a file's path
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
     session: SessionConfig = field(default_factory=SessionConfig)
+    pseudo: PseudoConfig = field(default_factory=PseudoConfig)
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
 
 
 class Method(ABC):

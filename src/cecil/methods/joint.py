@@ -35,7 +35,8 @@ class Joint(Method):
         self._train_on(concatenate([self.seen, session]))
 
     def _train_on(self, seen: ImageSet) -> None:
-        self.network.fit(seen, self.similarity, self.seed, f"joint {self.sessions}")
+        # The base session is stage 1 itself, the very same that other methods do.
+        self.network.fit(seen, self.similarity, self.seed, f"joint {self.sessions}" if self.sessions else "pretrain")
         self.seen = seen
         self.sessions += 1
 

@@ -45,7 +45,7 @@ class Network:
 
     def fit(self, base: ImageSet, similarity: str, seed: int, stage: str = "pretrain") -> None:
         """Stage 1, from where the recipe says that weights start; taken over where another method did the very same."""
-        kept = self._kept(base, similarity, seed)
+        kept = self._kept(base, similarity, seed, stage)
         if kept is not None and kept.exists():
             self.restore(read_state(kept)["network"])
             epochs = self.recipe.pretrain.epochs
@@ -56,13 +56,14 @@ class Network:
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_state(kept, {"network": self.state()})
 
-    def _kept(self, base: ImageSet, similarity: str, seed: int) -> Path | None:
+    def _kept(self, base: ImageSet, similarity: str, seed: int, stage: str) -> Path | None:
         """Where this stage 1 is kept: a name made of all that decides its outcome."""
         if self.runtime.share is None:
             return None
         r = self.recipe
-        parts = (__version__, r.backbone, r.weights, r.transform, r.pretrain, similarity, seed, self.runtime.device.type, self.runtime.half)
-        return self.runtime.share / f"{seeded(*parts, base.fingerprint()):014x}.safetensors"
+        settings = (r.backbone, r.weights, r.transform, r.pretrain, similarity, seed, stage)
+        parts = (__version__, *settings, self.runtime.device.type, self.runtime.half, base.fingerprint())
+        return self.runtime.share / f"{seeded(*parts):014x}.safetensors"
 
     def _train(self, base: ImageSet, similarity: str, seed: int, stage: str) -> None:
         weights = None
@@ -82,8 +83,9 @@ class Network:
         return scores
 
     def state(self) -> State:
-        classifier = {"similarity": self.classifier.similarity, "rows": self.classifier.rows.detach()}
-        return {"backbone": dict(self.backbone.state_dict()), "classifier": classifier}
+        """A copy: what is learnt later does not change it."""
+        classifier = {"similarity": self.classifier.similarity, "rows": self.classifier.rows.detach().clone()}
+        return {"backbone": {name: t.clone() for name, t in self.backbone.state_dict().items()}, "classifier": classifier}
 
     def restore(self, state: State) -> None:
         backbone = build(self.recipe.backbone)

@@ -4,6 +4,7 @@ Parameters carry torchvision's names, so its published weight files fit as they 
 """
 
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from cecil.errors import ConfigError, DataError, MissingData, UnknownName
+
+_GLOBAL_RANDOMNESS = threading.Lock()  # of the process: runs side by side take turns
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -146,12 +149,16 @@ def build(name: str, seed: int = 0, weights: Path | None = None) -> Backbone:
 
     `timm:NAME` is timm's model of that name, with timm's weights for `timm:NAME:pretrained`.
     """
-    if name.startswith("timm:"):
-        _, model, *rest = name.split(":")
-        return TimmBackbone(model, rest == ["pretrained"])
-    if name not in BACKBONES:
+    if not name.startswith("timm:") and name not in BACKBONES:
         raise UnknownName("backbone", name, [*BACKBONES, "timm:NAME"])
-    backbone = BACKBONES[name].build()
+    with _GLOBAL_RANDOMNESS, torch.random.fork_rng(devices=[]):  # constructors draw from the global generator: it is put back as it was
+        torch.default_generator.manual_seed(seed)
+        if name.startswith("timm:"):
+            _, model, *rest = name.split(":")
+            if rest not in ([], ["pretrained"]):
+                raise ConfigError(f"backbone '{name}': write timm:{model}, or timm:{model}:pretrained for timm's weights")
+            return TimmBackbone(model, bool(rest))
+        backbone = BACKBONES[name].build()
     initialise(backbone, torch.Generator().manual_seed(seed))
     if weights is not None:
         load_weights(backbone, weights)
@@ -172,12 +179,11 @@ def load_weights(backbone: nn.Module, path: Path) -> None:
     try:
         entries = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a file that is not its own
-        raise DataError(
-            f"{path} cannot be read as a weight file ({str(error).splitlines()[0]}): give a file in torchvision's format"
-        ) from error
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise DataError(f"{path} cannot be read as a weight file ({why}): give a file in torchvision's format") from error
     if not isinstance(entries, dict):
         raise DataError(f"{path} holds a {type(entries).__name__}, not a table of weights: give a state dict in torchvision's format")
-    entries = {k: v for k, v in entries.items() if not re.match(r"(fc|classifier)\.|.*num_batches_tracked$", k)}
+    entries = {str(k): v for k, v in entries.items() if not re.match(r"(fc|classifier)\.|.*num_batches_tracked$", str(k))}
     own = backbone.state_dict()
     missing, extra = sorted(own.keys() - entries.keys()), sorted(entries.keys() - own.keys())
     shaped = [k for k in own.keys() & entries.keys() if not isinstance(entries[k], Tensor) or own[k].shape != entries[k].shape]

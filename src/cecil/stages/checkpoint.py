@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ State = dict[str, Any]  # nested dicts of tensors and JSON values
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Replace a file in one move: after a kill at any moment it is the old one or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_state(path: Path, state: State) -> None:
@@ -31,6 +35,8 @@ def write_state(path: Path, state: State) -> None:
 
     def plain(value: Any, name: str) -> Any:
         if isinstance(value, Tensor):
+            while name in tensors:  # a key may hold a stroke
+                name += "/"
             tensors[name] = value.detach().cpu().contiguous()
             return {"tensor": name}
         if isinstance(value, dict):
@@ -49,18 +55,19 @@ def read_state(path: Path) -> State:
         with safe_open(path, framework="pt") as file:
             tree = json.loads((file.metadata() or {})["cecil"])
             tensors = {name: file.get_tensor(name).clone() for name in list(file.keys())}
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        state: State = _rich(tree, tensors)
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}): it is damaged, or not cecil's; delete it to start anew") from error
-
-    def rich(node: Any) -> Any:
-        if "tensor" in node:
-            return tensors[node["tensor"]]
-        if "dict" in node:
-            return {key: rich(inner) for key, inner in node["dict"].items()}
-        return node["json"]
-
-    state: State = rich(tree)
     return state
+
+
+def _rich(node: Any, tensors: dict[str, Tensor]) -> Any:
+    """A value from the file's JSON, its tensors put back."""
+    if "tensor" in node:
+        return tensors[node["tensor"]]
+    if "dict" in node:
+        return {key: _rich(inner, tensors) for key, inner in node["dict"].items()}
+    return node["json"]
 
 
 class Checkpoint:
@@ -73,6 +80,8 @@ class Checkpoint:
     def __init__(self, path: Path, every: float = 20.0) -> None:
         self.path = path
         self.every = every
+        for left_over in path.parent.glob(f".{path.name}.*"):  # by a kill in the middle of a write
+            left_over.unlink()
         self.stages: dict[str, State] = read_state(path) if path.exists() else {}
         self._written = time.monotonic()
 

@@ -8,8 +8,9 @@ step, only for a round.
 
 import hashlib
 import math
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from cecil.errors import CheckpointError, ConfigError
 from cecil.stages.checkpoint import Checkpoint, State
 
 WARM_UP = 3  # steps before a capture, so that libraries have chosen their kernels
+_CAPTURING = threading.Lock()  # a process may capture one graph at a time
 
 
 @dataclass(frozen=True)
@@ -109,14 +111,17 @@ class Group:
     """Parameters that are trained at the same rate."""
 
     parameters: Sequence[nn.Parameter]
-    lr_scale: float = 1.0
+    lr: float | None = None  # None: the optimiser's
+
+
+Loss = Callable[[Tensor, Generator], Tensor]  # of a step's input
 
 
 def train(
     stage: str,
     modules: dict[str, nn.Module],
     groups: Sequence[Group],
-    loss_of: Callable[[Tensor, Generator], Tensor],
+    loss_of: Loss | Mapping[int, Loss],
     draw: Callable[[Generator], Tensor],
     rounds: int,
     optimiser: Optimiser,
@@ -125,38 +130,42 @@ def train(
 ) -> None:
     """Train: `draw` gives a round's inputs, one row a step; `loss_of` gives the loss of one row.
 
-    `modules` is all that may change, and what a checkpoint holds; `groups` is what the optimiser changes.
+    Where the loss changes on the way, `loss_of` says from which round on each one counts. `modules` is all that may
+    change, and what a checkpoint holds; `groups` is what the optimiser changes.
     """
     sgd = _sgd(groups, optimiser, runtime)
     done = _resume(stage, modules, sgd, runtime, seed, rounds)
     generator = torch.Generator(runtime.device)
+    losses = loss_of if isinstance(loss_of, Mapping) else {0: loss_of}
     step: _Step | None = None
     for round_ in range(done, rounds):
         began = time.monotonic()
-        for group, scale in zip(sgd.param_groups, groups, strict=True):
-            group["lr"].fill_(optimiser.lr * scale.lr_scale * optimiser.rate(round_))
+        for group, wanted in zip(sgd.param_groups, groups, strict=True):
+            group["lr"].fill_((optimiser.lr if wanted.lr is None else wanted.lr) * optimiser.rate(round_))
         generator.manual_seed(seeded(seed, stage, round_, "draw"))
         inputs = draw(generator)
-        if step is None:
-            step = _Step(loss_of, inputs[0], modules, sgd, generator, runtime)
+        if step is None or round_ in losses:
+            loss = losses[max(begin for begin in losses if begin <= round_)]
+            step = _Step(loss, inputs[0], modules, sgd, generator, runtime)
         generator.manual_seed(seeded(seed, stage, round_, "steps"))
         with _no_waiting(runtime):
             for row in inputs:
                 step(row)
-        loss = step.mean_loss(len(inputs))
-        if not math.isfinite(loss):
-            raise ConfigError(f"{stage}: the loss became {loss} in round {round_ + 1}; lower the learning rate (now {optimiser.lr:g})")
+        mean_loss = step.mean_loss(len(inputs))
+        if not math.isfinite(mean_loss):
+            raise ConfigError(f"{stage}: the loss became {mean_loss} in round {round_ + 1}; lower the learning rate (now {optimiser.lr:g})")
+        # Told before it is saved: a kill in between tells a round twice, the other way round never.
+        runtime.on_round(Round(stage, round_ + 1, rounds, mean_loss, optimiser.lr * optimiser.rate(round_), time.monotonic() - began))
         last = round_ + 1 == rounds
         if runtime.checkpoint is not None and (last or runtime.checkpoint.due()):
             runtime.checkpoint.save(stage, _state(modules, None if last else sgd, seed, round_ + 1, rounds))
-        runtime.on_round(Round(stage, round_ + 1, rounds, loss, optimiser.lr * optimiser.rate(round_), time.monotonic() - began))
 
 
 def train_epochs(
     stage: str,
     modules: dict[str, nn.Module],
     parameters: Sequence[nn.Parameter],
-    loss_of: Callable[[Tensor, Generator], Tensor],
+    loss_of: Loss,
     pictures: int,
     config: Epochs,
     runtime: Runtime,
@@ -188,7 +197,7 @@ class _Step:
 
     def __init__(
         self,
-        loss_of: Callable[[Tensor, Generator], Tensor],
+        loss_of: Loss,
         example: Tensor,
         modules: dict[str, nn.Module],
         sgd: torch.optim.SGD,
@@ -199,7 +208,8 @@ class _Step:
         self.total = torch.zeros((), device=runtime.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         if runtime.cuda and runtime.graphs:
-            self._capture(example, modules)
+            with _CAPTURING:
+                self._capture(example, modules)
 
     def __call__(self, row: Tensor) -> None:
         if self.graph is None:
@@ -235,7 +245,8 @@ class _Step:
         self.sgd.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
-        with torch.cuda.graph(graph):
+        # The default mode would forbid other threads to allocate memory meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._run(self.input)
         # Warming up has trained: everything is put back as it was.
         for tensor, value in zip(changed, before, strict=True):
@@ -267,6 +278,10 @@ def _tensors(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
     return {f"{name}.{key}": t for name, module in modules.items() for key, t in module.state_dict().items()}
 
 
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: t.shape for name, t in tensors.items()}
+
+
 def _state(modules: dict[str, nn.Module], sgd: torch.optim.SGD | None, seed: int, done: int, rounds: int) -> State:
     """A copy of all that a stage needs to go on; the momenta only while it is under way."""
     momenta = {} if sgd is None else {str(i): t.detach().cpu().clone() for i, t in enumerate(_momenta(sgd))}
@@ -280,7 +295,7 @@ def _resume(stage: str, modules: dict[str, nn.Module], sgd: torch.optim.SGD, run
     if state is None:
         return 0
     tensors = _tensors(modules)
-    if (state["seed"], state["rounds"]) != (seed, rounds) or state["tensors"].keys() != tensors.keys():
+    if (state["seed"], state["rounds"], _shapes(state["tensors"])) != (seed, rounds, _shapes(tensors)):
         raise CheckpointError(
             f"the checkpoint of stage '{stage}' comes from another run (seed, rounds or network differ): start without --resume"
         )

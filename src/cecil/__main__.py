@@ -1,0 +1,3 @@
+from cecil.cli import main
+
+main()

@@ -1,0 +1,313 @@
+"""The classifier adaptation module: graph attention over prototypes and query, equations 2 to 5 of the paper.
+
+Every query joins the graph of the N prototypes as one more node. Built as it reads, that is a graph of N + 1 nodes for each
+query. But a query adds one column to each row of the attention and one row of its own, and what the prototypes give each other
+does not change with it. So with e = similarity, softmaxed over the nodes,
+
+    L_j = logsumexp_k e_jk          G_j = Σ_k softmax_k(e_jk) M w_k       over the prototypes alone, once a session
+    a_j = σ(e_jx − L_j)             what node j gives to the query x
+    z_j = w_j + b + (1 − a_j) G_j + a_j M x          node j in the query's graph, before the layer norm
+
+and score = 16 · cos(LN(z_j), LN(z_x)). z_j lies in the span of three vectors, so its mean, its norm and its product with
+LN(z_x) are polynomials in a_j whose coefficients are inner products: a few matrix products of (N, d) with (d, queries), and
+nothing of size (queries, N, d) ever exists. With several heads there is one gate a_j, one G_j and one M a head.
+
+q: queries   N: classes   d: features   h: heads
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from cecil.errors import ConfigError
+from cecil.nn.similarity import TEMPERATURE
+
+BLOCK = 2**24  # numbers in an attention block; more rows or queries are taken in turns
+EPSILON = 1e-5  # of the layer norm
+LOSES_PRECISION = 0.5  # a node that gave this share of its attention to a removed class is computed anew
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """The switches. The defaults are the authors' program; equations 2 to 5 alone are `AdapterConfig.equations()`."""
+
+    heads: int = 1
+    attention_dropout: float = 0.0  # the program has 0.1 and 0.5 here, and never turns them on
+    output_dropout: float = 0.0
+    query_node: bool = True
+    scaling: bool = True  # by 1/√d
+    output_map: bool = True
+    layer_norm: bool = True
+
+    def __post_init__(self) -> None:
+        wrong = [] if self.heads >= 1 else [f"heads must be at least 1, not {self.heads}"]
+        for name in ("attention_dropout", "output_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                wrong.append(f"{name} must lie in [0, 1), not {getattr(self, name)}")
+        if wrong:
+            raise ConfigError("adapter: " + "; ".join(wrong))
+
+    @classmethod
+    def equations(cls) -> "AdapterConfig":
+        """The paper's equations to the letter, without what it calls useful practices."""
+        return cls(query_node=False, scaling=False, output_map=False, layer_norm=False)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the prototypes give each other: all that scoring needs, computed once a session."""
+
+    rows: Tensor  # (N, d) the prototypes w
+    asking: Tensor  # (h, N, d) with ⟨asking_j, w_k⟩ = e_jk
+    messages: Tensor  # (h, N, d) M w
+    basis: Tensor  # (1 + h, N, d) w + b and the G of each head, centred
+    log_sum: Tensor  # (h, N) L
+    gram: Tensor  # (1 + h, 1 + h, N) inner products of a class's basis vectors
+    weighted_gram: Tensor | None  # the same, weighted by the layer norm's gain
+    along_shift: Tensor | None  # (1 + h, N) their products with gain · shift
+    similar: Tensor  # (h, d, d) S
+    message: Tensor  # (h, d, d) M
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Adapter(nn.Module):
+    """Adapts all prototypes to one another and to the query, and scores the query against them."""
+
+    def __init__(self, dim: int, config: AdapterConfig | None = None, generator: Generator | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+        self.config = config or AdapterConfig()
+        heads = self.config.heads
+        spread = math.sqrt(2 / (2 * dim))
+        self.queries, self.keys, self.values = (
+            nn.Parameter(torch.empty(heads, dim, dim).normal_(0, spread, generator=generator)) for _ in range(3)
+        )
+        self.output: nn.Parameter | None = None
+        self.bias: nn.Parameter | None = None
+        if self.config.output_map:
+            xavier = math.sqrt(2 / (heads * dim + dim))
+            self.output = nn.Parameter(torch.empty(heads, dim, dim).normal_(0, xavier, generator=generator))
+            self.bias = nn.Parameter(torch.empty(dim).uniform_(-1, 1, generator=generator) / math.sqrt(heads * dim))
+        self.gain = nn.Parameter(torch.ones(dim)) if self.config.layer_norm else None
+        self.shift = nn.Parameter(torch.zeros(dim)) if self.config.layer_norm else None
+
+    def forward(self, features: Tensor, prototypes: Tensor, generator: Generator | None = None) -> Tensor:
+        """Scores of features (q, d) against adapted prototypes (N, d): (q, N). Differentiable; drops out in training."""
+        drop = _Dropout(self, features.device, len(prototypes), generator) if self.training else None
+        return self.scores(features, self.context(prototypes, drop), drop)
+
+    # The two linear maps that the attention is made of
+
+    def similarity_map(self) -> Tensor:
+        """S with e_jk = ⟨w_j, S w_k⟩, equation 2: (h, d, d)."""
+        scale = 1 / math.sqrt(self.dim) if self.config.scaling else 1.0
+        return scale * self.queries.transpose(1, 2) @ self.keys
+
+    def message_map(self) -> Tensor:
+        """M, from a node to what it tells the others: the U of equation 4, and the output map behind it. (h, d, d)."""
+        return self.values / self.config.heads if self.output is None else self.output @ self.values
+
+    # Once a session
+
+    def context(self, prototypes: Tensor, drop: "_Dropout | None" = None) -> Context:
+        """Equations 2 to 4 over the prototypes alone."""
+        similar, message = self.similarity_map(), self.message_map()
+        if drop is not None:
+            message = drop.output[:, None] * message
+        asking = prototypes @ similar
+        messages = prototypes @ message.transpose(1, 2)
+        step = max(1, BLOCK // max(1, len(prototypes)))
+        log_sums, given = [], []
+        for first in range(0, len(prototypes), step):
+            e = asking[:, first : first + step] @ prototypes.T
+            log_sum = e.logsumexp(2, keepdim=True)
+            attention = (e - log_sum).exp()
+            if drop is not None:
+                attention = attention * drop.among[:, first : first + step]
+            log_sums.append(log_sum.squeeze(2))
+            given.append(attention @ messages)
+        own = self._with_bias(prototypes, drop)
+        basis = self._centred(torch.cat([own[None], torch.cat(given, 1)]))
+        return self._completed(prototypes, asking, messages, basis, torch.cat(log_sums, 1), similar, message)
+
+    def adapted(self, context: Context) -> Tensor:
+        """The classifier's weights after adaptation to one another, without a query: (N, d). Equation 5."""
+        return self._normed(context.basis.sum(0))
+
+    def add(self, context: Context, row: Tensor) -> Context:
+        """The context with one more class, in O(Nd + d²)."""
+        asks, tells, own = row @ context.similar, context.message @ row, self._with_bias(row)
+        to_new = (context.asking @ row)[:, :, None]  # (h, N, 1): e_jn
+        share = torch.sigmoid(to_new - context.log_sum[:, :, None])
+        told = self._centred(tells)
+        given = context.basis[1:] + share * (told[:, None] - context.basis[1:])
+        log_sum = torch.logaddexp(context.log_sum, to_new.squeeze(2))
+        rows = torch.cat([context.rows, row[None]])
+        messages = torch.cat([context.messages, tells[:, None]], 1)
+        new_sum, new_given = self._node(asks, rows, messages)
+        basis = torch.cat([context.basis[:1], given])
+        basis = torch.cat([basis, torch.cat([self._centred(own)[None], new_given])[:, None]], 1)
+        asking = torch.cat([context.asking, asks[:, None]], 1)
+        return self._completed(rows, asking, messages, basis, torch.cat([log_sum, new_sum[:, None]], 1), context.similar, context.message)
+
+    def remove(self, context: Context, index: int) -> Context:
+        """The context without a class, in O(Nd + d²); anew for nodes that gave it most of their attention."""
+        kept = torch.arange(len(context), device=context.rows.device) != index
+        rows, asking, messages = context.rows[kept], context.asking[:, kept], context.messages[:, kept]
+        log_sum, given = context.log_sum[:, kept], context.basis[1:, kept]
+        share = (asking @ context.rows[index] - log_sum).exp()
+        trusted = share.clamp(max=LOSES_PRECISION)
+        told = self._centred(context.messages[:, index])
+        given = (given - trusted[:, :, None] * told[:, None]) / (1 - trusted[:, :, None])
+        log_sum = log_sum + torch.log1p(-trusted)
+        for node in (share >= LOSES_PRECISION).any(0).nonzero().squeeze(1).tolist():
+            log_sum[:, node], given[:, node] = self._node(asking[:, node], rows, messages)
+        basis = torch.cat([context.basis[:1, kept], given])
+        return self._completed(rows, asking, messages, basis, log_sum, context.similar, context.message)
+
+    def replace(self, context: Context, index: int, row: Tensor) -> Context:
+        """The context with another prototype in a class's place, as when more pictures refine it."""
+        moved = self.add(self.remove(context, index), row)
+        order = [*range(index), len(context) - 1, *range(index, len(context) - 1)]
+        parts = (moved.asking[:, order], moved.messages[:, order], moved.basis[:, order], moved.log_sum[:, order])
+        return self._completed(moved.rows[order], *parts, context.similar, context.message)
+
+    def _node(self, asks: Tensor, rows: Tensor, messages: Tensor) -> tuple[Tensor, Tensor]:
+        """One node's row of the attention: L (h,) and G, centred, (h, d)."""
+        e = asks @ rows.T
+        return e.logsumexp(1), self._centred((e.softmax(1)[:, None] @ messages).squeeze(1))
+
+    def _completed(
+        self, rows: Tensor, asking: Tensor, messages: Tensor, basis: Tensor, log_sum: Tensor, similar: Tensor, message: Tensor
+    ) -> Context:
+        """A context with the inner products that depend on the classes alone."""
+        weighted, along = None, None
+        if self.gain is not None and self.shift is not None:
+            scaled = basis * self.gain
+            weighted, along = _gram(scaled), scaled @ self.shift
+        return Context(rows, asking, messages, basis, log_sum, _gram(basis), weighted, along, similar, message)
+
+    # For each batch of queries
+
+    def scores(self, features: Tensor, context: Context, drop: "_Dropout | None" = None) -> Tensor:
+        """16 times the cosine of the adapted query and the adapted prototypes, (q, N)."""
+        if not self.config.query_node:
+            query = self._normed(features)
+            return TEMPERATURE * F.normalize(query, dim=1) @ F.normalize(self.adapted(context), dim=1).T
+        step = max(1, BLOCK // max(1, len(context)))
+        return torch.cat([self._scores(part, context, drop) for part in torch.split(features, step)])
+
+    def _scores(self, x: Tensor, context: Context, drop: "_Dropout | None") -> Tensor:
+        told = x @ context.message.transpose(1, 2)  # (h, q, d): what the query tells
+        keep, take = self._gates(x, context, drop)  # (h, q, N): z_j = own_j + Σ keep · G_j + take · told
+        query = self._normed(self._query_node(x, told, context, drop))
+        told = self._centred(told)
+        towards = self._centred(query if self.gain is None else query * self.gain)
+        # One product gives all that a query has to do with the classes: (1 + 2h, q, 1 + h, N).
+        asked = torch.cat([towards[None], told]) if self.gain is None else torch.cat([towards[None], told, told * self.gain.square()])
+        classes, heads = len(context), self.config.heads
+        met = (asked.flatten(0, 1) @ context.basis.flatten(0, 1).T).view(len(asked), len(x), 1 + heads, classes)
+        z = _Span(keep, take)
+        product = z.linear(met[0].transpose(0, 1), (towards * told).sum(2))
+        square = z.square(context.gram, met[1 : 1 + heads], _pairs(told))
+        if self.gain is None or self.shift is None or context.weighted_gram is None or context.along_shift is None:
+            cosine = product * _inverse_root(square)
+        else:
+            scaled = told * self.gain
+            inverse = _inverse_root(square / self.dim + EPSILON)
+            weighted = z.square(context.weighted_gram, met[1 + heads :], _pairs(scaled))
+            along = z.linear(context.along_shift[:, None], scaled @ self.shift)
+            norm = torch.addcmul(2 * along, weighted, inverse) * inverse + self.shift.square().sum()
+            cosine = torch.addcmul((query @ self.shift)[:, None], product, inverse) * _inverse_root(norm)
+        return cosine * (TEMPERATURE * _inverse_root(query.square().sum(1, keepdim=True)))
+
+    def _gates(self, x: Tensor, context: Context, drop: "_Dropout | None") -> tuple[Tensor, Tensor]:
+        """How much of its attention each prototype keeps for the others, and how much it gives to the query."""
+        excess = x @ context.asking.transpose(1, 2) - context.log_sum[:, None]
+        keep, take = torch.sigmoid(-excess), torch.sigmoid(excess)
+        return keep, take if drop is None else take * drop.to_query[:, None]
+
+    def _query_node(self, x: Tensor, told: Tensor, context: Context, drop: "_Dropout | None") -> Tensor:
+        """The query's own node, before the layer norm: (q, d)."""
+        asks = x @ context.similar
+        among, itself = asks @ context.rows.T, (asks * x).sum(2, keepdim=True)
+        attention = torch.cat([among, itself], 2).softmax(2)
+        if drop is not None:
+            attention = attention * drop.of_query[:, None]
+        heard = attention[..., :-1] @ context.messages + attention[..., -1:] * told
+        return self._with_bias(x, drop) + heard.sum(0)
+
+    # Parts
+
+    def _with_bias(self, nodes: Tensor, drop: "_Dropout | None" = None) -> Tensor:
+        if self.bias is None:
+            return nodes
+        return nodes + (self.bias if drop is None else self.bias * drop.output)
+
+    def _centred(self, vectors: Tensor) -> Tensor:
+        """A layer norm sees nothing of a vector's mean; taking it out first keeps the squares small."""
+        return vectors - vectors.mean(-1, keepdim=True) if self.config.layer_norm else vectors
+
+    def _normed(self, vectors: Tensor) -> Tensor:
+        return F.layer_norm(vectors, (self.dim,), self.gain, self.shift, EPSILON) if self.config.layer_norm else vectors
+
+
+class _Span:
+    """z_j = own_j + Σ_h keep_hj · G_hj + take_hj · told_h, by its coefficients (h, q, N)."""
+
+    def __init__(self, keep: Tensor, take: Tensor) -> None:
+        self.keep, self.take = keep, take
+
+    def linear(self, classes: Tensor, queries: Tensor) -> Tensor:
+        """A linear function of z, from its values on the basis (1 + h, q or 1, N) and on what is told (h, q)."""
+        value = classes[0]
+        for h, (keep, take) in enumerate(zip(self.keep, self.take, strict=True)):
+            value = torch.addcmul(value, keep, classes[1 + h])
+            value = torch.addcmul(value, take, queries[h][:, None])
+        return value
+
+    def square(self, gram: Tensor, mixed: Tensor, told: Tensor) -> Tensor:
+        """‖z‖², from the products of basis vectors (1 + h, 1 + h, N), of what is told with them (h, q, 1 + h, N), and of that (h, h, q)."""
+        value = gram[0, 0]
+        for h, (keep, take) in enumerate(zip(self.keep, self.take, strict=True)):
+            by_keep, by_take = 2 * gram[0, 1 + h], 2 * mixed[h, :, 0]
+            for i, (other, given) in enumerate(zip(self.keep, self.take, strict=True)):
+                by_keep = torch.addcmul(by_keep, other, gram[1 + h, 1 + i])
+                by_keep = torch.addcmul(by_keep, given, mixed[i, :, 1 + h], value=2)
+                by_take = torch.addcmul(by_take, given, told[h, i][:, None])
+            value = torch.addcmul(torch.addcmul(value, keep, by_keep), take, by_take)
+        return value
+
+
+class _Dropout:
+    """One mask a batch: a mask a query would need a graph a query."""
+
+    def __init__(self, adapter: Adapter, device: torch.device, classes: int, generator: Generator | None) -> None:
+        heads, rate = adapter.config.heads, adapter.config.attention_dropout
+
+        def mask(rate: float, *shape: int) -> Tensor:
+            return (torch.rand(shape, device=device, generator=generator) >= rate).float() / (1 - rate)
+
+        self.among = mask(rate, heads, classes, classes)
+        self.to_query = mask(rate, heads, classes)
+        self.of_query = mask(rate, heads, classes + 1)
+        self.output = mask(adapter.config.output_dropout, adapter.dim)
+
+
+def _gram(basis: Tensor) -> Tensor:
+    """Inner products of each class's basis vectors: (1 + h, 1 + h, N)."""
+    return torch.stack([torch.stack([(a * b).sum(-1) for b in basis]) for a in basis])
+
+
+def _pairs(told: Tensor) -> Tensor:
+    """Inner products of what a query tells by the heads: (h, h, q)."""
+    return torch.einsum("hqd,iqd->hiq", told, told)
+
+
+def _inverse_root(value: Tensor) -> Tensor:
+    return value.clamp(min=torch.finfo(value.dtype).tiny).rsqrt()

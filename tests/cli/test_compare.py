@@ -1,0 +1,170 @@
+"""`cecil compare`, as a person calls it."""
+
+import csv
+import io
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cecil.cli.compare import compare
+from cecil.errors import CecilError, ConfigError, DataError
+from cecil.evaluation.results import RunResult, SessionSize, write
+
+ACCURACY = tuple(72.5 - 3 * i for i in range(9))
+GAPS = (None, *[20.0] * 8)
+RESULT = RunResult(
+    benchmark="cifar100",
+    method="cec",
+    recipe="official",
+    split="official",
+    command="cecil run cifar100",
+    seeds=(0, 1),
+    draws=(None, None),
+    commit=None,
+    date="2025-01-01T00:00:00+00:00",
+    machine={},
+    settings={},
+    sessions=tuple(SessionSize(60 + 5 * i, 6000 + 500 * i) for i in range(9)),
+    accuracy=(ACCURACY, tuple(a + 1 for a in ACCURACY)),
+    base=((60.0,) * 9,) * 2,
+    novel=(GAPS, GAPS),
+    harmonic=(GAPS, GAPS),
+    forgetting=((1.0,) * 8,) * 2,
+    gacc=(40.0, 42.0),
+    seconds=({}, {}),
+    peak_memory_mb=(1.0, 1.0),
+    extra={},
+    keeps=None,
+)
+
+app = typer.Typer()
+app.command()(compare)
+
+
+@app.callback()
+def several_commands() -> None:
+    """As in the real program, `compare` is one command of several."""
+
+
+def run(*words):
+    """What was printed, or the error raised."""
+    done = CliRunner().invoke(app, ["compare", *map(str, words)], env={"COLUMNS": "120"})
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write(tmp_path / "cec" / "result.json", RESULT)
+    write(tmp_path / "topic.json", replace(RESULT, method="topic"))
+    write(tmp_path / "glyphs.json", replace(RESULT, benchmark="glyphs"))
+    write(tmp_path / "other.json", replace(RESULT, sessions=tuple(SessionSize(50 + 5 * i, 100 + i) for i in range(9))))
+    return tmp_path
+
+
+def test_run_folders_and_result_files_stand_side_by_side(folder):
+    lines = run(folder / "cec", folder / "topic.json").stdout.splitlines()
+    assert lines[0] == "cifar100: 60 classes, then 8 sessions of 5"
+    order = [next(i for i, line in enumerate(lines) if line.startswith(name)) for name in ("cec ", "CEC, pub", "topic ", "TOPIC, pub")]
+    assert order == sorted(order)
+    row = next(line for line in lines if line.startswith("cec "))
+    assert row.split() == "cec 73.00 70.00 67.00 64.00 61.00 58.00 55.00 52.00 49.00 61.00 24.00 60.00 20.00 20.00 41.00".split()  # noqa: SIM905
+    assert any(line.split()[:3] == ["2", "seeds", "±0.71"] for line in lines)
+    assert any(line.startswith("published: CEC, CVPR 2021") for line in lines)
+
+
+def test_benchmarks_and_session_shapes_have_tables_of_their_own(folder):
+    text = run(folder / "cec", folder / "glyphs.json", folder / "other.json").stdout
+    assert [line for line in text.splitlines() if "then 8 sessions" in line] == [
+        "cifar100: 60 classes, then 8 sessions of 5",
+        "glyphs: 60 classes, then 8 sessions of 5",
+        "cifar100: 50 classes, then 8 sessions of 5",
+    ]
+    assert text.count("CEC, published") == 1  # only where the protocol is the published one
+
+
+def test_published_rows_can_be_left_out_or_be_all(folder):
+    assert "published" not in run(folder / "cec", "--no-published").stdout
+    every = run(folder / "cec", "--all-published").stdout
+    assert all(name in every for name in ("Ft-CNN, published", "TOPIC, published", "BiDist, published"))
+
+
+def test_a_path_given_twice_counts_once(folder):
+    assert "#2" not in run(folder / "cec", folder / "cec").stdout
+
+
+def test_csv_is_clean_for_a_pipe(folder, tmp_path):
+    done = run(folder / "cec", folder / "glyphs.json", "--csv", "--plot", tmp_path / "c.svg")
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [(row["benchmark"], row["method"]) for row in rows] == [("cifar100", "cec"), ("cifar100", "CEC"), ("glyphs", "cec")]
+    assert rows[0]["average"] == "61.0"
+    assert "plot:" in done.stderr
+
+
+def test_markdown_and_latex(folder):
+    markdown = run(folder / "cec", folder / "glyphs.json", "--markdown").stdout
+    assert markdown.count("| method | 0 |") == 2
+    assert "\n\n**glyphs" in markdown
+    latex = run(folder / "cec", "--latex").stdout
+    assert latex.count("\\begin{tabular}") == latex.count("\\end{tabular}") == 1
+
+
+def test_the_plot_is_written_and_named(folder, tmp_path):
+    target = tmp_path / "plots" / "compare.png"
+    text = run(folder / "cec", "--plot", target).stdout
+    assert f"plot: {target}" in text
+    assert target.read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_table_has_its_plot(folder, tmp_path):
+    run(folder / "cec", folder / "glyphs.json", folder / "other.json", "--plot", tmp_path / "p.svg")
+    assert sorted(path.name for path in tmp_path.glob("p*.svg")) == ["p-cifar100-2.svg", "p-cifar100.svg", "p-glyphs.svg"]
+
+
+def test_without_plot_no_file_is_written(folder):
+    before = sorted(folder.rglob("*"))
+    run(folder / "cec")
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_all_broken_files_are_told_at_once(folder):
+    (folder / "broken.json").write_text("{")
+    with pytest.raises(DataError) as error:
+        run(folder / "cec", folder / "broken.json", folder / "none", folder)
+    first, second, third = str(error.value).splitlines()
+    assert "broken.json is not JSON" in first
+    assert "none is not there" in second
+    assert "has no result.json" in third
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--csv", "--latex"], "--csv and --latex were given together"),
+        (["--no-published", "--all-published"], "contradict each other"),
+        (["--plot", "figure.jpg"], "--plot figure.jpg does not end in .png, .svg or .pdf: use --plot figure.png"),
+        (["--plot", "figure"], "use --plot figure.png"),
+        (["--csv", "--markdown", "--plot", "x"], "keep one of them; --plot x"),
+    ],
+)
+def test_options_that_cannot_be_are_told(folder, words, says):
+    with pytest.raises(ConfigError) as error:
+        run(folder / "cec", *words)
+    assert says in str(error.value)
+
+
+def test_every_error_is_one_of_ours(folder):
+    with pytest.raises(CecilError):
+        run(folder / "nowhere")
+
+
+def test_nothing_heavy_is_imported_before_the_command_runs():
+    code = "import sys, cecil.cli.compare; sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib', 'numpy')))"
+    assert subprocess.run([sys.executable, "-c", code], env={**os.environ}).returncode == 0

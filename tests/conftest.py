@@ -1,0 +1,64 @@
+"""Small things to test with: pictures whose classes are easy to tell apart, a task made of them, and a quick recipe."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from cecil.data.augment import Transform
+from cecil.data.benchmarks import Benchmark, Task
+from cecil.data.images import ImageSet
+from cecil.data.splits import draw
+from cecil.methods.base import Recipe
+from cecil.stages.learn_session import SessionConfig
+from cecil.stages.pretrain import PretrainConfig
+
+TRANSFORM = Transform(8, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), "pad", pad=1, flip=False)
+
+
+def make_images(classes: int = 4, per_class: int = 6, size: int = 8, seed: int = 0) -> ImageSet:
+    """Each class is a colour with a pattern, the same for every seed; a picture of it adds noise, which the seed decides."""
+    noise = np.random.default_rng(seed)
+    pictures = []
+    for number in range(classes):
+        pattern = np.random.default_rng(number)
+        colour = np.array([60.0, 190.0])[[number & 1, number >> 1 & 1, number >> 2 & 1]]
+        coarse = colour[:, None, None] + pattern.normal(0, 30, (3, 4, 4))
+        nearest = np.arange(size) * 4 // size
+        whole = coarse[:, nearest][:, :, nearest] + noise.normal(0, 12, (per_class, 3, size, size))
+        pictures.append(whole.round().clip(0, 255).astype(np.uint8))
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    return ImageSet.of(np.concatenate(pictures), labels, [f"class {number}" for number in range(classes)])
+
+
+@pytest.fixture(scope="session")
+def tiny_images() -> Callable[..., ImageSet]:
+    """tiny_images(classes=4, per_class=6, size=8, seed=0) gives pictures, class by class."""
+    return make_images
+
+
+@pytest.fixture(scope="session")
+def tiny_transform() -> Transform:
+    """The transform of 8 × 8 pictures."""
+    return TRANSFORM
+
+
+@pytest.fixture(scope="session")
+def tiny_task() -> Task:
+    """Four base classes with 12 pictures each, then two sessions of 2-way 3-shot; five test pictures a class."""
+    benchmark = Benchmark("tiny", "Colours", 8, 4, 2, 3, "resnet8", False, TRANSFORM)
+    train = make_images(8, 12, seed=0)
+    return Task(benchmark, train, make_images(8, 5, seed=1), draw(train, 4, 2, 3))
+
+
+@pytest.fixture(scope="session")
+def tiny_recipe() -> Recipe:
+    """Two epochs a stage, for the pictures of tiny_task."""
+    return Recipe(
+        "tiny",
+        "resnet8",
+        TRANSFORM,
+        pretrain=PretrainConfig(epochs=2, batch=16, milestones=(1,)),
+        session=SessionConfig(epochs=2, batch=16),
+    )

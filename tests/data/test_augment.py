@@ -1,0 +1,371 @@
+"""Views of pictures, against references that do one picture at a time."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch import Tensor
+
+from cecil.data import augment
+from cecil.data.augment import RATIO, Transform
+from cecil.data.images import ImageSet, Ragged
+from cecil.errors import ConfigError, DataError
+
+PLAIN = {"mean": (0.0, 0.0, 0.0), "std": (1 / 255, 1 / 255, 1 / 255)}  # normalises to the bytes themselves
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+
+def random_pictures(shapes: list[tuple[int, int]], seed: int = 0) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
+    return [random.integers(0, 256, (3, height, width), dtype=np.uint8) for height, width in shapes]
+
+
+def one_size(pictures: list[np.ndarray]) -> ImageSet:
+    return ImageSet.of(np.stack(pictures), [0] * len(pictures), ["it"])
+
+
+def ragged(pictures: list[np.ndarray]) -> ImageSet:
+    return ImageSet.of(Ragged.from_arrays(pictures), [0] * len(pictures), ["it"])
+
+
+def everything(images: ImageSet) -> Tensor:
+    return torch.arange(len(images))
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def boxes(*rows: tuple[float, float, float, float]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float32).T
+
+
+# Pad-crop and flip
+
+
+def crop_with_pillow(picture: np.ndarray, down: int, right: int, flip: bool) -> Tensor:
+    """Pillow's crop is black beyond the edges."""
+    height, width = picture.shape[1:]
+    image = Image.fromarray(np.ascontiguousarray(picture.transpose(1, 2, 0)))
+    image = image.crop((right, down, right + width, down + height))
+    if flip:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def test_shifted_is_a_crop_with_black_padding_then_a_flip() -> None:
+    pictures = random_pictures([(9, 9)] * 60)
+    images = one_size(pictures)
+    random = seeded(1)
+    down, right = torch.randint(-10, 11, (2, 60), generator=random)  # some see nothing but the black beyond the edge
+    flip = torch.rand(60, generator=random) < 0.5
+    views = augment.shifted(images, everything(images), down, right, flip, 9)
+    assert views.dtype == torch.uint8
+    for index, view in enumerate(views):
+        assert torch.equal(view, crop_with_pillow(pictures[index], int(down[index]), int(right[index]), bool(flip[index])))
+
+
+def test_shifted_takes_the_pictures_that_the_indices_name() -> None:
+    pictures = random_pictures([(5, 5)] * 6)
+    images = one_size(pictures).select(torch.tensor([5, 3, 1]))
+    still = torch.zeros(4, dtype=torch.int64)
+    views = augment.shifted(images, torch.tensor([2, 0, 0, 1]), still, still, still.bool(), 5)
+    assert [int(v.sum()) for v in views] == [int(pictures[i].sum()) for i in (1, 5, 5, 3)]
+
+
+def test_pad_crop_moves_by_up_to_pad_in_every_direction() -> None:
+    marked = np.zeros((3, 7, 7), np.uint8)
+    marked[:, 3, 3] = 255
+    images = one_size([marked] * 2000)
+    views = augment.train_view(images, everything(images), Transform(7, **PLAIN, pad=2, flip=False), seeded(0))
+    places = {divmod(int(view[0].argmax()), 7) for view in views}
+    assert places == {(y, x) for y in range(1, 6) for x in range(1, 6)}
+
+
+def test_half_of_the_pictures_are_mirrored_where_flip_is_on() -> None:
+    picture = random_pictures([(6, 6)])[0]
+    images = one_size([picture] * 2000)
+    original = torch.from_numpy(picture).float()
+
+    def mirrored(flip: bool) -> int:
+        views = augment.train_view(images, everything(images), Transform(6, **PLAIN, pad=0, flip=flip), seeded(0))
+        same = (views - original).abs().amax((1, 2, 3)) < 1e-3
+        turned = (views - original.flip(2)).abs().amax((1, 2, 3)) < 1e-3
+        assert bool((same ^ turned).all())
+        return int(turned.sum())
+
+    assert 900 < mirrored(True) < 1100
+    assert mirrored(False) == 0
+
+
+@pytest.mark.parametrize(("kind", "shapes", "what"), [(one_size, [(8, 9)], r"\(8, 9\)"), (ragged, [(8, 8), (7, 9)], "of several sizes")])
+def test_pictures_of_another_size_are_refused(
+    kind: Callable[[list[np.ndarray]], ImageSet], shapes: list[tuple[int, int]], what: str
+) -> None:
+    images, transform = kind(random_pictures(shapes)), Transform(8, **PLAIN)
+    sentence = rf"takes pictures of 8×8, and these are {what}: use crop 'resized'"
+    with pytest.raises(DataError, match=sentence):
+        augment.train_view(images, everything(images), transform, seeded(0))
+    with pytest.raises(DataError, match=sentence):
+        augment.test_view(images, everything(images), transform)
+
+
+# Resized crops
+
+
+def resized_crop(picture: np.ndarray, top: int, left: int, height: int, width: int, flip: bool, size: int) -> Tensor:
+    part = torch.from_numpy(picture)[None, :, top : top + height, left : left + width].float()
+    view = F.interpolate(part, (size, size), mode="bilinear", align_corners=False, antialias=False)[0]
+    return view.flip(2) if flip else view
+
+
+@pytest.mark.parametrize("kind", [one_size, ragged])
+def test_resampled_is_a_crop_then_a_bilinear_resize(kind: Callable[[list[np.ndarray]], ImageSet]) -> None:
+    shapes = [(20, 31)] * 40 if kind is one_size else [(h, w) for h in (11, 20, 40, 57) for w in (9, 13, 21, 22, 23, 30, 31, 46, 52, 60)]
+    pictures = random_pictures(shapes)
+    images = kind(pictures)
+    random = np.random.default_rng(2)
+    drawn = []
+    for h, w in shapes:
+        height, width = int(random.integers(1, h + 1)), int(random.integers(1, w + 1))
+        drawn.append((int(random.integers(0, h - height + 1)), int(random.integers(0, w - width + 1)), height, width))
+    drawn[0] = (0, 0, *shapes[0])  # the whole picture
+    flips = [bool(random.integers(2)) for _ in shapes]
+    views = augment.resampled(images, everything(images), boxes(*drawn), torch.tensor(flips), 16)
+    for view, picture, box, flip in zip(views, pictures, drawn, flips, strict=True):
+        assert torch.allclose(view, resized_crop(picture, *box, flip, 16), atol=2e-3)
+
+
+def test_resampled_by_hand() -> None:
+    """Two pixels to four: a quarter of the way in, three quarters, and nothing beyond the outer centres."""
+    images = one_size([np.array([[[0, 100], [0, 100]]] * 3, np.uint8)])
+    view = augment.resampled(images, torch.tensor([0]), boxes((0, 0, 2, 2)), torch.tensor([False]), 4)
+    assert torch.allclose(view, torch.tensor([0.0, 25.0, 75.0, 100.0]).expand(1, 3, 4, 4))
+
+
+def test_a_box_of_the_views_own_size_is_copied() -> None:
+    pictures = random_pictures([(12, 15)])
+    view = augment.resampled(one_size(pictures), torch.tensor([0]), boxes((3, 4, 8, 8)), torch.tensor([False]), 8)
+    assert torch.equal(view[0], torch.from_numpy(pictures[0][:, 3:11, 4:12]).float())
+
+
+def test_both_storages_give_the_same_views() -> None:
+    pictures = random_pictures([(24, 18)] * 12)
+    transform = Transform(16, **IMAGENET, crop="resized", resize=20)
+    indices = torch.tensor([3, 3, 0, 11, 7])
+    flat, buffered = one_size(pictures), ragged(pictures)
+    random = augment.train_view(flat, indices, transform, seeded(5)), augment.train_view(buffered, indices, transform, seeded(5))
+    assert torch.equal(*random)
+    assert torch.equal(augment.test_view(flat, indices, transform), augment.test_view(buffered, indices, transform))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    shapes=st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=8),
+    low=st.floats(0.05, 1.0),
+    more=st.floats(0.0, 1.0),
+    seed=st.integers(0, 2**32),
+)
+def test_boxes_lie_inside_and_keep_to_the_limits(shapes: list[tuple[int, int]], low: float, more: float, seed: int) -> None:
+    high = low + more * (1 - low)
+    heights, widths = torch.tensor(shapes).T
+    for (height, width), box in zip(shapes, augment.draw_boxes(heights, widths, (low, high), seeded(seed)).T.tolist(), strict=True):
+        top, left, h, w = box
+        assert all(number == int(number) for number in box)
+        assert 1 <= h <= height
+        assert 1 <= w <= width
+        assert 0 <= top <= height - h
+        assert 0 <= left <= width - w
+        # A side is rounded to whole pixels, and is never less than one.
+        if min(h, w) > 1:
+            assert (w + 0.5) / (h - 0.5) >= RATIO[0] - 1e-4
+            assert (w - 0.5) / (h + 0.5) <= RATIO[1] + 1e-4
+        largest = (min(height, round(width / RATIO[0])), min(width, round(height * RATIO[1])))
+        if (h, w) != largest and min(h, w) > 1:
+            assert (h + 0.5) * (w + 0.5) >= low * height * width * (1 - 1e-4)
+            assert (h - 0.5) * (w - 0.5) <= high * height * width * (1 + 1e-4)
+
+
+@pytest.mark.parametrize(("height", "width", "box"), [(10, 200, (0, 94, 10, 13)), (200, 10, (94, 0, 13, 10))])
+def test_where_no_box_fits_the_largest_central_one_is_taken(height: int, width: int, box: tuple[int, ...]) -> None:
+    heights, widths = torch.full((50,), height), torch.full((50,), width)
+    drawn = augment.draw_boxes(heights, widths, (0.5, 1.0), seeded(0)).T  # half the area at a permitted aspect is too long a box
+    assert all(tuple(one) == box for one in drawn.tolist())
+
+
+def test_boxes_use_the_whole_range() -> None:
+    """Areas are drawn evenly and aspects evenly in their logarithm; places reach every edge."""
+    side = torch.full((4000,), 1000)
+    top, left, h, w = augment.draw_boxes(side, side, (0.1, 0.5), seeded(0))
+    share, aspect = h * w / 1e6, (w / h).log()
+    assert float(share.mean()) == pytest.approx(0.3, abs=0.01)
+    assert float(share.std()) == pytest.approx(0.4 / math.sqrt(12), abs=0.01)
+    assert float(aspect.mean()) == pytest.approx(0, abs=0.01)
+    assert float(aspect.std()) == pytest.approx(2 * math.log(4 / 3) / math.sqrt(12), abs=0.01)
+    for start, length in ((top, h), (left, w)):
+        assert float((start / (1000 - length)).mean()) == pytest.approx(0.5, abs=0.03)
+
+
+# The test view
+
+
+def test_the_test_view_of_pictures_that_fit_is_the_pictures() -> None:
+    pictures = random_pictures([(8, 8)] * 5)
+    images = one_size(pictures)
+    views = augment.test_view(images, everything(images), Transform(8, **PLAIN, pad=3))
+    assert torch.allclose(views, torch.from_numpy(np.stack(pictures)).float(), atol=1e-3)
+
+
+@pytest.mark.parametrize(("size", "resize", "stored"), [(84, 92, 84), (84, 92, 92), (16, 24, 12), (16, 18, 40)])
+def test_the_test_view_scales_the_picture_and_takes_its_centre(size: int, resize: int, stored: int) -> None:
+    pictures = random_pictures([(stored, stored)] * 3)
+    images = one_size(pictures)
+    views = augment.test_view(images, everything(images), Transform(size, **PLAIN, crop="resized", resize=resize))
+    whole = F.interpolate(torch.from_numpy(np.stack(pictures)).float(), (resize, resize), mode="bilinear", align_corners=False)
+    edge = (resize - size) // 2
+    assert torch.allclose(views, whole[:, :, edge : edge + size, edge : edge + size], atol=5e-3)
+
+
+@pytest.mark.parametrize(("height", "width"), [(100, 140), (140, 100), (50, 77)])
+def test_the_test_view_makes_the_short_side_the_given_length(height: int, width: int) -> None:
+    picture = random_pictures([(height, width)])[0]
+    view = augment.test_view(ragged([picture]), torch.tensor([0]), Transform(84, **PLAIN, crop="resized", resize=92))
+    scale = 92 / min(height, width)
+    whole = F.interpolate(torch.from_numpy(picture)[None].float(), scale_factor=scale, mode="bilinear", align_corners=False)
+    top, left = round((height * scale - 84) / 2), round((width * scale - 84) / 2)
+    assert torch.allclose(view, whole[:, :, top : top + 84, left : left + 84], atol=1e-2)
+
+
+def test_the_test_view_is_the_same_every_time_and_alone() -> None:
+    images = ragged(random_pictures([(30, 40), (41, 33), (25, 25)]))
+    transform = Transform(16, **IMAGENET, crop="resized", resize=20)
+    views = augment.test_view(images, everything(images), transform)
+    assert torch.equal(views, augment.test_view(images, everything(images), transform))
+    for index in range(3):
+        assert torch.equal(views[index], augment.test_view(images, torch.tensor([index]), transform)[0])
+
+
+# One draw per picture
+
+
+@pytest.mark.parametrize("crop", ["pad", "resized"])
+def test_each_picture_has_a_draw_of_its_own(crop: str) -> None:
+    images = one_size(random_pictures([(32, 32)]) * 8)
+    transform = Transform(32, **IMAGENET, crop=crop)
+    views = augment.train_view(images, everything(images), transform, seeded(0))
+    different = {view.numpy().tobytes() for view in views}
+    assert len(different) >= 7  # two of 162 shifts and flips may coincide
+    assert torch.equal(views, augment.train_view(images, everything(images), transform, seeded(0)))
+    assert not torch.equal(views, augment.train_view(images, everything(images), transform, seeded(1)))
+
+
+def test_the_next_batch_is_drawn_anew() -> None:
+    images = one_size(random_pictures([(16, 16)] * 8))
+    generator = seeded(0)
+    first, second = (augment.train_view(images, everything(images), Transform(16, **PLAIN), generator) for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+# Numbers
+
+
+def test_normalise_can_be_undone() -> None:
+    pixels = torch.from_numpy(np.stack(random_pictures([(6, 7)] * 4)))
+    transform = Transform(6, **IMAGENET)
+    numbers = augment.normalise(pixels, transform)
+    assert numbers.dtype == torch.float32
+    assert numbers.is_contiguous(memory_format=torch.channels_last)
+    mean, std = (torch.tensor(values)[:, None, None] for values in (transform.mean, transform.std))
+    assert torch.equal(((numbers * std + mean) * 255).round().to(torch.uint8), pixels)
+    assert torch.allclose(numbers, (pixels / 255 - mean) / std, atol=1e-5)
+
+
+# Rotation
+
+
+def test_quarter_turns_are_those_of_torch() -> None:
+    batch = torch.randn(9, 3, 5, 5, generator=seeded(0))
+    turns = torch.tensor([0, 1, 2, 3, 4, 5, -1, 3, 1])
+    for one, picture, turn in zip(augment.quarter_turns(batch, turns), batch, turns.tolist(), strict=True):
+        assert torch.equal(one, torch.rot90(picture, turn, (1, 2)))
+
+
+@pytest.mark.parametrize("side", [8, 9])
+def test_rotation_by_right_angles_is_quarter_turns(side: int) -> None:
+    batch = torch.randn(5, 3, side, side, generator=seeded(0))
+    degrees = torch.tensor([0.0, 90.0, 180.0, 270.0, -90.0])
+    expected = augment.quarter_turns(batch, torch.tensor([0, 1, 2, 3, 3]))
+    turned = augment.rotate(batch, degrees)
+    assert torch.allclose(turned, expected, atol=1e-4)
+    assert torch.allclose(turned[0], batch[0], atol=1e-5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(degrees=st.floats(-720, 720), seed=st.integers(0, 1000))
+def test_rotation_leaves_no_black_corners(degrees: float, seed: int) -> None:
+    constant = torch.full((1, 3, 12, 12), 0.7)
+    assert torch.allclose(augment.rotate(constant, torch.tensor([degrees])), constant, atol=1e-5)
+    bright = torch.rand(1, 3, 12, 12, generator=seeded(seed)) + 0.1
+    turned = augment.rotate(bright, torch.tensor([degrees]))
+    assert float(turned.min()) > 0.099
+    assert float(turned.max()) < 1.101
+
+
+def test_every_picture_has_its_own_angle() -> None:
+    batch = torch.randn(4, 3, 10, 10, generator=seeded(0))
+    degrees = torch.tensor([10.0, 45.0, -30.0, 200.0])
+    together = augment.rotate(batch, degrees)
+    for index in range(4):
+        assert torch.allclose(together[index], augment.rotate(batch[index : index + 1], degrees[index : index + 1])[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("degrees", [7.0, 45.0, 100.0])
+def test_opposite_angles_undo_each_other_in_the_centre(degrees: float) -> None:
+    """A slope is what bilinear interpolation keeps exactly, so nothing but the angle can make a difference."""
+    line = torch.arange(21) - 10.0
+    slope = (3 * line[:, None] + 2 * line[None, :])[None, None]
+    back = augment.rotate(augment.rotate(slope, torch.tensor([degrees])), torch.tensor([-degrees]))
+    centre = slice(7, 14)
+    assert torch.allclose(back[..., centre, centre], slope[..., centre, centre], atol=1e-3)
+    assert not torch.allclose(augment.rotate(slope, torch.tensor([degrees]))[..., centre, centre], slope[..., centre, centre], atol=1)
+
+
+def test_rotation_goes_counter_clockwise() -> None:
+    """What is on the right moves up."""
+    batch = torch.zeros(1, 1, 21, 21)
+    batch[..., 10, 14] = 1
+    turned = augment.rotate(batch, torch.tensor([45.0]))[0, 0]
+    y, x = divmod(int(turned.argmax()), 21)
+    assert math.hypot(y - (10 - 4 / math.sqrt(2)), x - (10 + 4 / math.sqrt(2))) < 1
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"size": 0}, "size must be at least 1, not 0"),
+        ({"crop": "centre"}, "crop must be 'pad' or 'resized', not 'centre'"),
+        ({"pad": -1}, "pad must not be negative, and is -1"),
+        ({"scale": (0.0, 1.0)}, r"scale must be two shares of the area, 0 < low <= high <= 1, not \(0.0, 1.0\)"),
+        ({"scale": (0.8, 0.2)}, "scale must be two shares"),
+        ({"scale": (0.5, 1.5)}, "scale must be two shares"),
+        ({"resize": 31}, r"resize \(31\) must not be smaller than size \(32\)"),
+        ({"std": (1.0, 0.0, 1.0)}, r"std must be positive, not \(1.0, 0.0, 1.0\)"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(changed: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"^transform: {sentence}"):
+        Transform(**{"size": 32, **IMAGENET, **changed})  # type: ignore[arg-type]
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"size must be .*; pad must not"):
+        Transform(0, **IMAGENET, pad=-2)

@@ -1,0 +1,106 @@
+"""Splits: every class once, its own pictures only, the same for the same seed."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cecil.data.images import ImageSet
+from cecil.data.splits import Split, class_order, draw, from_lists
+from cecil.errors import SplitError
+
+
+def images(counts: list[int]) -> ImageSet:
+    """Pictures of these numbers a class, in shuffled order."""
+    labels = torch.cat([torch.full((count,), label) for label, count in enumerate(counts)])
+    labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))]
+    return ImageSet.of(torch.zeros(len(labels), 3, 1, 1, dtype=torch.uint8), labels, [f"class {i}" for i in range(len(counts))])
+
+
+def shown(split: Split) -> list[list[int]]:
+    return [session.pictures.tolist() for session in split.sessions]
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_a_draw_shows_each_class_once_and_the_shots_asked_for(data: st.DataObject) -> None:
+    way, sessions, base, shot = (data.draw(st.integers(1, 4), label=name) for name in ("way", "sessions", "base", "shot"))
+    classes = base + way * sessions
+    counts = data.draw(st.lists(st.integers(shot, 7), min_size=classes, max_size=classes))
+    seed, order = data.draw(st.integers(0, 99)), data.draw(st.none() | st.integers(0, 99))
+    train = images(counts)
+    split = draw(train, base, way, shot, seed, order)
+    assert [len(session.classes) for session in split.sessions] == [base] + [way] * sessions
+    assert sorted(split.seen(sessions)) == list(range(classes))
+    for number, session in enumerate(split.sessions):
+        own = train.labels[session.pictures]
+        for label in session.classes:
+            assert int((own == label).sum()) == (shot if number else counts[label])
+        assert len(set(session.pictures.tolist())) == len(session.pictures)
+        assert set(own.tolist()) == set(session.classes)
+
+
+def test_same_seed_same_split_and_another_seed_another() -> None:
+    train = images([20] * 10)
+    assert shown(draw(train, 4, 2, 3, seed=1)) == shown(draw(train, 4, 2, 3, seed=1))
+    assert shown(draw(train, 4, 2, 3, seed=1)) != shown(draw(train, 4, 2, 3, seed=2))
+
+
+def test_a_class_has_the_same_shots_whatever_the_others_are() -> None:
+    train = images([20] * 10)
+    many, few = draw(train, 4, 2, 3), draw(train, 8, 2, 3)
+    assert many.sessions[-1].classes == few.sessions[-1].classes == (8, 9)
+    assert torch.equal(many.sessions[-1].pictures, few.sessions[-1].pictures)
+
+
+def test_class_order() -> None:
+    assert class_order(4, None) == (0, 1, 2, 3)
+    assert sorted(class_order(50, 3)) == list(range(50))
+    assert class_order(50, 3) == class_order(50, 3) != class_order(50, 4)
+    train = images([6] * 8)
+    assert draw(train, 4, 2, 3, order=5).seen(2) == class_order(8, 5)
+    assert "class order 5" in draw(train, 4, 2, 3, order=5).name
+
+
+def test_a_session_shows_its_own_pictures_numbered_from_0() -> None:
+    train = images([6] * 8)
+    split = draw(train, 4, 2, 3, order=5)
+    own = split.sessions[1].of(train)
+    assert own.class_names == tuple(f"class {label}" for label in split.sessions[1].classes)
+    assert sorted(own.labels.tolist()) == [0, 0, 0, 1, 1, 1]
+    assert own.rows.tolist() == split.sessions[1].pictures.tolist()
+    assert split.seen(0) == split.sessions[0].classes
+    assert split.seen(1) == split.sessions[0].classes + split.sessions[1].classes
+
+
+@pytest.mark.parametrize(
+    ("base", "way", "shot", "sentence"),
+    [
+        (0, 2, 3, "base must be at least 1, not 0"),
+        (4, 0, 3, "way must be at least 1, not 0"),
+        (4, 2, 0, "shot must be at least 1, not 0"),
+        (0, -1, 3, "base must .*; way must"),
+        (9, 2, 3, "9 base classes were asked for, but there are 8 classes: use --base 8"),
+        (2, 4, 3, "6 classes are left after 2 base classes, which sessions of 4 do not divide: use --way 3"),
+        (4, 2, 7, "'class 4' has 6 training pictures, and session 1 needs 7 of it: add pictures, lower --shot"),
+    ],
+)
+def test_what_does_not_fit_is_a_sentence(base: int, way: int, shot: int, sentence: str) -> None:
+    with pytest.raises(SplitError, match=sentence):
+        draw(images([6] * 8), base, way, shot)
+
+
+def test_lists_give_the_official_split() -> None:
+    train = images([3] * 4)
+    of = [(train.labels == label).nonzero().squeeze(1) for label in range(4)]
+    split = from_lists(train, [torch.cat([of[1], of[0]]), of[3][:2], of[2][1:]])
+    assert split.name == "official"
+    assert [session.classes for session in split.sessions] == [(0, 1), (3,), (2,)]
+    assert split.sessions[0].pictures.tolist() == torch.cat([of[1], of[0]]).tolist()
+
+
+def test_sessions_that_share_a_class_are_refused() -> None:
+    train = images([3] * 4)
+    of = [(train.labels == label).nonzero().squeeze(1) for label in range(4)]
+    with pytest.raises(SplitError, match="'class 1' is in session 0 and again in session 2"):
+        from_lists(train, [torch.cat([of[0], of[1]]), of[2], of[1][:1]])

@@ -1,0 +1,172 @@
+"""Figures show the numbers they were given, name their lines without overlap, and are the same bytes each time."""
+
+import subprocess
+import sys
+from itertools import pairwise
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from cecil.errors import ConfigError
+from cecil.evaluation import figures, published
+from cecil.evaluation.figures import FAVOURITES, base_novel_figure, confusion_figure, save, sessions_figure, spread_apart
+
+
+@pytest.fixture(scope="module")
+def results(make_result):
+    return [make_result(seeds=(0, 1, 2)), make_result(method="finetune", skill=0.1), make_result(method="decoupled-l2", skill=0.55)]
+
+
+def drawn(axes, colour):
+    """The lines of a colour within the axes, leaving out those that lead to a name."""
+    return [line for line in axes.lines if line.get_color() == colour and line.get_transform() == axes.transData]
+
+
+def texts_overlap(figure):
+    FigureCanvasAgg(figure).draw()
+    boxes = [text.get_window_extent() for axes in figure.axes for text in axes.texts]
+    return any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
+
+
+def test_sessions_are_means_over_runs_with_a_band(results):
+    figure = sessions_figure(results)
+    (axes,) = figure.axes
+    (line,) = drawn(axes, FAVOURITES["cec"])
+    assert line.get_ydata() == pytest.approx(np.mean(results[0].accuracy, axis=0))
+    assert len(axes.collections) == 1  # the only one with several runs
+    band = axes.collections[0].get_paths()[0].vertices
+    std = np.std(results[0].accuracy, axis=0, ddof=1)
+    assert band[:, 1].max() == pytest.approx((np.mean(results[0].accuracy, axis=0) + std).max())
+    assert [label.get_text() for label in axes.get_xticklabels()][:2] == ["0\n60", "1\n65"]
+    assert axes.get_ylim()[0] == 0
+    assert axes.get_ylim()[1] >= band[:, 1].max()
+
+
+def test_published_rows_are_dashed_in_the_colour_of_their_method(results):
+    rows = published.published("cifar100")
+    figure = sessions_figure(results, [rows["CEC"], published.later("cifar100")["FACT"]])
+    (axes,) = figure.axes
+    theirs, ours = drawn(axes, FAVOURITES["cec"])
+    assert tuple(theirs.get_ydata()) == rows["CEC"].sessions
+    assert theirs.is_dashed()
+    assert not ours.is_dashed()
+    assert theirs.get_linewidth() < ours.get_linewidth()
+    (rings,) = [line for line in axes.lines if line.get_fillstyle() == "none"]
+    assert rings.get_linestyle() == "None"
+    assert (list(rings.get_xdata()), list(rings.get_ydata())) == ([0, 8], [74.6, 52.1])
+
+
+def test_every_line_has_its_name_and_none_overlap(results):
+    rows = [*published.published("cifar100").values(), *published.later("cifar100").values()]
+    figure = sessions_figure(results, rows)
+    named = {text.get_text() for text in figure.axes[0].texts}
+    assert named == {"cec", "finetune", "decoupled-l2", *(f"{row.name}, published" for row in rows)}
+    assert not texts_overlap(figure)
+
+
+def test_rows_of_other_protocols_are_left_out(results):
+    figure = sessions_figure(results, list(published.published("cub200").values()))
+    assert len(figure.axes[0].texts) == len(results)
+
+
+def test_base_and_novel_share_one_scale(results):
+    figure = base_novel_figure(results)
+    assert len(figure.axes) == 3
+    assert len({axes.get_ylim() for axes in figure.axes}) == 1
+    base, novel, harmonic = (drawn(axes, FAVOURITES["cec"])[0].get_ydata() for axes in figure.axes)
+    assert base == pytest.approx(np.mean(results[0].base, axis=0))
+    assert np.isnan(novel[0])
+    assert np.isnan(harmonic[0])
+    assert novel[1:] == pytest.approx(np.mean([row[1:] for row in results[0].novel], axis=0))
+    assert harmonic[1:] == pytest.approx(np.mean([row[1:] for row in results[0].harmonic], axis=0))
+    assert not texts_overlap(figure)
+
+
+def test_a_base_session_alone_can_be_drawn(make_result, tmp_path):
+    alone = [make_result(sessions=1)]
+    for draw in (sessions_figure, base_novel_figure):
+        assert save(draw(alone), tmp_path / "alone.png")[0].stat().st_size > 5000
+
+
+def test_lines_of_one_method_differ_and_ten_lines_can_be_drawn(make_result):
+    same = [make_result(recipe=f"r{i}", sessions=3) for i in range(10)]
+    looks = figures._looks([one.method for one in same])
+    assert looks[0].colour == FAVOURITES["cec"]
+    assert len({look.colour for look in looks[:8]}) == 8
+    assert len(set(looks)) >= 8
+    assert not texts_overlap(sessions_figure(same))
+
+
+def test_a_method_keeps_its_colour_beside_others():
+    alone, beside = figures._looks(["decoupled-cosine"])[0], figures._looks(["mine", "cec", "decoupled-cosine"])
+    assert alone.colour == beside[2].colour == FAVOURITES["decoupled-cosine"]
+    assert beside[1].colour == FAVOURITES["cec"]
+    assert beside[0].colour not in (beside[1].colour, beside[2].colour)
+
+
+@pytest.mark.parametrize("draw", [sessions_figure, base_novel_figure])
+def test_results_that_cannot_be_compared_are_refused(make_result, draw):
+    with pytest.raises(ConfigError, match="given cifar100: 60 classes, then 8 sessions of 5, glyphs: 60 classes"):
+        draw([make_result(), make_result("glyphs")])
+    with pytest.raises(ConfigError, match="was given none"):
+        draw([])
+
+
+def test_confusion_is_in_shares_of_the_true_class_with_lines_at_the_base():
+    session_of_class = np.array([0, 0, 0, 1, 1, 2])
+    confusion = np.diag([2, 4, 4, 4, 4, 0])
+    confusion[0, 3] = 6
+    figure = confusion_figure(confusion, session_of_class)
+    axes = figure.axes[0]
+    image = axes.images[0].get_array()
+    assert image.shape == (5, 5)  # session 2 has not come
+    assert image[0].tolist() == [25, 0, 0, 75, 0]
+    edges = [line for line in axes.lines if line.get_color() == figures.VERMILION]
+    assert {tuple(line.get_ydata()) for line in edges} == {(2.5, 2.5), (0, 1)}
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["base", "new"]
+    assert axes.get_title(loc="left") == "5 classes, 3 of them base"
+
+
+def test_confusion_draws_thin_lines_between_new_sessions():
+    axes = confusion_figure(np.eye(6, dtype=int), np.array([0, 0, 0, 1, 1, 2])).axes[0]
+    thin = [line for line in axes.lines if line.get_color() == figures.FAINT]
+    assert {tuple(line.get_ydata()) for line in thin} == {(4.5, 4.5), (0, 1)}
+
+
+def test_confusion_of_the_wrong_size_is_refused():
+    with pytest.raises(ConfigError, match="must be 3 × 3, not 2 × 2"):
+        confusion_figure(np.eye(2, dtype=int), np.array([0, 0, 1]))
+
+
+def test_saving_gives_the_same_bytes_each_time_and_leaves_settings_alone(tmp_path, results):
+    before = dict(matplotlib.rcParams)
+    first = save(sessions_figure(results), tmp_path / "new" / "v1.0")
+    second = save(sessions_figure(results), tmp_path / "again")
+    assert [path.name for path in first] == ["v1.0.png", "v1.0.svg"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert first[0].read_bytes().startswith(b"\x89PNG")
+    assert "decoupled-l2" in first[1].read_text()  # text stays text
+    (pdf,) = save(sessions_figure(results), tmp_path / "one.pdf")
+    assert pdf.read_bytes().startswith(b"%PDF")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_pyplot_is_never_imported():
+    code = "import sys, cecil.evaluation.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@given(st.lists(st.floats(0, 100), max_size=12), st.floats(0.1, 20))
+def test_names_are_spread_apart_in_order_and_near_their_lines(values, gap):
+    values = sorted(values)
+    spread = spread_apart(values, gap, 0, 100)
+    assert len(spread) == len(values)
+    assert all(b - a >= gap - 1e-6 for a, b in pairwise(spread))
+    if gap * (len(values) - 1) <= 100:
+        assert all(-1e-6 <= y <= 100 + 1e-6 for y in spread)
+    if all(b - a >= gap for a, b in pairwise(values)):
+        assert spread == pytest.approx(values)
