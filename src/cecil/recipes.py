@@ -73,29 +73,36 @@ def recipe(name: str | None, benchmark: Benchmark, method: str, settings: Sequen
     name = name or ("quick" if benchmark.name == "glyphs" else "official")
     if name not in RECIPES:
         raise UnknownName("recipe", name, RECIPES)
-    made = RECIPES[name](benchmark, method)
+    changes = []
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
             raise ConfigError(f"--set {setting}: write it as name=value, such as --set pretrain.epochs=50")
-        made = _changed(made, path.split("."), text, path)
+        changes.append((path.split("."), text, path))
+    made: Recipe = _changed(RECIPES[name](benchmark, method), changes)
     return made
 
 
-def _changed(config: Any, path: list[str], text: str, whole: str) -> Any:
-    """A config with the field at a dotted path replaced by what the text says."""
-    fields = {f.name: f for f in dataclasses.fields(config)}
-    if path[0] not in fields or path[0] == "name":
-        raise UnknownName(f"setting of {type(config).__name__}", path[0], [n for n in fields if n != "name"])
-    value = getattr(config, path[0])
-    if len(path) > 1 or dataclasses.is_dataclass(value):
+def _changed(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
+    """A config with the field at each dotted path replaced by what the text says; all at once, as they are checked together."""
+    kinds = get_type_hints(type(config))
+    values: dict[str, Any] = {}
+    groups: dict[str, list[tuple[list[str], str, str]]] = {}
+    for (name, *inner), text, whole in changes:
+        if name not in kinds or name == "name":
+            raise UnknownName(f"setting of {type(config).__name__}", name, [n for n in kinds if n != "name"])
+        value = getattr(config, name)
         if not dataclasses.is_dataclass(value):
-            raise ConfigError(f"--set {whole}: '{path[0]}' is a single value, not a group of settings")
-        if len(path) == 1:
+            if inner:
+                raise ConfigError(f"--set {whole}: '{name}' is a single value, not a group of settings")
+            values[name] = _parsed(text, kinds[name], value, whole)
+        elif inner:
+            groups.setdefault(name, []).append((inner, text, whole))
+        else:
             names = ", ".join(f"{whole}.{f.name}" for f in dataclasses.fields(value))
             raise ConfigError(f"--set {whole}: that is a group of settings; name one of {names}")
-        return replace(config, **{path[0]: _changed(value, path[1:], text, whole)})
-    return replace(config, **{path[0]: _parsed(text, get_type_hints(type(config))[path[0]], value, whole)})
+    values |= {name: _changed(getattr(config, name), inner) for name, inner in groups.items()}
+    return replace(config, **values)
 
 
 def _parsed(text: str, hint: Any, was: Any, whole: str) -> Any:

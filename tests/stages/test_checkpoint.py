@@ -99,6 +99,13 @@ def test_what_was_read_does_not_hang_on_the_file(tmp_path: Path) -> None:
     assert torch.equal(back["t"], torch.ones(1000))
 
 
+def test_tensors_may_share_memory(tmp_path: Path) -> None:
+    rows = torch.arange(6.0).view(2, 3)
+    state = {"rows": rows, "again": rows, "first": rows[0]}
+    write_state(tmp_path / "state", state)
+    assert same(read_state(tmp_path / "state"), state)
+
+
 # Files that cannot be read
 
 

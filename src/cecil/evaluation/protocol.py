@@ -133,6 +133,8 @@ class _Exam:
 
     def _check(self, name: str, scores: Tensor, pictures: int, classes: int) -> None:
         method = type(self.method).__name__ + (f" ({name})" if name else "")
+        if not isinstance(scores, Tensor):
+            raise MethodError(f"{method} must give scores as a tensor, not as {type(scores).__name__}")
         if tuple(scores.shape) != (pictures, classes):
             raise MethodError(
                 f"{method} must give scores of shape {(pictures, classes)}, pictures × classes seen, not {tuple(scores.shape)}"

@@ -13,16 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from cecil.errors import ConfigError, DataError, MissingData, UnknownName
+from cecil.nn.norm import BatchNorm
 
 _GLOBAL_RANDOMNESS = threading.Lock()  # of the process: runs side by side take turns
-
-
-class BatchNorm(nn.BatchNorm2d):
-    """Batch norm without its counter of batches, which nothing reads and which costs a kernel a layer and step."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels)
-        self.num_batches_tracked = None
 
 
 class BasicBlock(nn.Module):
@@ -37,12 +30,11 @@ class BasicBlock(nn.Module):
         self.downsample: nn.Module | None = None
         if stride != 1 or before != channels:
             self.downsample = nn.Sequential(nn.Conv2d(before, channels, 1, stride, bias=False), BatchNorm(channels))
-        self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
-        x = self.relu(self.bn1(self.conv1(x)))
-        out: Tensor = self.relu(self.bn2(self.conv2(x)) + shortcut)
+        x = self.bn1(self.conv1(x), relu=True)
+        out: Tensor = self.bn2(self.conv2(x), shortcut, relu=True)
         return out
 
 
@@ -73,7 +65,6 @@ class ResNet(Backbone):
             nn.Conv2d(3, widths[0], 7, 2, padding=3, bias=False) if large_stem else nn.Conv2d(3, widths[0], 3, padding=1, bias=False)
         )
         self.bn1 = BatchNorm(widths[0])
-        self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if large_stem else nn.Identity()
         before = widths[0]
         self.depth = len(widths)
@@ -84,7 +75,7 @@ class ResNet(Backbone):
             before = width
 
     def maps(self, x: Tensor) -> Tensor:
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.maxpool(self.bn1(self.conv1(x), relu=True))
         for number in range(1, self.depth + 1):
             x = self.get_submodule(f"layer{number}")(x)
         return x

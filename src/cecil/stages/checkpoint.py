@@ -37,7 +37,7 @@ def write_state(path: Path, state: State) -> None:
         if isinstance(value, Tensor):
             while name in tensors:  # a key may hold a stroke
                 name += "/"
-            tensors[name] = value.detach().cpu().contiguous()
+            tensors[name] = value.detach().to("cpu", copy=True).contiguous()  # the format refuses shared memory
             return {"tensor": name}
         if isinstance(value, dict):
             return {"dict": {key: plain(inner, f"{name}/{key}") for key, inner in value.items()}}

@@ -1,0 +1,63 @@
+"""Features of a whole set."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from cecil.data import augment
+from cecil.data.augment import Transform
+from cecil.data.images import ImageSet
+from cecil.nn.backbones import Backbone, build
+from cecil.stages import embed as module
+from cecil.stages.embed import embed
+
+
+@pytest.fixture
+def backbone() -> Backbone:
+    """With statistics of its own, so that the mode makes a difference."""
+    made = build("resnet8")
+    made.train()
+    made(torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(0)))
+    return made
+
+
+def test_features_are_those_of_each_picture_alone(
+    backbone: Backbone, tiny_images: Callable[..., ImageSet], tiny_transform: Transform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = tiny_images(3, 3)
+    monkeypatch.setattr(module, "BATCH", 4)  # nine pictures: two batches and a rest
+    features = embed(backbone, images, tiny_transform)
+    assert features.shape == (9, 64)
+    assert features.dtype == torch.float32
+    assert not features.requires_grad
+    backbone.eval()
+    for index in range(9):
+        alone = backbone(augment.test_view(images, torch.tensor([index]), tiny_transform))
+        assert torch.allclose(features[index], alone[0], atol=1e-5)
+
+
+def test_of_a_selection_only_its_pictures_are_embedded_in_its_order(
+    backbone: Backbone, tiny_images: Callable[..., ImageSet], tiny_transform: Transform
+) -> None:
+    images = tiny_images(3, 3)
+    chosen = torch.tensor([7, 2, 2])
+    assert torch.allclose(
+        embed(backbone, images.select(chosen), tiny_transform), embed(backbone, images, tiny_transform)[chosen], atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_network_stays_as_it_was(
+    backbone: Backbone, tiny_images: Callable[..., ImageSet], tiny_transform: Transform, training: bool
+) -> None:
+    backbone.train(training)
+    before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
+    embed(backbone, tiny_images(), tiny_transform)
+    assert all(part.training is training for part in backbone.modules())
+    assert all(torch.equal(before[name], tensor) for name, tensor in backbone.state_dict().items())
+
+
+def test_no_pictures_have_no_features(backbone: Backbone, tiny_images: Callable[..., ImageSet], tiny_transform: Transform) -> None:
+    none = tiny_images().select(torch.empty(0, dtype=torch.int64))
+    assert embed(backbone, none, tiny_transform).shape == (0, 64)
