@@ -25,7 +25,7 @@ from torch import Generator, Tensor, nn
 from cecil.errors import ConfigError
 from cecil.nn.similarity import TEMPERATURE
 
-BLOCK = 2**24  # numbers in an attention block; more rows or queries are taken in turns
+BLOCK = {"cpu": 2**17, "cuda": 2**25}  # numbers of an intermediate result: what a cache or a GPU likes; more is taken in turns
 EPSILON = 1e-5  # of the layer norm
 LOSES_PRECISION = 0.5  # a node that gave this share of its attention to a removed class is computed anew
 
@@ -64,7 +64,8 @@ class Context:
     asking: Tensor  # (h, N, d) with ⟨asking_j, w_k⟩ = e_jk
     messages: Tensor  # (h, N, d) M w
     basis: Tensor  # (1 + h, N, d) w + b and the G of each head, centred
-    log_sum: Tensor  # (h, N) L
+    largest: Tensor  # (h, N) max_k e_jk
+    log_rest: Tensor  # (h, N) L minus that: kept apart, because L alone would round away what matters when e is large
     gram: Tensor  # (1 + h, 1 + h, N) inner products of a class's basis vectors
     weighted_gram: Tensor | None  # the same, weighted by the layer norm's gain
     along_shift: Tensor | None  # (1 + h, N) their products with gain · shift
@@ -106,11 +107,11 @@ class Adapter(nn.Module):
     def similarity_map(self) -> Tensor:
         """S with e_jk = ⟨w_j, S w_k⟩, equation 2: (h, d, d)."""
         scale = 1 / math.sqrt(self.dim) if self.config.scaling else 1.0
-        return scale * self.queries.transpose(1, 2) @ self.keys
+        return scale * _exactly(self.queries.transpose(1, 2), self.keys)
 
     def message_map(self) -> Tensor:
         """M, from a node to what it tells the others: the U of equation 4, and the output map behind it. (h, d, d)."""
-        return self.values / self.config.heads if self.output is None else self.output @ self.values
+        return self.values / self.config.heads if self.output is None else _exactly(self.output, self.values)
 
     # Once a session
 
@@ -121,19 +122,18 @@ class Adapter(nn.Module):
             message = drop.output[:, None] * message
         asking = prototypes @ similar
         messages = prototypes @ message.transpose(1, 2)
-        step = max(1, BLOCK // max(1, len(prototypes)))
-        log_sums, given = [], []
+        step = _at_once(prototypes)
+        largest, log_rest, given = [], [], []
         for first in range(0, len(prototypes), step):
-            e = asking[:, first : first + step] @ prototypes.T
-            log_sum = e.logsumexp(2, keepdim=True)
-            attention = (e - log_sum).exp()
+            attention, top, total = _exponentials(asking[:, first : first + step] @ prototypes.T)
             if drop is not None:
                 attention = attention * drop.among[:, first : first + step]
-            log_sums.append(log_sum.squeeze(2))
-            given.append(attention @ messages)
+            given.append(attention @ messages / total)
+            largest.append(top.squeeze(2))
+            log_rest.append(total.log().squeeze(2))
         own = self._with_bias(prototypes, drop)
         basis = self._centred(torch.cat([own[None], torch.cat(given, 1)]))
-        return self._completed(prototypes, asking, messages, basis, torch.cat(log_sums, 1), similar, message)
+        return self._completed(prototypes, asking, messages, basis, torch.cat(largest, 1), torch.cat(log_rest, 1), similar, message)
 
     def adapted(self, context: Context) -> Tensor:
         """The classifier's weights after adaptation to one another, without a query: (N, d). Equation 5."""
@@ -142,55 +142,65 @@ class Adapter(nn.Module):
     def add(self, context: Context, row: Tensor) -> Context:
         """The context with one more class, in O(Nd + d²)."""
         asks, tells, own = row @ context.similar, context.message @ row, self._with_bias(row)
-        to_new = (context.asking @ row)[:, :, None]  # (h, N, 1): e_jn
-        share = torch.sigmoid(to_new - context.log_sum[:, :, None])
+        to_new = context.asking @ row  # (h, N): e_jn
+        share = torch.sigmoid(to_new - context.largest - context.log_rest)[:, :, None]
         told = self._centred(tells)
         given = context.basis[1:] + share * (told[:, None] - context.basis[1:])
-        log_sum = torch.logaddexp(context.log_sum, to_new.squeeze(2))
+        largest = torch.maximum(context.largest, to_new)
+        log_rest = torch.logaddexp(context.log_rest + (context.largest - largest), to_new - largest)
         rows = torch.cat([context.rows, row[None]])
         messages = torch.cat([context.messages, tells[:, None]], 1)
-        new_sum, new_given = self._node(asks, rows, messages)
+        new_largest, new_rest, new_given = self._node(asks, rows, messages)
         basis = torch.cat([context.basis[:1], given])
         basis = torch.cat([basis, torch.cat([self._centred(own)[None], new_given])[:, None]], 1)
         asking = torch.cat([context.asking, asks[:, None]], 1)
-        return self._completed(rows, asking, messages, basis, torch.cat([log_sum, new_sum[:, None]], 1), context.similar, context.message)
+        largest, log_rest = torch.cat([largest, new_largest[:, None]], 1), torch.cat([log_rest, new_rest[:, None]], 1)
+        return self._completed(rows, asking, messages, basis, largest, log_rest, context.similar, context.message)
 
     def remove(self, context: Context, index: int) -> Context:
         """The context without a class, in O(Nd + d²); anew for nodes that gave it most of their attention."""
         kept = torch.arange(len(context), device=context.rows.device) != index
         rows, asking, messages = context.rows[kept], context.asking[:, kept], context.messages[:, kept]
-        log_sum, given = context.log_sum[:, kept], context.basis[1:, kept]
-        share = (asking @ context.rows[index] - log_sum).exp()
+        largest, log_rest, given = context.largest[:, kept], context.log_rest[:, kept], context.basis[1:, kept]
+        share = (asking @ context.rows[index] - largest - log_rest).exp()
         trusted = share.clamp(max=LOSES_PRECISION)
         told = self._centred(context.messages[:, index])
         given = (given - trusted[:, :, None] * told[:, None]) / (1 - trusted[:, :, None])
-        log_sum = log_sum + torch.log1p(-trusted)
+        log_rest = log_rest + torch.log1p(-trusted)
         for node in (share >= LOSES_PRECISION).any(0).nonzero().squeeze(1).tolist():
-            log_sum[:, node], given[:, node] = self._node(asking[:, node], rows, messages)
+            largest[:, node], log_rest[:, node], given[:, node] = self._node(asking[:, node], rows, messages)
         basis = torch.cat([context.basis[:1, kept], given])
-        return self._completed(rows, asking, messages, basis, log_sum, context.similar, context.message)
+        return self._completed(rows, asking, messages, basis, largest, log_rest, context.similar, context.message)
 
     def replace(self, context: Context, index: int, row: Tensor) -> Context:
         """The context with another prototype in a class's place, as when more pictures refine it."""
         moved = self.add(self.remove(context, index), row)
         order = [*range(index), len(context) - 1, *range(index, len(context) - 1)]
-        parts = (moved.asking[:, order], moved.messages[:, order], moved.basis[:, order], moved.log_sum[:, order])
-        return self._completed(moved.rows[order], *parts, context.similar, context.message)
+        parts = (part[:, order] for part in (moved.asking, moved.messages, moved.basis, moved.largest, moved.log_rest))
+        return self._completed(moved.rows[order], *parts, similar=context.similar, message=context.message)
 
-    def _node(self, asks: Tensor, rows: Tensor, messages: Tensor) -> tuple[Tensor, Tensor]:
-        """One node's row of the attention: L (h,) and G, centred, (h, d)."""
-        e = asks @ rows.T
-        return e.logsumexp(1), self._centred((e.softmax(1)[:, None] @ messages).squeeze(1))
+    def _node(self, asks: Tensor, rows: Tensor, messages: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One node's row of the attention: both parts of L (h,), and G, centred, (h, d)."""
+        attention, top, total = _exponentials((asks @ rows.T)[:, None])
+        return top[:, 0, 0], total[:, 0, 0].log(), self._centred((attention @ messages / total).squeeze(1))
 
     def _completed(
-        self, rows: Tensor, asking: Tensor, messages: Tensor, basis: Tensor, log_sum: Tensor, similar: Tensor, message: Tensor
+        self,
+        rows: Tensor,
+        asking: Tensor,
+        messages: Tensor,
+        basis: Tensor,
+        largest: Tensor,
+        log_rest: Tensor,
+        similar: Tensor,
+        message: Tensor,
     ) -> Context:
         """A context with the inner products that depend on the classes alone."""
         weighted, along = None, None
         if self.gain is not None and self.shift is not None:
             scaled = basis * self.gain
             weighted, along = _gram(scaled), scaled @ self.shift
-        return Context(rows, asking, messages, basis, log_sum, _gram(basis), weighted, along, similar, message)
+        return Context(rows, asking, messages, basis, largest, log_rest, _gram(basis), weighted, along, similar, message)
 
     # For each batch of queries
 
@@ -199,8 +209,7 @@ class Adapter(nn.Module):
         if not self.config.query_node:
             query = self._normed(features)
             return TEMPERATURE * F.normalize(query, dim=1) @ F.normalize(self.adapted(context), dim=1).T
-        step = max(1, BLOCK // max(1, len(context)))
-        return torch.cat([self._scores(part, context, drop) for part in torch.split(features, step)])
+        return torch.cat([self._scores(part, context, drop) for part in torch.split(features, _at_once(context.rows))])
 
     def _scores(self, x: Tensor, context: Context, drop: "_Dropout | None") -> Tensor:
         told = x @ context.message.transpose(1, 2)  # (h, q, d): what the query tells
@@ -228,7 +237,7 @@ class Adapter(nn.Module):
 
     def _gates(self, x: Tensor, context: Context, drop: "_Dropout | None") -> tuple[Tensor, Tensor]:
         """How much of its attention each prototype keeps for the others, and how much it gives to the query."""
-        excess = x @ context.asking.transpose(1, 2) - context.log_sum[:, None]
+        excess = x @ context.asking.transpose(1, 2) - context.largest[:, None] - context.log_rest[:, None]
         keep, take = torch.sigmoid(-excess), torch.sigmoid(excess)
         return keep, take if drop is None else take * drop.to_query[:, None]
 
@@ -236,10 +245,12 @@ class Adapter(nn.Module):
         """The query's own node, before the layer norm: (q, d)."""
         asks = x @ context.similar
         among, itself = asks @ context.rows.T, (asks * x).sum(2, keepdim=True)
-        attention = torch.cat([among, itself], 2).softmax(2)
+        largest = torch.maximum(among.amax(2, keepdim=True), itself).detach()
+        among, itself = (among - largest).exp(), (itself - largest).exp()
+        total = among.sum(2, keepdim=True) + itself
         if drop is not None:
-            attention = attention * drop.of_query[:, None]
-        heard = attention[..., :-1] @ context.messages + attention[..., -1:] * told
+            among, itself = among * drop.of_query[:, None, :-1], itself * drop.of_query[:, None, -1:]
+        heard = (among @ context.messages + itself * told) / total
         return self._with_bias(x, drop) + heard.sum(0)
 
     # Parts
@@ -299,9 +310,26 @@ class _Dropout:
         self.output = mask(adapter.config.output_dropout, adapter.dim)
 
 
+def _exponentials(e: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """exp(e − max), the max and the sum, over the last axis: a softmax in parts."""
+    top = e.amax(-1, keepdim=True).detach()
+    powers = (e - top).exp()
+    return powers, top, powers.sum(-1, keepdim=True)
+
+
+def _at_once(rows: Tensor) -> int:
+    """How many nodes or queries to take at a time."""
+    return max(16, BLOCK.get(rows.device.type, 2**24) // max(1, len(rows)))
+
+
 def _gram(basis: Tensor) -> Tensor:
     """Inner products of each class's basis vectors: (1 + h, 1 + h, N)."""
     return torch.stack([torch.stack([(a * b).sum(-1) for b in basis]) for a in basis])
+
+
+def _exactly(a: Tensor, b: Tensor) -> Tensor:
+    """A product of small matrices in double precision: two maps made one should not round twice."""
+    return (a.double() @ b.double()).to(a.dtype)
 
 
 def _pairs(told: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ if triton is not None:
         tl.store(sums + group * channels + channel, first)
         tl.store(sums + (GROUPS_ + group) * channels + channel, second)
 
-    @triton.jit  # type: ignore[untyped-decorator]
+    @triton.jit
     def _total(sums, groups, channels, channel):  # type: ignore[no-untyped-def]
         """Both sums over all groups, always in the same order."""
         group = tl.arange(0, GROUPS_)

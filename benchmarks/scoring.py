@@ -1,0 +1,119 @@
+"""Scoring by the adapter: the closed form against the naive graph and against a plain cosine classifier.
+
+    python benchmarks/scoring.py [--device cuda] [--record results]
+
+One run, one machine, the same batch and threads for all three. The naive graph builds N + 1 nodes for each query, a few queries
+at a time, as memory permits. Time is the median of several calls; memory is what a call adds at its peak.
+"""
+
+import argparse
+import math
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from common import record
+from torch import Tensor
+
+from cecil.nn.adapter import Adapter
+from cecil.nn.backbones import build
+
+BATCH = 100
+NAIVE_NUMBERS = 2**28  # of the naive graph's attention that may lie in memory at once
+
+
+def naive(adapter: Adapter, features: Tensor, rows: Tensor) -> Tensor:
+    """The graph as the paper draws it: every query is one more node of a graph of its own."""
+    at_once = max(1, min(len(features), NAIVE_NUMBERS // (len(rows) + 1) // max(len(rows) + 1, adapter.dim)))
+    scores = []
+    for part in torch.split(features, at_once):
+        nodes = torch.cat([rows.expand(len(part), -1, -1), part[:, None]], 1)
+        q, k, v = (nodes @ m[0].T for m in (adapter.queries, adapter.keys, adapter.values))
+        attention = (q @ k.transpose(1, 2) / math.sqrt(adapter.dim)).softmax(-1)
+        z = F.layer_norm(nodes + (attention @ v) @ adapter.output[0].T + adapter.bias, (adapter.dim,), adapter.gain, adapter.shift)
+        scores.append(16 * F.cosine_similarity(z[:, -1:], z[:, :-1], dim=-1))
+    return torch.cat(scores)
+
+
+def timed(call: Callable[[], object], device: torch.device, budget: float = 2.0) -> tuple[float, float]:
+    """Median milliseconds of a call, and the megabytes that it adds at its peak (on a GPU; on a CPU, of the process)."""
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    call()
+    wait()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    times: list[float] = []
+    while len(times) < 3 or (sum(times) < budget and len(times) < 200):
+        began = time.perf_counter()
+        call()
+        wait()
+        times.append(time.perf_counter() - began)
+        if sum(times) > 5 * budget:
+            break
+    memory = (torch.cuda.max_memory_allocated() - before) / 2**20 if device.type == "cuda" else 0.0
+    return 1e3 * statistics.median(times), memory
+
+
+def measure(classes: int, dim: int, device: torch.device) -> dict[str, object]:
+    """One row: all three ways at one number of classes."""
+    generator = torch.Generator().manual_seed(0)
+    adapter = Adapter(dim, generator=generator).eval().requires_grad_(False).to(device)
+    rows = torch.rand(classes, dim, generator=generator).to(device)
+    features = torch.rand(BATCH, dim, generator=generator).to(device)
+    build_ms, _ = timed(lambda: adapter.context(rows), device)
+    context = adapter.context(rows)
+    unit = F.normalize(rows, dim=1)
+    ours, our_memory = timed(lambda: adapter.scores(features, context), device)
+    cosine, _ = timed(lambda: 16 * F.normalize(features, dim=1) @ unit.T, device)
+    row: dict[str, object] = {"classes": classes, "d": dim, "build ms": build_ms, "closed form ms": ours, "cosine ms": cosine}
+    row["× cosine"] = ours / cosine
+    if device.type == "cuda":
+        row["closed form MB"] = our_memory
+    feasible = classes <= (1000 if device.type == "cpu" else 10_000)
+    # The naive graph is timed on as many queries as take a bearable time, and counted for the whole batch.
+    part = BATCH if classes <= 100 else 4
+    slow = timed(lambda: naive(adapter, features[:part], rows), device)[0] * BATCH / part if feasible else None
+    row["naive ms"] = slow if slow is not None else "–"
+    row["naive ×"] = slow / ours if slow is not None else "–"
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--record", type=Path)
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    rows = []
+    with torch.inference_mode():
+        for dim in (64, 512):
+            for classes in (100, 1000, 10_000, 100_000):
+                rows.append(measure(classes, dim, device))
+                print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
+        network = build("resnet20").eval().to(device, memory_format=torch.channels_last)
+        pictures = torch.rand(BATCH, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
+        backbone, _ = timed(lambda: network(pictures), device)
+    first = rows[0]["closed form ms"]
+    assert isinstance(first, float)
+    about = {
+        "batch": BATCH,
+        "threads": torch.get_num_threads(),
+        "resnet20 ms": backbone,
+        "closed form at 100 classes, share of resnet20": first / backbone,
+        "peak process MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+    record("scoring", device, rows, about, args.record)
+
+
+if __name__ == "__main__":
+    main()
