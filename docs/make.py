@@ -45,8 +45,9 @@ def provenance(rows: list[RunResult]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, r in zip(results.names(rows), rows, strict=True):
-        seconds = sum(sum(run.get(k, 0.0) for k in ("fit", "learn", "test")) for run in r.seconds) / r.runs
-        machine = f"{r.machine['device']}, torch {r.machine['torch']}"
+        seconds = r.seconds[0]["share of the wall clock"]
+        beside = r.machine.get("side_by_side", 1)
+        machine = f"{r.machine['device']}, torch {r.machine['torch']}" + (f", {beside} runs side by side" if beside > 1 else "")
         cells = (
             name,
             ", ".join(map(str, dict.fromkeys(r.seeds))),

@@ -1,10 +1,12 @@
 """Small things to test with: pictures whose classes are easy to tell apart, a task made of them, and a quick recipe."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from cecil.data.augment import Transform
 from cecil.data.benchmarks import Benchmark, Task
@@ -52,6 +54,16 @@ def tiny_task() -> Task:
     return Task(benchmark, train, make_images(8, 5, seed=1), draw(train, 4, 2, 3))
 
 
+@pytest.fixture
+def tiny_settings(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """What `--set` makes of any recipe so that every stage of every method is over at once, for the pictures of tiny_task."""
+    monkeypatch.setattr("cecil.stages.pseudo_incremental.ROUND", 2)
+    return (
+        *("pretrain.epochs=2", "pretrain.batch=24", "pretrain.milestones=1", "session.epochs=2", "session.batch=16"),
+        *("pseudo.base_way=2", "pseudo.new_way=2", "pseudo.base_query=2", "pseudo.new_query=2", "pseudo.episodes=4"),
+    )
+
+
 @pytest.fixture(scope="session")
 def tiny_recipe() -> Recipe:
     """Two epochs a stage, for the pictures of tiny_task."""
@@ -62,3 +74,15 @@ def tiny_recipe() -> Recipe:
         pretrain=PretrainConfig(epochs=2, batch=16, milestones=(1,)),
         session=SessionConfig(epochs=2, batch=16),
     )
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six classes as sub-folders with six PNG files each: four base classes and a session of 2-way 5-shot."""
+    folder = tmp_path_factory.mktemp("pictures")
+    images = make_images(6, 6, size=12)
+    for index in range(len(images)):
+        own = folder / images.class_names[images.labels[index]]
+        own.mkdir(exist_ok=True)
+        Image.fromarray(images.picture(index).permute(1, 2, 0).numpy()).save(own / f"{index:02}.png")
+    return folder

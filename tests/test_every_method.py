@@ -24,10 +24,6 @@ from cecil.stages.loop import Runtime
 
 TRAINS_ROWS = ("finetune", "linear", "cosine", "decoupled-linear", "decoupled-cosine", "decoupled-l2")  # where data init is off
 CASES = [(name, True) for name in METHODS] + [(name, False) for name in TRAINS_ROWS]
-SMALL = (
-    *("pretrain.epochs=2", "pretrain.batch=24", "pretrain.milestones=1", "session.epochs=2", "session.batch=16"),
-    *("pseudo.base_way=2", "pseudo.new_way=2", "pseudo.base_query=2", "pseudo.new_query=2", "pseudo.episodes=4"),
-)
 SCORES = 1e-5  # how far scores may differ where only the order of additions does
 
 
@@ -67,10 +63,9 @@ _expected: dict[tuple[str, bool, int], tuple[State, Tensor]] = {}
 
 
 @pytest.fixture(params=CASES, ids=[name if data_init else f"{name}-trained" for name, data_init in CASES])
-def case(request, tiny_task, monkeypatch) -> Case:
+def case(request, tiny_task, tiny_settings) -> Case:
     name, data_init = request.param
-    monkeypatch.setattr("cecil.stages.pseudo_incremental.ROUND", 2)
-    recipe = recipes.recipe("quick", tiny_task.benchmark, name, [*SMALL, f"session.data_init={data_init}"])
+    recipe = recipes.recipe("quick", tiny_task.benchmark, name, [*tiny_settings, f"session.data_init={data_init}"])
     base, *sessions = (session.of(tiny_task.train).alone() for session in tiny_task.split.sessions)
     return Case(METHODS[name], recipe, base, tuple(sessions), tiny_task.test)
 

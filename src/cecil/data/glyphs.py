@@ -36,13 +36,13 @@ EM = 64  # size of type at which a character's outline is kept
 
 # Within a script, capitals and small letters, common and rare ones alternate: see CLASSES.
 SCRIPTS = {
-    "digits": "2 5 4 3 7 6",
-    "Latin": "K ß t Ö D þ W Æ J ŋ V Ž P ɮ U Å Œ F Ř Ł É ﬁ",
-    "Greek": "λ Ϡ α ξ φ τ ϖ ζ Ϛ μ",
-    "Cyrillic": "Д ђ Я Җ ы Ї Ѣ л Ѭ Щ њ Ґ Й Ѥ Љ Џ Ѱ",
-    "Armenian": "Ֆ խ Ճ Ը թ Պ ծ Է Ի զ Հ Շ Ք կ Դ",
-    "Georgian": "დ ჭ რ უ ლ ც ტ ფ ჩ ღ ჵ",
-    "signs": "& ♥ ½ £ ♂ ¶ № √ ‽ € ™ ♣ ⌂ ¥ ♫ ± ₹ ♀ ‰",
+    "digits": "2 4 3 7 6",
+    "Latin": "K ß J Ö D þ W Æ ŋ V Ž P ʤ U Å ê Š Œ Ř Ł É ﬁ",
+    "Greek": "λ ξ α φ τ ϖ ζ Ϛ μ",
+    "Cyrillic": "Д ђ Я Җ ы Ї Ѣ Ѭ Щ њ Ґ Й Ю Љ Џ Ѱ",
+    "Armenian": "Ֆ խ Ճ Ը թ Պ չ ծ Է Ի զ Հ Շ Ջ Վ Դ",
+    "Georgian": "დ ჭ რ უ ლ ც ფ ჩ ქ",
+    "signs": "& ♥ ½ £ ♂ ¶ № √ ‽ € ♪ † ™ ≤ ⌂ ¥ ♫ ± ₹ © ♀ ¢ ‰",
 }
 
 

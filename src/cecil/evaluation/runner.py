@@ -141,10 +141,13 @@ def run(
     """Run an experiment in a folder, going on where the folder left off, and write its result."""
     watcher = watcher or Watcher()
     e = experiment
+    began = time.monotonic()
     info = methods.find(e.method)  # once: a file of one's own may change while it runs
     if task is None:
         task = benchmarks.load(e.benchmark, data_root, e.base, e.way, e.shot, e.draws[0], e.class_order, watcher.on_load)
     task = dataclasses.replace(task, train=task.train.to(device), test=task.test.to(device))
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # runs read the pictures from streams of their own
     watcher.on_task(task)
     one = _OneRun(e, info, folder, device, checkpoint_every, share, watcher)
     tasks = [_redrawn(task, e, draw) for draw in e.draws]
@@ -162,6 +165,12 @@ def run(
         settings=e.settings,
         keeps=None if info.memory == "none" else info.memory,
         device=device,
+    )
+    shared_wall = round((time.monotonic() - began) / len(runs), 3)
+    result = dataclasses.replace(
+        result,
+        machine={**result.machine, "side_by_side": workers},
+        seconds=tuple({**seconds, "share of the wall clock": shared_wall} for seconds in result.seconds),
     )
     results.write(folder / "result.json", result)
     return result

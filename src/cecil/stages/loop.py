@@ -21,6 +21,7 @@ from torch import Generator, Tensor, nn
 from cecil.errors import CheckpointError, ConfigError
 from cecil.stages.checkpoint import Checkpoint, State
 
+_CAPTURES = threading.Lock()
 WARM_UP = 3  # steps before a capture, so that libraries have chosen their kernels
 _CAPTURING = threading.Lock()  # a process may capture one graph at a time
 

@@ -1,0 +1,46 @@
+"""The command line starts quickly: nothing heavy is imported before a command needs it."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "numpy", "matplotlib", "sklearn", "PIL", "safetensors")
+
+
+def heavy_after(code: str) -> str:
+    """Which of the heavy packages are imported once a fresh interpreter has run this."""
+    report = f"import sys; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import cecil.cli",
+        "from typer.testing import CliRunner; from cecil.cli import app; assert CliRunner().invoke(app, ['--help']).exit_code == 0",
+        "from typer.testing import CliRunner; from cecil.cli import app; assert CliRunner().invoke(app, ['run', '--help']).exit_code == 0",
+    ],
+    ids=["import", "--help", "run --help"],
+)
+def test_nothing_heavy_is_imported_for_help(code):
+    assert heavy_after(code) == "[]"
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    assert heavy_after("import cecil, cecil.errors, cecil.methods") == "[]"
+
+
+def test_this_test_would_notice():
+    assert heavy_after("import numpy") == "['numpy']"
+
+
+def test_the_package_is_a_command_too():
+    done = subprocess.run([sys.executable, "-m", "cecil", "--help"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "run" in done.stdout
+    wrong = subprocess.run([sys.executable, "-m", "cecil", "run", "cifar10", "-m", "cosine"], capture_output=True, text=True, timeout=60)
+    assert wrong.returncode == 2
+    assert wrong.stderr == "cecil: no benchmark is named 'cifar10': did you mean cifar100?\n"

@@ -1,0 +1,321 @@
+"""`cecil run`, `cecil methods` and `cecil benchmarks`, as a person calls them."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from cecil import cli
+from cecil.data.benchmarks import BENCHMARKS
+from cecil.errors import MethodError
+from cecil.evaluation import results
+from cecil.methods import METHODS
+
+SMALL = ("backbone=resnet8", "transform.size=8", "transform.resize=9", "pretrain.epochs=2", "pretrain.batch=10", "session.epochs=2")
+
+NEAREST = '''
+"""Nearest mean picture: the simplest method that there is."""
+
+import torch
+
+from cecil.methods.base import Method
+
+
+class Nearest(Method):
+    """The class whose mean picture is nearest, pixel by pixel."""
+
+    def fit(self, base):
+        self.means = self._means(base)
+
+    def learn(self, session):
+        self.means = torch.cat([self.means, self._means(session)])
+
+    def scores(self, images):
+        return -torch.cdist(self._pixels(images), self.means)
+
+    def state(self):
+        return {"means": self.means}
+
+    def restore(self, state):
+        self.means = state["means"]
+
+    def _pixels(self, images):
+        return torch.stack([images.picture(i).flatten().float() for i in range(len(images))])
+
+    def _means(self, images):
+        pixels = self._pixels(images)
+        return torch.stack([pixels[images.labels == c].mean(0) for c in range(len(images.class_names))])
+'''
+
+
+@pytest.fixture
+def cecil(monkeypatch, capsys, tmp_path):
+    """Calls the command as the shell does; gives its exit code and what it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CECIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def cecil(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["cecil", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    return cecil
+
+
+@pytest.fixture
+def run(cecil, tiny_folder):
+    """`cecil run` on a folder of pictures, with a small network."""
+
+    def run(*words: object, small: bool = True) -> tuple[int, str, str]:
+        settings = [word for setting in SMALL for word in ("--set", setting)] if small else []
+        return cecil("run", f"folder:{tiny_folder}", "--device", "cpu", *settings, *words)
+
+    return run
+
+
+def sentence(answer: tuple[int, str, str]) -> str:
+    """What a refused command says: one line on stderr, no traceback, exit code 2."""
+    code, _, err = answer
+    assert code == 2
+    assert err.startswith("cecil: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    return err
+
+
+def folders(place: Path = Path("runs")) -> list[Path]:
+    return sorted(path.parent for path in place.glob("*/config.json"))
+
+
+# ---- runs
+
+
+def test_a_run_prints_its_table_and_writes_its_folder(run, tiny_folder):
+    code, out, err = run("--method", "decoupled-cosine")
+    assert (code, err) == (0, "")
+    assert "decoupled-cosine on folder:" in out
+    assert "30 training and 6 test pictures; 4 base classes, then 1 sessions of 2-way 5-shot (draw 0)" in out
+    (folder,) = folders()
+    result = results.read(folder)
+    last = f"{result.accuracy[0][-1]:.2f}"
+    assert f"seed0 session 1: {last} %" in out
+    assert str(folder) in out
+    table = out.partition("run folder")[2]
+    assert "decoupled-cosine" in table
+    assert last in table
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "figures", "result.json", "seed0"]
+    assert {path.name for path in (folder / "figures").glob("*.png")} == {"sessions.png", "base-novel.png"}
+    assert result.benchmark == f"folder:{tiny_folder}"
+    assert result.command.startswith("cecil run folder:")
+    assert result.settings["backbone"] == "resnet8"
+    config = json.loads((folder / "config.json").read_text())
+    assert config["recipe"]["pretrain"]["epochs"] == 2
+
+
+def test_several_methods_share_stage_1_and_a_table(run):
+    code, out, _ = run("-m", "decoupled-linear,linear", "-m", "decoupled-l2", "--record", "kept")
+    assert code == 0
+    assert len(folders()) == 3
+    assert len(list(Path("runs/stage1").iterdir())) == 1
+    told = [line for folder in folders() for line in (folder / "seed0" / "metrics.jsonl").read_text().splitlines()]
+    stages = [json.loads(line).get("stage") for line in told]
+    assert stages.count("pretrain") == 2, "two epochs of one method"
+    assert stages.count("pretrain (shared)") == 2, "two methods took it over"
+    table = out.rpartition("run folder")[2]
+    assert all(name in table for name in ("decoupled-linear", "linear", "decoupled-l2"))
+    assert len(list(Path("kept").glob("*.json"))) == 3
+
+
+def test_fresh_shares_nothing(run):
+    assert run("-m", "decoupled-linear,linear", "--fresh")[0] == 0
+    assert not Path("runs/stage1").exists()
+
+
+def test_seeds_draws_and_the_shape_of_the_split(run):
+    code, out, _ = run("-m", "decoupled-cosine", "--seeds", 2, "--draws", 2, "--base", 3, "--way", 1, "--shot", 2, "--class-order", 5)
+    assert code == 0
+    (folder,) = folders()
+    result = results.read(folder)
+    assert list(zip(result.seeds, result.draws, strict=True)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [size.classes for size in result.sessions] == [3, 4, 5, 6]
+    assert "4 runs" in out
+    assert (folder / "seed1-draw1" / "model.safetensors").exists()
+
+
+def test_one_seed_and_one_draw(run):
+    assert run("-m", "decoupled-cosine", "--seed", 3, "--draw", 4)[0] == 0
+    (folder,) = folders()
+    result = results.read(folder)
+    assert (result.seeds, result.draws) == ((3,), (4,))
+    assert result.split.startswith("draw 4: ")
+
+
+def test_a_folder_with_strange_characters_in_its_name(cecil, tiny_folder, tmp_path):
+    strange = tmp_path / "my [bold] birds [/x]"
+    strange.parent.mkdir()
+    strange.symlink_to(tiny_folder)
+    settings = [word for setting in SMALL for word in ("--set", setting)]
+    code, out, err = cecil("run", f"folder:{strange}", "-m", "decoupled-cosine", "--device", "cpu", *settings)
+    assert (code, err) == (0, "")
+    assert "my [bold] birds [/x]" in out.splitlines()[0] + out.splitlines()[1]
+
+
+# ---- a method of one's own
+
+
+def test_a_method_of_ones_own(run):
+    Path("near.py").write_text(NEAREST)
+    code, out, err = run("--method", "near.py:Nearest", "--method", "decoupled-cosine")
+    assert (code, err) == (0, "")
+    own = next(folder for folder in folders() if "-near-" in folder.name)
+    result = results.read(own)
+    assert result.method == "near.py:Nearest"
+    assert result.accuracy[0][-1] > 80, "these pictures are told apart by their colours"
+    assert "near.py:Nearest" in out.rpartition("run folder")[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "complaint"),
+    [
+        (None, "Nearest", "there is no file near.py: give the path of the Python file that holds Nearest"),
+        (NEAREST, "Nearst", "no class in near.py is named 'Nearst': did you mean Nearest?"),
+        ("class Nearest: ...", "Nearest", "Nearest in near.py is not a Method: derive it from cecil.methods.base.Method"),
+        (NEAREST.replace("def scores", "def score"), "Nearest", "Nearest in near.py does not implement scores"),
+        ("import nothing_of_that_name", "Nearest", "near.py fails when it is loaded: ModuleNotFoundError"),
+        (
+            NEAREST.replace("return -torch.cdist", "return torch.nan * torch.cdist"),
+            "Nearest",
+            "Nearest gave scores that are not finite numbers",
+        ),
+        (NEAREST.replace("self.means)", "self.means[1:])"), "Nearest", "Nearest must give scores of shape (4, 4)"),
+    ],
+    ids=["no file", "no class", "no method", "abstract", "broken", "NaN", "shape"],
+)
+def test_what_is_wrong_with_ones_own_method_is_said(text, name, complaint, run):
+    if text is not None:
+        Path("near.py").write_text(text)
+    assert complaint in sentence(run("--method", f"near.py:{name}"))
+
+
+# ---- going on
+
+
+STOPPING = NEAREST.replace("    def learn(self, session):", "    def learn(self, session):\n        raise KeyboardInterrupt")
+
+
+def test_a_stopped_run_says_how_to_go_on_and_does(run):
+    methods = ("-m", "decoupled-cosine", "-m", "near.py:Nearest", "-m", "decoupled-linear")
+    Path("near.py").write_text(STOPPING)
+    code, out, err = run(*methods)
+    assert code == 130
+    assert "stopped; go on with the same command and --resume" in err
+    assert "Traceback" not in err
+    assert len(folders()) == 2, "the third method had not begun"
+    Path("near.py").write_text(NEAREST)
+    code, out, err = run(*methods, "--resume")
+    assert (code, err) == (0, "")
+    assert len(folders()) == 3
+    assert all((folder / "result.json").exists() for folder in folders())
+    assert out.count("run folder") == 2, "the first method was finished"
+    table = out.rpartition("run folder")[2]
+    assert all(name in table for name in ("decoupled-cosine", "near.py:Nearest", "decoupled-linear"))
+    assert "nothing to resume: all 3 runs are finished" in sentence(run(*methods, "--resume"))
+
+
+def test_nothing_to_resume(run):
+    assert "nothing to resume: no run below runs has these settings; leave out --resume" in sentence(run("-m", "cosine", "--resume"))
+    assert run("-m", "decoupled-cosine")[0] == 0
+    (folder,) = folders()
+    assert f"{folder} is finished; see it with: cecil compare {folder}" in sentence(run("-m", "decoupled-cosine", "--resume"))
+    assert "has these settings" in sentence(run("-m", "decoupled-cosine", "--seed", 1, "--resume"))
+
+
+# ---- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["-m", "decoupled-cosin"], "no method is named 'decoupled-cosin': did you mean decoupled-cosine"),
+        (["-m", "cosine,"], "no method is named ''"),
+        (["-m", "cosine", "--recipe", "fast"], "no recipe is named 'fast'"),
+        (["-m", "cosine", "--set", "pretrain.epoch=3"], "no setting of PretrainConfig is named 'epoch': did you mean epochs?"),
+        (["-m", "cosine", "--set", "pretrain.epochs"], "--set pretrain.epochs: write it as name=value"),
+        (["-m", "cosine", "--set", "pretrain.epochs=x"], "'x' is not a whole number; it was 100"),
+        (["-m", "cosine", "--seeds", "2", "--seed", "1"], "--seeds (how many) and --seed (which one) were both given: keep one of them"),
+        (["-m", "cosine", "--draws", "2", "--draw", "1"], "--draws (how many) and --draw (which one) were both given: keep one of them"),
+        (["-m", "cosine", "--device", "tpu"], "--device tpu: there is no such device; use cpu or cuda"),
+        (["-m", "cosine", "--device", "cpu:x"], "--device cpu:x: there is no such device"),
+        (["-m", "cosine", "--device", "cuda:99"], "--device cuda:99: PyTorch sees"),
+        (["-m", "cosine", "--base", "99"], "99 base classes were asked for, but there are 6 classes"),
+        (["-m", "cosine", "--shot", "50"], "session 1 needs 50"),
+        (["-m", "cosine", "--runs", "file"], "cannot be made (Not a directory): give another place for run folders with --runs"),
+        (["-m", "cosine", "--record", "file"], "--record file cannot be made (File exists)"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_options_are_refused_in_a_sentence(words, complaint, run, tmp_path):
+    Path("file").write_text("")
+    assert complaint in sentence(run(*words, small=False))
+
+
+def test_wrong_benchmarks_are_refused_in_a_sentence(cecil, tmp_path):
+    (tmp_path / "some").mkdir()
+    assert "no benchmark is named 'cifar10': did you mean cifar100?" in sentence(cecil("run", "cifar10", "-m", "cosine"))
+    assert "'some' is a folder, not the name of a benchmark: type folder:some" in sentence(cecil("run", "some", "-m", "cosine"))
+    assert "none is not there" in sentence(cecil("run", "folder:none", "-m", "cosine"))
+    assert "has 0 sub-folders" in sentence(cecil("run", "folder:some", "-m", "cosine"))
+    assert "cecil data get cifar100" in sentence(cecil("run", "cifar100", "-m", "cosine", "--data-root", tmp_path))
+
+
+@pytest.mark.parametrize("words", [[], ["--seeds", "0", "-m", "cosine"], ["--colour", "-m", "cosine"], ["-m", "cosine", "--seeds", "two"]])
+def test_wrong_usage_is_refused_without_a_traceback(words, run):
+    code, _, err = run(*words)
+    assert code == 2
+    assert "Usage:" in err
+    assert "Traceback" not in err
+
+
+def test_an_error_of_the_program_is_not_hidden(run):
+    Path("near.py").write_text(NEAREST.replace("torch.cat([self.means", "torch.dog([self.means"))
+    with pytest.raises(AttributeError, match="dog"):
+        run("-m", "near.py:Nearest")
+
+
+# ---- lists
+
+
+def test_the_list_of_methods_is_the_table(cecil):
+    code, out, _ = cecil("methods")
+    assert code == 0
+    names = [line.split()[0] for line in out.splitlines()[1:] if line[:2].strip()]
+    assert names == [*METHODS, "file.py:Class"]
+    assert "every picture" in out
+
+
+def test_the_list_of_benchmarks_is_the_table(cecil):
+    code, out, _ = cecil("benchmarks")
+    assert code == 0
+    names = [line.split()[0] for line in out.splitlines()[1:] if line[:2].strip()]
+    assert names == [*BENCHMARKS, "folder:PATH"]
+
+
+def test_no_command_shows_the_help(cecil):
+    code, out, err = cecil()
+    assert all(name in out + err for name in ("run", "compare", "benchmarks", "methods", "data"))
+    assert code in (0, 2)
+    assert cecil("--help")[0] == 0
+
+
+def test_errors_are_told_by_main_alone(monkeypatch, capsys):
+    def fails() -> None:
+        raise MethodError("what was given, why that cannot be, what to type instead")
+
+    monkeypatch.setattr(cli, "app", fails)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "cecil: what was given, why that cannot be, what to type instead\n"

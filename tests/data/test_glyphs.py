@@ -1,0 +1,316 @@
+"""The built-in benchmark: its classes can be told apart, its pictures are what they should be, its cache can be trusted."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFilter
+
+from cecil.data import glyphs
+from cecil.data.glyphs import CLASSES, FONTS, SCRIPTS, SIDE, Difficulty, draw, fonts_of, load
+from cecil.data.images import ImageSet
+from cecil.errors import ConfigError, DataError, MissingData, UnknownName
+
+# The classes
+
+UPRIGHT = ("DejaVuSans", "DejaVuSansMono", "STIXGeneral", "DejaVuSerif", "cmr10", "cmss10", "cmtt10")
+BOX, RIM = 24, 4  # a character is made to fit a box, in a frame that is larger by a rim
+LOOK_ALIKE = 0.85  # how alike two characters may not be
+SYMMETRIC = 0.9  # how like itself a character may not be when turned
+
+
+def framed(font: str, character: str, keep: float) -> Image.Image:
+    """A character that fills the box (keep = 0) or comes half-way from its own shape to that (0.5)."""
+    ink = glyphs.mask(font, character)
+    ink = ink.crop(ink.getbbox())
+    width, height = (round(BOX * (side / max(ink.size)) ** keep) for side in ink.size)
+    frame = Image.new("L", (BOX + 2 * RIM, BOX + 2 * RIM))
+    frame.paste(ink.resize((width, height), Image.Resampling.LANCZOS), ((frame.width - width) // 2, (frame.height - height) // 2))
+    return frame
+
+
+def turned_and_mirrored(pictures: np.ndarray) -> Iterator[np.ndarray]:
+    """The four turns of each picture, then those of its mirror image, as rows of pixels."""
+    for one in (pictures, pictures[:, :, ::-1]):
+        for turn in range(4):
+            yield np.rot90(one, turn, (1, 2)).reshape(len(one), -1)
+
+
+def likeness(characters: str) -> np.ndarray:
+    """How alike each two characters are in the font where they are most so: (8 symmetries, character, character).
+
+    It is the correlation of the slightly blurred pictures, times the part of either's ink that has ink of the other nearby.
+    """
+    best = np.zeros((8, len(characters), len(characters)))
+    for font in UPRIGHT:
+        held = [i for i, c in enumerate(characters) if any(font in fonts_of(split, c) for split in FONTS)]
+        for keep in (0, 0.5) if held else ():
+            frames = [framed(font, characters[i], keep) for i in held]
+            ink = np.stack([np.asarray(frame, np.float32) / 255 for frame in frames])
+            near = np.max([np.roll(ink, (y, x), (1, 2)) for y in range(-2, 3) for x in range(-2, 3) if x * x + y * y <= 5], 0)
+            ink /= ink.sum((1, 2), keepdims=True)
+            soft = np.stack([np.asarray(frame.filter(ImageFilter.GaussianBlur(1.4)), np.float32) for frame in frames])
+            soft -= soft.mean((1, 2), keepdims=True)
+            soft /= np.linalg.norm(soft, axis=(1, 2), keepdims=True)
+            first = [x.reshape(len(held), -1) for x in (ink, near, soft)]
+            for symmetry, second in enumerate(zip(*map(turned_and_mirrored, (ink, near, soft)), strict=True)):
+                own_covered, other_covered = first[0] @ second[1].T, first[1] @ second[0].T
+                alike = np.minimum(own_covered, other_covered) * (first[2] @ second[2].T)
+                best[symmetry][np.ix_(held, held)] = np.maximum(best[symmetry][np.ix_(held, held)], alike)
+    return best
+
+
+def test_no_class_is_another_one_turned_or_mirrored() -> None:
+    alike = likeness("".join(CLASSES)).max(0)
+    np.fill_diagonal(alike, 0)
+    a, b = np.unravel_index(alike.argmax(), alike.shape)
+    assert alike[a, b] < LOOK_ALIKE, f"{CLASSES[a]} and {CLASSES[b]} look alike: {alike[a, b]:.3f}"
+
+
+@pytest.mark.parametrize(
+    "pair", ["O0", "OО", "AΑ", "69", "nu", "bd", "pq", "ZN", "MW", "EШ", "3З", "mш", "VΛ", "LΓ", "RЯ", "cC", "sS", "xX", "B8"]
+)
+def test_known_look_alikes_would_be_caught(pair: str) -> None:
+    assert likeness(pair)[:, 0, 1].max() >= LOOK_ALIKE
+
+
+def test_no_class_is_itself_turned() -> None:
+    turned = likeness("".join(CLASSES))[1:4].max(0).diagonal()
+    assert turned.max() < SYMMETRIC, f"{CLASSES[turned.argmax()]} looks the same when turned: {turned.max():.3f}"
+    assert likeness("OHINSXZ08o")[1:4].max(0).diagonal().min() >= SYMMETRIC
+
+
+def test_there_are_100_classes_and_the_first_60_are_a_fair_sample_of_the_scripts() -> None:
+    assert len(CLASSES) == len(set(CLASSES)) == 100
+    assert all(len(c) == 1 for c in CLASSES)
+    for letters in (text.split() for text in SCRIPTS.values()):
+        assert abs(sum(c in letters for c in CLASSES[:60]) - 0.6 * len(letters)) <= 1
+        for session in range(60, 100, 5):
+            assert sum(c in letters for c in CLASSES[session : session + 5]) <= 2
+
+
+@pytest.mark.parametrize("character", CLASSES)
+def test_every_class_is_in_enough_fonts_of_both_splits(character: str) -> None:
+    train, test = fonts_of("train", character), fonts_of("test", character)
+    assert min(len(train), len(test)) >= 4
+    assert len(train) + len(test) >= 8
+    for font in train + test:
+        undefined = [glyphs.mask(font, c) for c in ("\u0378", "\uffff", "\U0010ffff")]
+        assert all(glyphs.mask(font, character).tobytes() != other.tobytes() for other in undefined)
+
+
+def test_a_missing_character_is_noticed() -> None:
+    assert glyphs.holds("DejaVuSans", "Ֆ")
+    assert not glyphs.holds("STIXGeneral", "Ֆ")
+    assert not glyphs.holds("cmr10", "Д")
+    assert not glyphs.holds("DejaVuSans", "\u0378")
+    assert not glyphs.holds("DejaVuSans", " ")
+    assert glyphs.holds("cmr10", "£"), "Computer Modern has something there"
+    assert "cmr10" not in fonts_of("test", "£"), "but it is a Theta"
+
+
+def test_train_and_test_share_no_family() -> None:
+    families = [{font.split("-")[0].rstrip("0123456789") for font in fonts} for fonts in FONTS.values()]
+    assert not families[0] & families[1]
+    assert {"DejaVuSans", "DejaVuSansMono"} <= families[0]
+    assert {"DejaVuSerif", "cmr", "cmss"} <= families[1]
+
+
+# The pictures
+
+CLEAN = Difficulty(turn=0, shear=0, stretch=0, smallest=0.8, largest=0.8, shift=0, stroke=0, blur=0, noise=0)
+
+
+def pixels(images: ImageSet) -> np.ndarray:
+    """(class, number, 3, side, side)"""
+    assert isinstance(images.storage, torch.Tensor)
+    return images.storage.numpy().reshape(len(CLASSES), -1, 3, SIDE, SIDE)
+
+
+def ink(pictures: np.ndarray) -> np.ndarray:
+    """How far each pixel is from the colour of the border, (..., side, side)."""
+    pictures = pictures.astype(np.float32)
+    border = np.concatenate([pictures[..., 0, :], pictures[..., -1, :], pictures[..., :, 0], pictures[..., :, -1]], -1)
+    return np.abs(pictures - np.median(border, -1)[..., None, None]).sum(-3)
+
+
+@pytest.fixture(scope="module")
+def train() -> ImageSet:
+    return draw("train", 8)
+
+
+def test_a_set_is_class_by_class(train: ImageSet) -> None:
+    assert train.class_names == CLASSES
+    assert train.size == (SIDE, SIDE) == (32, 32)
+    assert train.counts().tolist() == [8] * 100
+    assert train.labels.tolist() == sorted(train.labels.tolist())
+    assert len({one.tobytes() for one in pixels(train).reshape(-1, 3 * SIDE * SIDE)}) == len(train)
+
+
+def test_the_same_seed_gives_the_same_pixels_and_more_pictures_begin_with_the_fewer(train: ImageSet) -> None:
+    fewer = pixels(draw("train", 2))
+    assert (fewer == pixels(train)[:, :2]).all()
+    assert (fewer != pixels(draw("train", 2, seed=1))).mean() > 0.9
+    assert (fewer != pixels(draw("test", 2))).mean() > 0.9
+
+
+def test_a_class_does_not_depend_on_the_others(train: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glyphs, "CLASSES", ("Я", "2"))
+    alone = draw("train", 3)
+    assert alone.class_names == ("Я", "2")
+    for label, character in enumerate(alone.class_names):
+        for number in range(3):
+            assert torch.equal(alone.picture(3 * label + number), train.picture(8 * CLASSES.index(character) + number))
+
+
+def test_pictures_stay_the_same_from_version_to_version() -> None:
+    """Whoever changes them must raise VERSION, or caches keep the old ones; Pillow may differ in the last bits."""
+    pictures = pixels(draw("train", 1, seed=5, difficulty=Difficulty(noise=0.1, blur=0.5, contrast=0.3, stroke=1)))
+    means = [round(float(pictures[label, 0].mean()), 1) for label in (0, 33, 66, 99)]
+    assert glyphs.VERSION == 1
+    assert means == pytest.approx([0, 0, 0, 0], abs=1)
+
+
+def test_every_picture_shows_its_character_upright() -> None:
+    strong = ink(pixels(draw("test", 1, difficulty=replace(CLEAN, turn=12, shear=0.2, shift=0.05)))[:, 0])
+    for label, character in enumerate(CLASSES):
+        shapes = np.stack([np.asarray(glyphs.mask(font, character).resize((26, 26))) for font in fonts_of("test", character)])
+        assert strong[label].max() > 0
+        assert shapes.max() > 0
+    # On the whole, the upright clean character fits better than any turned or mirrored one.
+    clean = ink(pixels(draw("test", 1, seed=1, difficulty=CLEAN))[:, 0])
+    clean -= clean.mean((1, 2), keepdims=True)
+    fits = [float((strong.reshape(100, -1) * other).sum()) for other in turned_and_mirrored(clean)]
+    assert fits[0] > 2 * max(fits[1:])
+
+
+@pytest.mark.parametrize("contrast", [0.2, 0.5])
+def test_ink_and_paper_differ_enough(contrast: float) -> None:
+    pictures = pixels(draw("train", 2, difficulty=replace(CLEAN, contrast=contrast))).astype(np.float32) / 255
+    brightness = np.einsum("c,nkchw->nkhw", [0.299, 0.587, 0.114], pictures)
+    assert (brightness.max((2, 3)) - brightness.min((2, 3)) >= 0.7 * contrast).all()  # thin strokes do not reach full ink
+    assert brightness.max((2, 3)).std() > 0.1, "papers differ"
+
+
+def test_each_distortion_does_what_it_says() -> None:
+    def spread(difficulty: Difficulty) -> dict[str, float]:
+        shown = ink(pixels(draw("train", 2, difficulty=difficulty)))
+        shown /= shown.max((2, 3), keepdims=True)
+        weight = shown / shown.sum((2, 3), keepdims=True)
+        y, x = np.mgrid[:SIDE, :SIDE]
+        centre = (weight * x).sum((2, 3))
+        return {
+            "shift": float(centre.std()),
+            "extent": float(((shown > 0.3).any(2).sum(2) / SIDE).mean()),
+            "ink": float(shown.mean()),
+            "edge": float(np.abs(np.diff(shown, axis=3)).mean() / shown.mean()),
+        }
+
+    plain = spread(CLEAN)
+    assert spread(replace(CLEAN, shift=0.15))["shift"] > 1.5 * plain["shift"]
+    assert spread(replace(CLEAN, smallest=0.4, largest=0.4))["extent"] < 0.6 * plain["extent"]
+    assert spread(replace(CLEAN, stroke=4))["ink"] > 1.1 * plain["ink"]
+    assert spread(replace(CLEAN, blur=2))["edge"] < 0.8 * plain["edge"]
+    assert spread(replace(CLEAN, noise=0.3))["edge"] > 1.2 * plain["edge"]
+    steady, leaning = (ink(pixels(draw("train", 2, difficulty=d))) for d in (CLEAN, replace(CLEAN, turn=40, shear=0.5, stretch=0.5)))
+    assert np.corrcoef(steady.ravel(), leaning.ravel())[0, 1] < 0.9
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    draw("test", 1, on_progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (100, 100)
+    assert told == sorted(told)
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(UnknownName, match="did you mean train"):
+        draw("trian", 1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="per_class must be at least 1, not 0"):
+        draw("train", 0)
+    with pytest.raises(ConfigError, match="seed must not be negative, but is -1"):
+        draw("train", 1, seed=-1)
+    with pytest.raises(ConfigError, match=r"noise must not be negative, but is -1.*contrast must be at most 0\.8"):
+        Difficulty(noise=-1, contrast=0.9)
+    with pytest.raises(ConfigError, match="smallest must lie above 0"):
+        Difficulty(smallest=0.9, largest=0.5)
+
+
+def test_missing_fonts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glyphs, "find_spec", lambda name: None)
+    glyphs._font.cache_clear()
+    with pytest.raises(MissingData, match=r"DejaVuSans\.ttf.*pip install"):
+        glyphs.holds("DejaVuSans", "K")
+    glyphs._font.cache_clear()
+
+
+def test_matplotlib_is_not_imported() -> None:
+    code = "import sys; from cecil.data import glyphs; glyphs.fonts_of('train', 'K'); sys.exit('matplotlib' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# The cache
+
+
+def same(a: tuple[ImageSet, ImageSet], b: tuple[ImageSet, ImageSet]) -> bool:
+    return all(np.array_equal(pixels(x), pixels(y)) and torch.equal(x.labels, y.labels) for x, y in zip(a, b, strict=True))
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[ImageSet, ImageSet]]:
+    """A cache file, and what was drawn for it."""
+    folder = tmp_path_factory.mktemp("cache") / "not" / "there yet"
+    told: list[tuple[int, int]] = []
+    sets = load(folder, 2, 1, seed=3, on_progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (300, 300)
+    assert told == sorted(told)
+    (file,) = folder.iterdir()
+    return file, sets
+
+
+def test_sets_are_drawn_once(drawn: tuple[Path, tuple[ImageSet, ImageSet]], monkeypatch: pytest.MonkeyPatch) -> None:
+    file, sets = drawn
+    assert same(sets, (draw("train", 2, seed=3), draw("test", 1, seed=3)))
+    monkeypatch.setattr(glyphs, "draw", lambda *_: pytest.fail("drawn again"))
+    assert same(load(file.parent, 2, 1, seed=3), sets)
+
+
+def test_other_counts_seeds_versions_and_strengths_have_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glyphs, "CLASSES", ("K", "2"))
+    load(tmp_path, 2, 1)
+    load(tmp_path, 1, 2)
+    load(tmp_path, 2, 1, seed=1)
+    monkeypatch.setattr(glyphs, "VERSION", 1000)
+    load(tmp_path, 2, 1)
+    monkeypatch.setattr(glyphs, "DIFFICULTY", CLEAN)
+    load(tmp_path, 2, 1)
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "garbage", "one bit", "another set"])
+def test_a_broken_file_is_drawn_anew(drawn: tuple[Path, tuple[ImageSet, ImageSet]], damage: str, tmp_path: Path) -> None:
+    whole, sets = drawn
+    file = tmp_path / whole.name
+    content = bytearray(whole.read_bytes())
+    if damage == "one bit":
+        content[-1000] ^= 1
+    elif damage == "another set":
+        load(tmp_path / "other", 1, 1, seed=3)
+        content = bytearray(next((tmp_path / "other").iterdir()).read_bytes())
+    file.write_bytes({"empty": b"", "cut": content[: len(content) // 2], "garbage": b"\xff" * 100}.get(damage, content))
+    assert same(load(tmp_path, 2, 1, seed=3), sets)
+    assert file.read_bytes() == whole.read_bytes()
+    assert not list(tmp_path.glob("*unfinished"))
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(DataError, match="file.*CECIL_CACHE"):
+        load(tmp_path / "file", 1, 1)
+    with pytest.raises(ConfigError, match=r"train_per_class must be at least 1.*test_per_class must be at least 1"):
+        load(tmp_path, 0, 0)
