@@ -176,8 +176,9 @@ class Adapter(nn.Module):
         """The context with another prototype in a class's place, as when more pictures refine it."""
         moved = self.add(self.remove(context, index), row)
         order = [*range(index), len(context) - 1, *range(index, len(context) - 1)]
-        parts = (part[:, order] for part in (moved.asking, moved.messages, moved.basis, moved.largest, moved.log_rest))
-        return self._completed(moved.rows[order], *parts, similar=context.similar, message=context.message)
+        asking, messages, basis = moved.asking[:, order], moved.messages[:, order], moved.basis[:, order]
+        largest, log_rest = moved.largest[:, order], moved.log_rest[:, order]
+        return self._completed(moved.rows[order], asking, messages, basis, largest, log_rest, context.similar, context.message)
 
     def _node(self, asks: Tensor, rows: Tensor, messages: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One node's row of the attention: both parts of L (h,), and G, centred, (h, d)."""

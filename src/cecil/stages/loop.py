@@ -21,7 +21,6 @@ from torch import Generator, Tensor, nn
 from cecil.errors import CheckpointError, ConfigError
 from cecil.stages.checkpoint import Checkpoint, State
 
-_CAPTURES = threading.Lock()
 WARM_UP = 3  # steps before a capture, so that libraries have chosen their kernels
 _CAPTURING = threading.Lock()  # a process may capture one graph at a time
 
@@ -247,7 +246,7 @@ class _Step:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
         # The default mode would forbid other threads to allocate memory meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             self._run(self.input)
         # Warming up has trained: everything is put back as it was.
         for tensor, value in zip(changed, before, strict=True):
