@@ -34,7 +34,8 @@ SIDE = 32  # pixels
 DETAIL = 2  # drawn this many times larger, then averaged down
 EM = 64  # size of type at which a character's outline is kept
 
-# Within a script, capitals and small letters, common and rare ones alternate: see CLASSES.
+# Chosen by how alike two characters can look in any font, turned and mirrored (tests/data/test_glyphs.py measures it), and by eye.
+# Within a script, capitals and small letters, common and rare ones are mixed, because the last ones come as new classes.
 SCRIPTS = {
     "digits": "2 4 3 7 6",
     "Latin": "K ß J Ö D þ W Æ ŋ V Ž P ʤ U Å ê Š Œ Ř Ł É ﬁ",
@@ -54,7 +55,7 @@ def _interleave(groups: list[list[str]]) -> tuple[str, ...]:
 
 CLASSES: tuple[str, ...] = _interleave([letters.split() for letters in SCRIPTS.values()])
 
-# No family is in both. Computer Modern holds other characters than Unicode says, except in the ASCII range.
+# No family is in both, though some signs have one form in all of DejaVu. Outside ASCII, Computer Modern's places hold other characters.
 FONTS = {
     "train": (
         *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
@@ -74,9 +75,9 @@ class Difficulty:
 
     turn: float = 12.0  # degrees to either side
     shear: float = 0.2  # sideways lean, as a part of the height
-    stretch: float = 0.2  # wider or narrower by at most this part
+    stretch: float = 0.15  # wider or narrower by at most this part
     smallest: float = 0.5  # the longer side of a character, as a part of the picture's side
-    largest: float = 0.85
+    largest: float = 0.8
     shift: float = 0.1  # off the centre, as a part of the picture's side
     stroke: int = 2  # thicker by at most this much on either side of a stroke, in 1/64 of the size of type
     blur: float = 1.0  # standard deviation, in pixels
@@ -87,8 +88,8 @@ class Difficulty:
         wrong = [f"{name} must not be negative, but is {value}" for name, value in vars(self).items() if value < 0]
         if not 0 < self.smallest <= self.largest:
             wrong.append(f"smallest must lie above 0 and not above largest, but they are {self.smallest} and {self.largest}")
-        if self.contrast > 0.8:
-            wrong.append(f"contrast must be at most 0.8, or no two colours are found that have it, but is {self.contrast}")
+        if self.contrast > 0.7:
+            wrong.append(f"contrast must be at most 0.7, or no two colours are found that have it, but is {self.contrast}")
         if wrong:
             raise ConfigError("; ".join(wrong))
 

@@ -167,7 +167,10 @@ def _processor() -> str:
 
 
 def commit() -> str | None:
-    """The commit of this code, ending in "-dirty" if the code was changed since; None when it is not in a checkout."""
+    """The commit of this code, ending in "-dirty" if the code was changed since; None when it is not in a checkout.
+
+    A copy of the code on another machine has no history: there $CECIL_COMMIT says what it is a copy of.
+    """
     here = Path(__file__).resolve()
     package = here.parents[1]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
@@ -180,7 +183,7 @@ def commit() -> str | None:
         return done.stdout.strip() if done.returncode == 0 else None
 
     if not git("ls-files", "--error-unmatch", str(here)):  # installed below a checkout of something else
-        return None
+        return os.environ.get("CECIL_COMMIT")
     version = git("rev-parse", "--short=12", "HEAD")
     return version and version + ("-dirty" if git("status", "--porcelain", "--", ".") else "")
 

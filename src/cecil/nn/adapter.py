@@ -27,7 +27,7 @@ from cecil.nn.similarity import TEMPERATURE
 
 BLOCK = {"cpu": 2**17, "cuda": 2**25}  # numbers of an intermediate result: what a cache or a GPU likes; more is taken in turns
 EPSILON = 1e-5  # of the layer norm
-LOSES_PRECISION = 0.5  # a node that gave this share of its attention to a removed class is computed anew
+WORTH_KEEPING = 0.9  # a node of whose sum removals have left less than this is computed anew: the rest would round too coarsely
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class Context:
     basis: Tensor  # (1 + h, N, d) w + b and the G of each head, centred
     largest: Tensor  # (h, N) max_k e_jk
     log_rest: Tensor  # (h, N) L minus that: kept apart, because L alone would round away what matters when e is large
+    left: Tensor  # (h, N) the sum exp L, as a share of the largest it was since it was computed anew: roundings grow as it shrinks
     gram: Tensor  # (1 + h, 1 + h, N) inner products of a class's basis vectors
     weighted_gram: Tensor | None  # the same, weighted by the layer norm's gain
     along_shift: Tensor | None  # (1 + h, N) their products with gain · shift
@@ -122,18 +123,10 @@ class Adapter(nn.Module):
             message = drop.output[:, None] * message
         asking = prototypes @ similar
         messages = prototypes @ message.transpose(1, 2)
-        step = _at_once(prototypes)
-        largest, log_rest, given = [], [], []
-        for first in range(0, len(prototypes), step):
-            attention, top, total = _exponentials(asking[:, first : first + step] @ prototypes.T)
-            if drop is not None:
-                attention = attention * drop.among[:, first : first + step]
-            given.append(attention @ messages / total)
-            largest.append(top.squeeze(2))
-            log_rest.append(total.log().squeeze(2))
-        own = self._with_bias(prototypes, drop)
-        basis = self._centred(torch.cat([own[None], torch.cat(given, 1)]))
-        return self._completed(prototypes, asking, messages, basis, torch.cat(largest, 1), torch.cat(log_rest, 1), similar, message)
+        largest, log_rest, given = self._attention(asking, prototypes, messages, drop)
+        basis = torch.cat([self._centred(self._with_bias(prototypes, drop))[None], given])
+        left = torch.ones_like(log_rest)
+        return self._completed(prototypes, asking, messages, basis, largest, log_rest, left, similar, message)
 
     def adapted(self, context: Context) -> Tensor:
         """The classifier's weights after adaptation to one another, without a query: (N, d). Equation 5."""
@@ -141,49 +134,61 @@ class Adapter(nn.Module):
 
     def add(self, context: Context, row: Tensor) -> Context:
         """The context with one more class, in O(Nd + d²)."""
-        asks, tells, own = row @ context.similar, context.message @ row, self._with_bias(row)
+        asks, tells = row @ context.similar, context.message @ row
         to_new = context.asking @ row  # (h, N): e_jn
-        share = torch.sigmoid(to_new - context.largest - context.log_rest)[:, :, None]
-        told = self._centred(tells)
-        given = context.basis[1:] + share * (told[:, None] - context.basis[1:])
+        share = torch.sigmoid(to_new - context.largest - context.log_rest)
+        given = context.basis[1:] + share[:, :, None] * (self._centred(tells)[:, None] - context.basis[1:])
         largest = torch.maximum(context.largest, to_new)
         log_rest = torch.logaddexp(context.log_rest + (context.largest - largest), to_new - largest)
+        left = (context.left / (1 - share)).clamp(max=1)
         rows = torch.cat([context.rows, row[None]])
-        messages = torch.cat([context.messages, tells[:, None]], 1)
-        new_largest, new_rest, new_given = self._node(asks, rows, messages)
-        basis = torch.cat([context.basis[:1], given])
-        basis = torch.cat([basis, torch.cat([self._centred(own)[None], new_given])[:, None]], 1)
         asking = torch.cat([context.asking, asks[:, None]], 1)
-        largest, log_rest = torch.cat([largest, new_largest[:, None]], 1), torch.cat([log_rest, new_rest[:, None]], 1)
-        return self._completed(rows, asking, messages, basis, largest, log_rest, context.similar, context.message)
+        messages = torch.cat([context.messages, tells[:, None]], 1)
+        new_largest, new_rest, new_given = self._attention(asks[:, None], rows, messages)
+        largest, log_rest = torch.cat([largest, new_largest], 1), torch.cat([log_rest, new_rest], 1)
+        left = torch.cat([left, torch.ones_like(new_rest)], 1)
+        own = torch.cat([context.basis[0], self._centred(self._with_bias(row))[None]])
+        basis = torch.cat([own[None], torch.cat([given, new_given], 1)])
+        return self._completed(rows, asking, messages, basis, largest, log_rest, left, context.similar, context.message)
 
     def remove(self, context: Context, index: int) -> Context:
-        """The context without a class, in O(Nd + d²); anew for nodes that gave it most of their attention."""
+        """The context without a class, in O(Nd + d²) on average: a node that has lost a good part of its sum is computed anew."""
         kept = torch.arange(len(context), device=context.rows.device) != index
         rows, asking, messages = context.rows[kept], context.asking[:, kept], context.messages[:, kept]
         largest, log_rest, given = context.largest[:, kept], context.log_rest[:, kept], context.basis[1:, kept]
         share = (asking @ context.rows[index] - largest - log_rest).exp()
-        trusted = share.clamp(max=LOSES_PRECISION)
+        left = context.left[:, kept] * (1 - share)
+        share = share.clamp(max=1 - WORTH_KEEPING)
         told = self._centred(context.messages[:, index])
-        given = (given - trusted[:, :, None] * told[:, None]) / (1 - trusted[:, :, None])
-        log_rest = log_rest + torch.log1p(-trusted)
-        for node in (share >= LOSES_PRECISION).any(0).nonzero().squeeze(1).tolist():
-            largest[:, node], log_rest[:, node], given[:, node] = self._node(asking[:, node], rows, messages)
+        given = (given - share[:, :, None] * told[:, None]) / (1 - share[:, :, None])
+        log_rest = log_rest + torch.log1p(-share)
+        lost = (left < WORTH_KEEPING).any(0)
+        if lost.any():
+            largest[:, lost], log_rest[:, lost], given[:, lost] = self._attention(asking[:, lost], rows, messages)
+            left[:, lost] = 1.0
         basis = torch.cat([context.basis[:1, kept], given])
-        return self._completed(rows, asking, messages, basis, largest, log_rest, context.similar, context.message)
+        return self._completed(rows, asking, messages, basis, largest, log_rest, left, context.similar, context.message)
 
     def replace(self, context: Context, index: int, row: Tensor) -> Context:
         """The context with another prototype in a class's place, as when more pictures refine it."""
         moved = self.add(self.remove(context, index), row)
         order = [*range(index), len(context) - 1, *range(index, len(context) - 1)]
         asking, messages, basis = moved.asking[:, order], moved.messages[:, order], moved.basis[:, order]
-        largest, log_rest = moved.largest[:, order], moved.log_rest[:, order]
-        return self._completed(moved.rows[order], asking, messages, basis, largest, log_rest, context.similar, context.message)
+        largest, log_rest, left = moved.largest[:, order], moved.log_rest[:, order], moved.left[:, order]
+        return self._completed(moved.rows[order], asking, messages, basis, largest, log_rest, left, context.similar, context.message)
 
-    def _node(self, asks: Tensor, rows: Tensor, messages: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One node's row of the attention: both parts of L (h,), and G, centred, (h, d)."""
-        attention, top, total = _exponentials((asks @ rows.T)[:, None])
-        return top[:, 0, 0], total[:, 0, 0].log(), self._centred((attention @ messages / total).squeeze(1))
+    def _attention(self, asking: Tensor, rows: Tensor, messages: Tensor, drop: "_Dropout | None" = None) -> tuple[Tensor, Tensor, Tensor]:
+        """What nodes hear from the rows: both parts of L (h, nodes), and G, centred, (h, nodes, d)."""
+        step = _at_once(rows)
+        largest, log_rest, given = [], [], []
+        for first in range(0, asking.shape[1], step):
+            attention, top, total = _exponentials(asking[:, first : first + step] @ rows.T)
+            if drop is not None:
+                attention = attention * drop.among[:, first : first + step]
+            given.append(self._centred(attention @ messages / total))
+            largest.append(top.squeeze(2))
+            log_rest.append(total.log().squeeze(2))
+        return torch.cat(largest, 1), torch.cat(log_rest, 1), torch.cat(given, 1)
 
     def _completed(
         self,
@@ -193,6 +198,7 @@ class Adapter(nn.Module):
         basis: Tensor,
         largest: Tensor,
         log_rest: Tensor,
+        left: Tensor,
         similar: Tensor,
         message: Tensor,
     ) -> Context:
@@ -201,7 +207,7 @@ class Adapter(nn.Module):
         if self.gain is not None and self.shift is not None:
             scaled = basis * self.gain
             weighted, along = _gram(scaled), scaled @ self.shift
-        return Context(rows, asking, messages, basis, largest, log_rest, _gram(basis), weighted, along, similar, message)
+        return Context(rows, asking, messages, basis, largest, log_rest, left, _gram(basis), weighted, along, similar, message)
 
     # For each batch of queries
 
