@@ -1,6 +1,6 @@
 """Batch norm with shortcut and ReLU: the same as the three layers one after the other, on a CPU and as one operation on a GPU."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -92,88 +92,91 @@ def test_its_state_is_a_batch_norms_without_the_counter() -> None:
 
 # As one operation
 
-gpu = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here"),
-    pytest.mark.filterwarnings("default"),  # drivers and compilers warn of things that are not ours
-]
+
+def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
+    for mark in (
+        pytest.mark.gpu,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here"),
+        pytest.mark.filterwarnings("default"),  # drivers and compilers warn of things that are not ours
+    ):
+        test = mark(test)
+    return test
 
 
 @pytest.fixture
-def full_precision() -> Iterator[None]:
-    """Without TF32."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32 = before
-
-
-# Pixels that fill no program, more than all groups take in one turn, and a single row; channels in one block and in three.
-SHAPES = [(3, 16, 5, 7), (5, 48, 17, 13), (1, 16, 1, 2), (13, 32, 1, 1), (11, 16, 57, 59)]
-
-
-def compared(ours: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
-    """Each tensor to the tolerance, relative to its largest number: a sum of many is not known better than that."""
-    assert ours.keys() == expected.keys()
-    for name, tensor in expected.items():
-        size = float(tensor.float().abs().max())
-        torch.testing.assert_close(
-            ours[name].float(), tensor.float(), rtol=tolerance, atol=tolerance * size, msg=lambda text, name=name: f"{name}: {text}"
-        )
-
-
 def fused(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Notes each time that the one operation is taken."""
+    """Grows each time that the one operation is taken. TF32 is off, so that results can be compared closely."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     taken: list[bool] = []
     apply = norm._Fused.apply
     monkeypatch.setattr(norm._Fused, "apply", lambda *args: (taken.append(True), apply(*args))[1])
     return taken
 
 
-class TestFused:
-    pytestmark = gpu
+def there(tensors: Iterable[Tensor | None], memory_format: torch.memory_format = torch.channels_last) -> list[Tensor | None]:
+    return [None if t is None else t.cuda().contiguous(memory_format=memory_format) for t in tensors]
 
-    @training
-    @relu
-    @shortcut
-    @pytest.mark.parametrize("shape", SHAPES, ids=str)
-    def test_it_is_the_three_layers(
-        self, monkeypatch: pytest.MonkeyPatch, full_precision: None, shape: tuple[int, ...], training: bool, relu: bool, shortcut: bool
-    ) -> None:
-        taken = fused(monkeypatch)
-        arguments = [None if t is None else t.cuda().contiguous(memory_format=torch.channels_last) for t in inputs(shape, shortcut)]
-        ours = outcome(random_weights(BatchNorm(shape[1])).cuda().train(training), *arguments, relu)
-        assert taken == [True]
-        expected = outcome(random_weights(nn.BatchNorm2d(shape[1])).cuda().train(training), *arguments, relu)
-        compared(ours, expected, 1e-4)
 
-    @training
-    def test_in_bfloat16(self, monkeypatch: pytest.MonkeyPatch, training: bool) -> None:
-        """Sums are float32's: what differs from float32 is the rounding of what comes in and goes out."""
-        taken = fused(monkeypatch)
-        x, shortcut, gradient = (
-            t.cuda().bfloat16().contiguous(memory_format=torch.channels_last) for t in inputs((5, 32, 17, 13), True) if t is not None
+def layers(channels: int, training: bool = True) -> tuple[nn.BatchNorm2d, nn.BatchNorm2d]:
+    """Ours and PyTorch's, with the same weights."""
+    ours, theirs = (random_weights(layer).cuda().train(training) for layer in (BatchNorm(channels), nn.BatchNorm2d(channels)))
+    return ours, theirs
+
+
+def assert_close(ours: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    """Each tensor to the tolerance, relative to its largest number: a sum of many is not known better than that."""
+    assert ours.keys() == expected.keys()
+    for name, tensor in expected.items():
+        size = float(tensor.abs().max())
+        torch.testing.assert_close(
+            ours[name].to(tensor), tensor, rtol=tolerance, atol=tolerance * size, msg=lambda text, name=name: f"{name}: {text}"
         )
-        ours = outcome(random_weights(BatchNorm(32)).cuda().train(training), x, shortcut, gradient, False)
-        assert taken == [True]
-        assert ours["result"].dtype == torch.bfloat16
-        layer = random_weights(nn.BatchNorm2d(32)).cuda().train(training)
-        expected = outcome(layer, x.float(), shortcut.float(), gradient.float(), False)
-        compared(ours, expected, 1e-2)
 
-    def test_it_repeats(self) -> None:
-        """Sums are added in a fixed order: the same bits every time."""
-        arguments = [None if t is None else t.cuda().contiguous(memory_format=torch.channels_last) for t in inputs(SHAPES[-1], True)]
-        one, again = (outcome(random_weights(BatchNorm(16)).cuda(), *arguments, True) for _ in range(2))
-        assert all(torch.equal(one[name], again[name]) for name in one)
 
-    @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=["contiguous", "channels last"])
-    @pytest.mark.parametrize("channels", [16, 24])
-    def test_other_layouts_and_widths_take_the_three_layers(
-        self, monkeypatch: pytest.MonkeyPatch, memory_format: torch.memory_format, channels: int
-    ) -> None:
-        taken = fused(monkeypatch)
-        arguments = [None if t is None else t.cuda().contiguous(memory_format=memory_format) for t in inputs((4, channels, 6, 5), True)]
-        ours = outcome(random_weights(BatchNorm(channels)).cuda(), *arguments, True)
-        assert bool(taken) == (channels == 16 and memory_format == torch.channels_last)
-        compared(ours, outcome(random_weights(nn.BatchNorm2d(channels)).cuda(), *arguments, True), 1e-4)
+# Pixels that do not fill a program, that fill several, one a picture, more than the groups take in a turn; one to three blocks of channels.
+SHAPES = [(3, 16, 5, 7), (5, 48, 17, 13), (13, 32, 1, 1), (11, 16, 57, 59)]
+
+
+@on_gpu
+@training
+@relu
+@shortcut
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_one_operation_is_the_three_layers(
+    fused: list[bool], shape: tuple[int, ...], training: bool, relu: bool, shortcut: bool
+) -> None:
+    arguments = there(inputs(shape, shortcut))
+    ours, theirs = layers(shape[1], training)
+    assert_close(outcome(ours, *arguments, relu), outcome(theirs, *arguments, relu), 1e-4)
+    assert fused == [True]
+
+
+@on_gpu
+@training
+def test_the_one_operation_sums_bfloat16_in_float32(fused: list[bool], training: bool) -> None:
+    """What differs from float32 is the rounding of what goes out; a ReLU would tip over at it."""
+    arguments = [t.bfloat16() for t in there(inputs((5, 32, 17, 13), True)) if t is not None]
+    ours, theirs = layers(32, training)
+    found = outcome(ours, *arguments, relu=False)
+    assert found["result"].dtype == torch.bfloat16
+    assert found["gradient of weight"].dtype == torch.float32
+    assert_close(found, outcome(theirs, *(t.float() for t in arguments), relu=False), 1e-2)
+    assert fused == [True]
+
+
+@on_gpu
+def test_the_one_operation_repeats_bit_for_bit() -> None:
+    arguments = there(inputs(SHAPES[-1], True))
+    one, again = (outcome(layers(16)[0], *arguments, relu=True) for _ in range(2))
+    assert all(torch.equal(one[name], again[name]) for name in one)
+
+
+@on_gpu
+@pytest.mark.parametrize(
+    ("channels", "memory_format"), [(16, torch.contiguous_format), (24, torch.channels_last)], ids=["other layout", "other width"]
+)
+def test_what_the_one_operation_cannot_do_is_done_by_three(fused: list[bool], channels: int, memory_format: torch.memory_format) -> None:
+    arguments = there(inputs((4, channels, 6, 5), True), memory_format)
+    ours, theirs = layers(channels)
+    assert_close(outcome(ours, *arguments, relu=True), outcome(theirs, *arguments, relu=True), 1e-4)
+    assert fused == []

@@ -51,6 +51,8 @@ class PseudoConfig(Optimiser):
             wrong.append(f"encoder must be all, last or none, not '{self.encoder}'")
         if self.encoder_lr < 0:
             wrong.append(f"encoder_lr must not be negative, and is {self.encoder_lr}")
+        if self.augmented_rounds < 0:
+            wrong.append(f"augmented_rounds must not be negative, and is {self.augmented_rounds}")
         if self.same_classes and self.angles and self.sizes(base=True) != self.sizes(base=False):
             wrong.append("with same_classes, pseudo-base and pseudo-incremental classes need the same ways, shots and queries")
         if any(angle % 360 == 0 for angle in self.angles):
