@@ -38,6 +38,24 @@ def table(benchmark: str) -> str:
     return "\n".join(parts) + "\n" + provenance(rows)
 
 
+def summary(benchmark: str) -> str:
+    """First and last session, average, drop, and what is kept and learnt at the end: measured beside published."""
+    rows = [r for r in measured(benchmark) if not r.settings]
+    if not rows:
+        return "Not measured yet.\n"
+    lines = ["| method | base session | last session | average | PD | last: base | last: novel |", "| --- |" + " ---: |" * 6]
+    for row in tables.build(rows).rows:
+        sessions, (average, drop, base, novel, *_) = row.cells[: len(rows[0].sessions)], row.cells[len(rows[0].sessions) :]
+        cells = [
+            tables.number(c.mean) + (f" ± {tables.number(c.std)}" if c.std is not None else "")
+            for c in (sessions[0], sessions[-1], average, drop, base, novel)
+        ]
+        name = row.full_label if row.source == "measured" else f"*{row.full_label}*"
+        lines.append("| " + " | ".join([name, *cells]) + " |")
+    about = f"{', '.join(sorted({str(r.machine['device']) for r in rows}))}, {', '.join(sorted({r.date[:10] for r in rows}))}"
+    return "\n".join(lines) + f"\n\n{about}; commands, seeds, seconds and memory in docs/results.md.\n"
+
+
 def provenance(rows: list[RunResult]) -> str:
     """Command, seeds, machine, date and time of each result."""
     lines = [
@@ -150,6 +168,7 @@ def _cell(value: Any) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     **{f"table {name}": (lambda name=name: table(name)) for name in BENCHMARKS},
+    **{f"summary {name}": (lambda name=name: summary(name)) for name in BENCHMARKS},
     "graph or encoder": graph_or_encoder,
     "methods": methods,
     "benchmarks": benchmarks,

@@ -16,7 +16,9 @@ def test_generated_parts_are_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("path", sorted(p for p in (ROOT / "results").glob("*.json") if not p.name.startswith("bench-")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted(p for p in (ROOT / "results").glob("*.json") if not p.name.startswith("bench-")), ids=lambda p: p.stem
+)
 def test_recorded_results_follow_the_schema(path: Path) -> None:
     result = results.read(path)
     assert path.stem == results.file_name(result)

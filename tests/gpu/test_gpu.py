@@ -219,7 +219,11 @@ def test_boxes_drawn_on_a_gpu_lie_inside() -> None:
 
 @pytest.mark.parametrize("name", ["resnet8", "resnet20", "resnet18"])
 def test_a_step_on_a_gpu_is_the_step_on_a_cpu(name: str) -> None:
-    """Features, gradients and statistics, in training and in evaluation."""
+    """Features, gradients and statistics, in training and in evaluation.
+
+    A value next to zero may fall on either side of a ReLU, which moves a gradient by far more than a rounding: gradients of
+    PyTorch's own layers lie as far from those in float64, up to 1.2e-2 in these networks.
+    """
     batch = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     found = []
     for device in (torch.device("cpu"), CUDA):
@@ -237,8 +241,8 @@ def test_a_step_on_a_gpu_is_the_step_on_a_cpu(name: str) -> None:
     cpu, gpu = found
     assert cpu.keys() == gpu.keys()
     for key, value in cpu.items():
-        scale = float(value.abs().max()) or 1.0
-        torch.testing.assert_close(gpu[key] / scale, value / scale, rtol=1e-2, atol=2e-3, msg=lambda text, key=key: f"{key}: {text}")
+        off = float((gpu[key] - value).norm() / value.norm().clamp(min=1e-12))
+        assert off < (3e-2 if key.startswith("gradient") else 1e-3), f"{key}: {off}"
 
 
 # Side by side

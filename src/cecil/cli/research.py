@@ -95,7 +95,7 @@ def _run_all(
         _make(record)
     if place.type == "cuda":
         torch.backends.cudnn.benchmark = True
-    command = shlex.join(["cecil", *sys.argv[1:]])
+    command = _command(sys.argv[1:])
     out = console()
     finished: list[RunResult] = []
     folders = runner.folders_to_resume(runs, experiments) if resume else [None] * len(experiments)
@@ -123,6 +123,15 @@ def _make(record: Path) -> None:
         record.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--record {record} cannot be made ({error.strerror}): give a folder that you may write to") from error
+
+
+def _command(words: list[str]) -> str:
+    """What was typed, without the places that differ from machine to machine."""
+    kept, places = ["cecil"], ("--data-root", "--runs", "--record")
+    for before, word in zip(["", *words], words, strict=False):
+        if before not in places and word.partition("=")[0] not in places:
+            kept.append(word)
+    return shlex.join(kept)
 
 
 def _device(name: str | None) -> "torch.device":

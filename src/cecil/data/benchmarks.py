@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from cecil.data import cifar, files, splits
+from cecil.data import cifar, files, glyphs, splits
 from cecil.data.augment import Transform
 from cecil.data.files import Listing, Progress
 from cecil.data.images import ImageSet
@@ -240,8 +240,6 @@ def refuse_missing(benchmark: Benchmark, found: Pictures) -> None:
 
 
 def _glyphs(benchmark: Benchmark, root: Path, on_progress: Progress | None) -> Pictures:
-    from cecil.data import glyphs
-
     return Pictures(*glyphs.load(files.cache_folder() / "glyphs", on_progress=on_progress))
 
 

@@ -76,7 +76,7 @@ class Difficulty:
     turn: float = 12.0  # degrees to either side
     shear: float = 0.2  # sideways lean, as a part of the height
     stretch: float = 0.15  # wider or narrower by at most this part
-    smallest: float = 0.4  # the longer side of a character, as a part of the picture's side
+    smallest: float = 0.45  # the longer side of a character, as a part of the picture's side
     largest: float = 0.8
     shift: float = 0.1  # off the centre, as a part of the picture's side
     stroke: int = 2  # thicker by at most this much on either side of a stroke, in 1/64 of the size of type
