@@ -122,9 +122,12 @@ def test_a_state_is_taken_up_by_another(tmp_path: Path, recipe: Recipe, sessions
     """By way of a file, in the middle of a run, over what the other one had learnt."""
     whole = learnt(recipe, sessions)
     write_state(tmp_path / "state", learnt(recipe, sessions[:2]).state())
-    for other in (CEC(recipe, Runtime(), 0), learnt(recipe, sessions[:1], seed=1)):
+    fresh, used = CEC(recipe, Runtime(), 0), learnt(recipe, sessions[:1], seed=1)
+    used.scores(tiny_task.test)
+    for other in (fresh, used):
         other.restore(read_state(tmp_path / "state"))
         assert other.sessions == 2
+        assert not other.adapter.training
         assert other.scores(tiny_task.test).shape == (40, 6)
         other.learn(sessions[2])
         assert torch.equal(other.scores(tiny_task.test), whole.scores(tiny_task.test))

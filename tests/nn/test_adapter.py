@@ -155,6 +155,19 @@ def test_float32_rounds_hardly_more_than_the_graph_does(case: Case) -> None:
     assert float((ours / SHAKES).sqrt()) <= 2 * float((graphs / SHAKES).sqrt()) + FLOOR
 
 
+def test_ties_at_large_norms_stay_ties() -> None:
+    """Whole numbers, so that every similarity is exact: prototypes and query have the same one, 40,000, and share attention evenly."""
+    adapter = Case(classes=3).adapter()
+    prototypes = torch.full((3, 16), 100.0)
+    query = 100.0 + 50.0 * (-1.0) ** torch.arange(16)[None]
+    with torch.no_grad():
+        adapter.queries.copy_(torch.eye(16))
+        adapter.keys.copy_(torch.eye(16))
+        assert float(query @ prototypes[0] / 4) == 40_000
+        right = naive(copy.deepcopy(adapter).double(), query.double(), prototypes.double())
+        torch.testing.assert_close(adapter(query, prototypes).double(), right, rtol=0, atol=1e-5)
+
+
 @settings(max_examples=60, deadline=None)
 @given(cases)
 def test_gradients_are_the_graphs(case: Case) -> None:
@@ -397,6 +410,26 @@ def test_any_changes_in_any_order(case: Case, changes: list[tuple[str, int]]) ->
     if rows:
         anew = adapter.context(torch.stack(rows))
         torch.testing.assert_close(adapter.scores(features, context), adapter.scores(features, anew), rtol=0, atol=1e-8)
+
+
+def test_few_nodes_are_computed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On average, and where attention is even: the new one when a class is refined, some ten for each class that is removed for good."""
+    evolving = Evolving(Case(classes=200, dim=8, scale=0.1), first=200)
+    anew = []
+    attention = evolving.adapter._attention
+
+    def counted(asking: Tensor, *others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        anew.append(asking.shape[1])
+        return attention(asking, *others)
+
+    monkeypatch.setattr(evolving.adapter, "_attention", counted)
+    for index in range(100):
+        evolving.replace(index, evolving.all[index] * 1.1)
+    assert anew == [1] * 100
+    anew.clear()
+    for _ in range(100):
+        evolving.remove(50)
+    assert 100 < sum(anew) < 20 * 100
 
 
 def greedy(seed: int) -> tuple[Evolving, int]:

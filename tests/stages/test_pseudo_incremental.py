@@ -344,7 +344,7 @@ def test_the_seed_decides_the_outcome(pictures: ImageSet, tiny_transform: Transf
 def test_dropout_is_on_in_training_and_drawn_from_the_seed(pictures: ImageSet, tiny_transform: Transform) -> None:
     def outcome(rate: float) -> dict[str, Tensor]:
         backbone = build("resnet8", 0)
-        adapter = Adapter(64, AdapterConfig(attention_dropout=rate, output_dropout=rate), Generator().manual_seed(0))
+        adapter = Adapter(64, AdapterConfig(attention_dropout=rate, output_dropout=rate), Generator().manual_seed(0)).eval()
         pseudo_incremental(backbone, adapter, pictures, tiny_transform, CONFIG, Runtime(), 0)
         return tensors(backbone, adapter)
 
