@@ -59,9 +59,9 @@ def quick(benchmark: Benchmark, method: str) -> Recipe:
     return replace(
         made,
         name="quick",
-        pretrain=replace(made.pretrain, epochs=12, batch=64, milestones=(8, 11)),
+        pretrain=replace(made.pretrain, epochs=7, batch=32, lr=0.03, milestones=(5,)),
         session=replace(made.session, epochs=40),
-        pseudo=replace(made.pseudo, episodes=200, milestones=(1, 2, 3), base_query=5, new_query=5),
+        pseudo=replace(made.pseudo, episodes=100, milestones=(1,), base_query=5, new_query=5),
     )
 
 

@@ -60,10 +60,10 @@ FONTS = {
     "train": (
         *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
         *("DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique", "DejaVuSansMono-BoldOblique"),
-        *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta"),
     ),
     "test": (
         *("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic"),
+        *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta"),
         *("cmr10", "cmb10", "cmss10", "cmti10", "cmtt10"),
     ),
 }
@@ -76,13 +76,13 @@ class Difficulty:
     turn: float = 12.0  # degrees to either side
     shear: float = 0.2  # sideways lean, as a part of the height
     stretch: float = 0.15  # wider or narrower by at most this part
-    smallest: float = 0.45  # the longer side of a character, as a part of the picture's side
+    smallest: float = 0.5  # the longer side of a character, as a part of the picture's side
     largest: float = 0.8
     shift: float = 0.1  # off the centre, as a part of the picture's side
     stroke: int = 2  # thicker by at most this much on either side of a stroke, in 1/64 of the size of type
-    blur: float = 1.2  # standard deviation, in pixels
-    contrast: float = 0.2  # brightness between ink and paper at least, where black to white is 1
-    noise: float = 0.2  # standard deviation at most, where black to white is 1
+    blur: float = 1.0  # standard deviation, in pixels
+    contrast: float = 0.5  # brightness between ink and paper at least, where black to white is 1
+    noise: float = 0.1  # standard deviation at most, where black to white is 1
 
     def __post_init__(self) -> None:
         wrong = [f"{name} must not be negative, but is {value}" for name, value in vars(self).items() if value < 0]
