@@ -319,3 +319,22 @@ def test_errors_are_told_by_main_alone(monkeypatch, capsys):
         cli.main()
     assert ended.value.code == 2
     assert capsys.readouterr().err == "cecil: what was given, why that cannot be, what to type instead\n"
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    words = ["cecil", "run", "cifar100", "-m", "cec", "--data-root", str(tmp_path / "nowhere"), "--runs", str(runs)]
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "cecil data get cifar100" in capsys.readouterr().err
+    assert list(runs.iterdir()) == []
+
+
+def test_a_command_is_recorded_without_places() -> None:
+    from cecil.cli.research import _command
+
+    words = ["run", "glyphs", "--data-root", "/my/data", "--seeds", "3", "--runs=/tmp/r", "--record", "results"]
+    assert _command(words) == "cecil run glyphs --seeds 3"

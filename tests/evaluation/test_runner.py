@@ -153,7 +153,7 @@ def test_metrics_tell_every_round_and_session(make, go):
     assert [line["accuracy"] for line in told] == pytest.approx(result.accuracy[0], abs=1e-3)
     assert "novel" not in told[0], "what is undefined is left out"
     assert {"base", "novel", "harmonic"} <= told[1].keys()
-    assert set(result.seconds[0]) == {"fit", "learn", "test", "pretrain", "sessions"}
+    assert set(result.seconds[0]) == {"fit", "learn", "test", "pretrain", "sessions", "share of the wall clock"}
 
 
 def test_what_is_kept_of_old_pictures_is_written(make, go):

@@ -42,6 +42,8 @@ def get(
     if name not in SOURCES:
         raise UnknownName("data set", name, SOURCES)
     source = SOURCES[name]
+    if source.by_hand:
+        console.print(f"By hand: {source.by_hand} The data root is {root}")
     console.print(f"{name}: {len(source.files)} files, into {root}")
     remarks = {
         "fetched": "fetched",
@@ -54,8 +56,6 @@ def get(
             outcome = download.get(file, root, on_progress)
         origin = f" from {file.url}" if outcome == "fetched" else ""
         console.print(f"  {place}: {remarks[outcome]}{origin}")
-    if source.by_hand:
-        console.print(f"By hand: {source.by_hand} The data root is {root}")
     if name in BENCHMARKS:
         console.print(f"Check it with `cecil data check {name}`.")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cecil.errors import ConfigError
+from cecil.errors import CecilError, ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -104,8 +104,12 @@ def _run_all(
             finished.append(results.read(begun))
             continue
         folder = begun or runner.new_folder(runs, experiment)
-        with LiveWatcher(out, experiment, place) as watcher:
-            result = runner.run(experiment, folder, place, data_root, command, parallel, share=share, watcher=watcher)
+        try:
+            with LiveWatcher(out, experiment, place) as watcher:
+                result = runner.run(experiment, folder, place, data_root, command, parallel, share=share, watcher=watcher)
+        except CecilError:
+            runner.discard_unused(folder)
+            raise
         finished.append(result)
         figures.save(figures.sessions_figure([result], tables.published_rows([result])), folder / "figures" / "sessions")
         if len(result.sessions) > 1:

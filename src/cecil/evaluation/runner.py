@@ -105,6 +105,13 @@ def new_folder(runs: Path, experiment: Experiment) -> Path:
     raise CheckpointError(f"no name is left for a run folder {runs / stem}")
 
 
+def discard_unused(folder: Path) -> None:
+    """Remove a run folder in which no run began."""
+    if [path.name for path in folder.iterdir()] == ["config.json"]:
+        (folder / "config.json").unlink()
+        folder.rmdir()
+
+
 def is_finished(folder: Path) -> bool:
     return (folder / "result.json").exists()
 

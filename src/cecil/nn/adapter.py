@@ -100,7 +100,8 @@ class Adapter(nn.Module):
 
     def forward(self, features: Tensor, prototypes: Tensor, generator: Generator | None = None) -> Tensor:
         """Scores of features (q, d) against adapted prototypes (N, d): (q, N). Differentiable; drops out in training."""
-        drop = _Dropout(self, features.device, len(prototypes), generator) if self.training else None
+        drops = self.training and (self.config.attention_dropout > 0 or self.config.output_dropout > 0)
+        drop = _Dropout(self, features.device, len(prototypes), generator) if drops else None
         return self.scores(features, self.context(prototypes, drop), drop)
 
     # The two linear maps that the attention is made of
