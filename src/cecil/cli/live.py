@@ -64,7 +64,7 @@ class LiveWatcher(Watcher):
             b = task.benchmark
             self.out.print(
                 f"{len(task.train):,} training and {len(task.test):,} test pictures; {b.base} base classes, "
-                f"then {self.sessions - 1} sessions of {b.way}-way {b.shot}-shot ({task.split.name.partition(':')[0]})"
+                f"then {self.sessions - 1} session{'' if self.sessions == 2 else 's'} of {b.way}-way {b.shot}-shot ({task.split.name.partition(':')[0]})"
             )
 
     def on_round(self, run: str, report: Round) -> None:
