@@ -25,7 +25,7 @@ from torch import Generator, Tensor, nn
 from cecil.errors import ConfigError
 from cecil.nn.similarity import TEMPERATURE
 
-BLOCK = {"cpu": 2**17, "cuda": 2**25}  # numbers of an intermediate result: what a cache or a GPU likes; more is taken in turns
+BLOCK = {"cpu": 2**19, "cuda": 2**25}  # numbers of an intermediate result: what a cache or a GPU likes; more is taken in turns
 EPSILON = 1e-5  # of the layer norm
 WORTH_KEEPING = 0.9  # a node of whose sum removals have left less than this is computed anew: the rest would round too coarsely
 
