@@ -62,9 +62,10 @@ class LiveWatcher(Watcher):
                 self.progress.remove_task(self.bars.pop("pictures"))
             self.sessions = len(task.split.sessions)
             b = task.benchmark
+            later = f"{self.sessions - 1} session" + ("" if self.sessions == 2 else "s")
             self.out.print(
                 f"{len(task.train):,} training and {len(task.test):,} test pictures; {b.base} base classes, "
-                f"then {self.sessions - 1} session{'' if self.sessions == 2 else 's'} of {b.way}-way {b.shot}-shot ({task.split.name.partition(':')[0]})"
+                f"then {later} of {b.way}-way {b.shot}-shot ({task.split.name.partition(':')[0]})"
             )
 
     def on_round(self, run: str, report: Round) -> None:
