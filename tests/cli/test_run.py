@@ -97,7 +97,7 @@ def test_a_run_prints_its_table_and_writes_its_folder(run, tiny_folder):
     code, out, err = run("--method", "decoupled-cosine")
     assert (code, err) == (0, "")
     assert "decoupled-cosine on folder:" in out
-    assert "30 training and 6 test pictures; 4 base classes, then 1 sessions of 2-way 5-shot (draw 0)" in out
+    assert "30 training and 6 test pictures; 4 base classes, then 1 session of 2-way 5-shot (draw 0)" in out
     (folder,) = folders()
     result = results.read(folder)
     last = f"{result.accuracy[0][-1]:.2f}"
