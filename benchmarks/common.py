@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import sys
 from datetime import date
 from pathlib import Path
 
@@ -17,7 +16,7 @@ def record(name: str, device: torch.device, rows: list[dict[str, object]], about
     kind = "gpu" if device.type == "cuda" else "cpu"
     found = {
         "benchmark": name,
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", f"benchmarks/{name}.py", *(["--device", "cuda"] if kind == "gpu" else [])]),
         "date": date.today().isoformat(),
         "machine": f"{info['device']}, {info['cores']} cores, torch {info['torch']}",
         "commit": commit(),
