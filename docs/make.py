@@ -16,6 +16,7 @@ from cecil.data.benchmarks import BENCHMARKS
 from cecil.evaluation import figures, results, tables
 from cecil.evaluation.results import RunResult
 from cecil.methods import METHODS
+from cecil.nn.backbones import BACKBONES, parameters
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -119,6 +120,13 @@ def benchmarks() -> str:
     return "\n".join(lines) + "\n"
 
 
+def backbones() -> str:
+    """The table of backbones."""
+    lines = ["| name | features | parameters | for |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{name}` | {info.dim} | {parameters(info.build()):,} | {info.remark} |" for name, info in BACKBONES.items()]
+    return "\n".join(lines) + "\n"
+
+
 def tree() -> str:
     """The source tree, each file with the first sentence of its docstring."""
     source = ROOT / "src" / "cecil"
@@ -172,6 +180,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "graph or encoder": graph_or_encoder,
     "methods": methods,
     "benchmarks": benchmarks,
+    "backbones": backbones,
     "tree": tree,
     "demo": demo,
     "bench scoring": lambda: bench("scoring"),
