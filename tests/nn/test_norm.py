@@ -180,3 +180,16 @@ def test_what_the_one_operation_cannot_do_is_done_by_three(fused: list[bool], ch
     ours, theirs = layers(channels)
     assert_close(outcome(ours, *arguments, relu=True), outcome(theirs, *arguments, relu=True), 1e-4)
     assert fused == []
+
+
+@shortcut
+def test_ghost_statistics_are_those_of_parts_of_the_batch(shortcut: bool) -> None:
+    x, other, _ = inputs((6, 6, 4, 3), shortcut)
+    whole, parts = random_weights(BatchNorm(6)), random_weights(BatchNorm(6))
+    norm.set_ghost(nn.Sequential(whole), 4)
+    expected = [parts(x[rows], None if other is None else other[rows], relu=True) for rows in (slice(0, 4), slice(4, 6))]
+    assert torch.equal(whole(x, other, relu=True), torch.cat(expected))
+    assert torch.equal(whole.running_mean, parts.running_mean)
+    whole.eval()
+    parts.eval()
+    assert torch.equal(whole(x, other), parts(x, other)), "in testing there are no parts"

@@ -7,6 +7,7 @@ pixels are rows of channels (channels last), and partial sums are added in a fix
 M: pixels of a batch   C: channels   G: groups of pixels whose sums are kept apart
 """
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,14 +28,22 @@ GROUPS = 128
 class BatchNorm(nn.BatchNorm2d):
     """Batch norm, then a shortcut added, then a ReLU, each if asked for.
 
-    It has no counter of batches: nothing reads it, and it costs a kernel a layer and step.
+    It has no counter of batches: nothing reads it, and it costs a kernel a layer and step. `ghost` takes the statistics
+    of a batch in training over parts of that many pictures, as a batch shared out over several GPUs does.
     """
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
         self.num_batches_tracked = None
+        self.ghost = 0  # 0: over the whole batch
 
     def forward(self, x: Tensor, shortcut: Tensor | None = None, relu: bool = False) -> Tensor:
+        if self.training and 0 < self.ghost < len(x):
+            shortcuts = repeat(None) if shortcut is None else torch.split(shortcut, self.ghost)
+            return torch.cat([self._normed(*part, relu) for part in zip(torch.split(x, self.ghost), shortcuts, strict=False)])
+        return self._normed(x, shortcut, relu)
+
+    def _normed(self, x: Tensor, shortcut: Tensor | None, relu: bool) -> Tensor:
         if triton is not None and x.is_cuda and x.is_contiguous(memory_format=torch.channels_last) and x.shape[1] % CHANNELS == 0:
             mean, variance = self.running_mean, self.running_var
             if shortcut is not None:
@@ -47,6 +56,13 @@ class BatchNorm(nn.BatchNorm2d):
         if shortcut is not None:
             x = x + shortcut
         return F.relu(x, inplace=True) if relu else x
+
+
+def set_ghost(module: nn.Module, pictures: int) -> None:
+    """How many pictures the batch norms of a network take their statistics over; 0 for the whole batch."""
+    for part in module.modules():
+        if isinstance(part, BatchNorm):
+            part.ghost = pictures
 
 
 class _Fused(torch.autograd.Function):

@@ -7,7 +7,9 @@ from torch import Generator, Tensor
 
 from cecil.data.augment import Transform, test_view, train_view
 from cecil.data.images import ImageSet
+from cecil.errors import ConfigError
 from cecil.nn.backbones import Backbone
+from cecil.nn.norm import set_ghost
 from cecil.nn.prototypes import Classifier
 from cecil.stages.loop import Epochs, Runtime, train_epochs
 
@@ -18,6 +20,12 @@ class PretrainConfig(Epochs):
 
     milestones: tuple[int, ...] = (60, 70)
     augment: bool = True
+    ghost: int = 0  # batch norm over parts of this many pictures, as on several GPUs; 0: over the batch
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ghost < 0 or self.ghost == 1:
+            raise ConfigError(f"pretrain: ghost is a number of pictures, at least 2, or 0 for the whole batch, and not {self.ghost}")
 
 
 def pretrain(
@@ -39,4 +47,6 @@ def pretrain(
 
     modules = {"backbone": backbone, "classifier": classifier}
     parameters = [*backbone.parameters(), *classifier.parameters()]
+    set_ghost(backbone, config.ghost)
     train_epochs(stage, modules, parameters, loss_of, len(base), config, runtime, seed)
+    set_ghost(backbone, 0)
