@@ -8,7 +8,6 @@ at a time, as memory permits. Time is the median of several calls; memory is wha
 
 import argparse
 import math
-import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from common import record
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from cecil.nn.adapter import Adapter, Context
 from cecil.nn.backbones import build
@@ -40,7 +40,7 @@ def naive(adapter: Adapter, features: Tensor, rows: Tensor) -> Tensor:
 
 
 def timed(call: Callable[[], object], device: torch.device, budget: float = 2.0) -> tuple[float, float]:
-    """Median milliseconds of a call, and the megabytes that it adds at its peak (on a GPU; on a CPU, of the process)."""
+    """Median milliseconds of a call, and the megabytes that it adds at its peak."""
 
     def wait() -> None:
         if device.type == "cuda":
@@ -48,9 +48,6 @@ def timed(call: Callable[[], object], device: torch.device, budget: float = 2.0)
 
     call()
     wait()
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
     times: list[float] = []
     while len(times) < 3 or (sum(times) < budget and len(times) < 200):
         began = time.perf_counter()
@@ -59,8 +56,24 @@ def timed(call: Callable[[], object], device: torch.device, budget: float = 2.0)
         times.append(time.perf_counter() - began)
         if sum(times) > 5 * budget:
             break
-    memory = (torch.cuda.max_memory_allocated() - before) / 2**20 if device.type == "cuda" else 0.0
-    return 1e3 * statistics.median(times), memory
+    return 1e3 * statistics.median(times), peak_memory(call, device)
+
+
+def peak_memory(call: Callable[[], object], device: torch.device) -> float:
+    """The megabytes of tensors that a call holds at its peak, beyond what was there before."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    now = top = 0
+    for event in profiler.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            top = max(top, now)
+    return top / 2**20
 
 
 def stand_in(adapter: Adapter, rows: Tensor) -> Context:
@@ -70,7 +83,7 @@ def stand_in(adapter: Adapter, rows: Tensor) -> Context:
     wide = {
         name: value.repeat_interleave(times, -2) for name, value in vars(few).items() if name in ("rows", "asking", "messages", "basis")
     }
-    flat = ("largest", "log_rest", "left", "gram", "weighted_gram", "along_shift")
+    flat = ("largest", "log_rest", "left", "gram", "along_shift")
     long = {name: value.repeat_interleave(times, -1) for name, value in vars(few).items() if name in flat}
     return Context(**wide, **long, similar=few.similar, message=few.message)
 
@@ -92,14 +105,16 @@ def measure(classes: int, dim: int, device: torch.device) -> dict[str, object]:
     cosine, _ = timed(lambda: 16 * F.normalize(features, dim=1) @ unit.T, device)
     row: dict[str, object] = {"classes": classes, "d": dim, "build ms": build_ms, "closed form ms": ours, "cosine ms": cosine}
     row["× cosine"] = ours / cosine
-    if device.type == "cuda":
-        row["closed form MB"] = our_memory
+    row["closed form MB"] = our_memory
     feasible = classes <= (1_000 if device.type == "cpu" else 10_000)
     # The naive graph is timed on as many queries as take a bearable time, and counted for the whole batch.
     part = BATCH if classes <= 100 else 4
-    slow = timed(lambda: naive(adapter, features[:part], rows), device)[0] * BATCH / part if feasible else None
-    row["naive ms"] = slow if slow is not None else "–"
-    row["naive ×"] = slow / ours if slow is not None else "–"
+    if feasible:
+        slow, slow_memory = timed(lambda: naive(adapter, features[:part], rows), device)
+        slow *= BATCH / part
+        row |= {"naive ms": slow, "naive ×": slow / ours, "naive MB": slow_memory}
+    else:
+        row |= {"naive ms": "–", "naive ×": "–", "naive MB": "–"}
     return row
 
 
@@ -126,7 +141,6 @@ def main() -> None:
         "threads": torch.get_num_threads(),
         "resnet20 ms": backbone,
         "closed form at 100 classes, share of resnet20": first / backbone,
-        "peak process MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
     record("scoring", device, rows, about, args.record)
 

@@ -316,7 +316,7 @@ def test_a_new_class_costs_no_product_of_all_with_all() -> None:
 def in_double(adapter: Adapter, context: Context) -> Context:
     """The same context, to be scored without further rounding."""
     parts = {field.name: getattr(context, field.name) for field in fields(context)}
-    double = {name: part.double() for name, part in parts.items() if name not in ("gram", "weighted_gram", "along_shift")}
+    double = {name: part.double() for name, part in parts.items() if name not in ("gram", "along_shift")}
     return adapter._completed(**double)
 
 

@@ -16,7 +16,8 @@ q: queries   N: classes   d: features   h: heads
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +26,9 @@ from torch import Generator, Tensor, nn
 from cecil.errors import ConfigError
 from cecil.nn.similarity import TEMPERATURE
 
-BLOCK = {"cpu": 2**19, "cuda": 2**25}  # numbers of an intermediate result: what a cache or a GPU likes; more is taken in turns
+BLOCK = {"cpu": 2**19, "cuda": 2**25}  # numbers of attention between prototypes in memory at a time
+TILE = {"cpu": 2**17, "cuda": 2**25}  # numbers of an intermediate result of scoring: what a cache or a GPU likes
+QUERIES, CLASSES = 128, 64  # at least so many at a time: matrix products want it
 EPSILON = 1e-5  # of the layer norm
 WORTH_KEEPING = 0.9  # a node of whose sum removals have left less than this is computed anew: the rest would round too coarsely
 
@@ -63,18 +66,25 @@ class Context:
     rows: Tensor  # (N, d) the prototypes w
     asking: Tensor  # (h, N, d) with ⟨asking_j, w_k⟩ = e_jk
     messages: Tensor  # (h, N, d) M w
-    basis: Tensor  # (1 + h, N, d) w + b and the G of each head, centred
+    basis: Tensor  # (1 + h, N, d) w + b, centred, and the G of each head
     largest: Tensor  # (h, N) max_k e_jk
     log_rest: Tensor  # (h, N) L minus that: kept apart, because L alone would round away what matters when e is large
     left: Tensor  # (h, N) the sum exp L, as a share of the largest it was since it was computed anew: roundings grow as it shrinks
-    gram: Tensor  # (1 + h, 1 + h, N) inner products of a class's basis vectors
-    weighted_gram: Tensor | None  # the same, weighted by the layer norm's gain
-    along_shift: Tensor | None  # (1 + h, N) their products with gain · shift
+    gram: Tensor  # (1 or 2, 1 + h, 1 + h, N) products of a class's basis vectors; the same weighted by the layer norm's gain squared
+    along_shift: Tensor | None  # (1 + h, N) twice their products with gain · shift / √d
     similar: Tensor  # (h, d, d) S
-    message: Tensor  # (h, d, d) M
+    message: Tensor  # (h, d, d) M, centred where a layer norm follows
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def part(self, classes: slice) -> "Context":
+        """Some of the classes, as far as scoring against them goes."""
+        if (classes.start, classes.stop) == (0, len(self)):
+            return self
+        named = {name: getattr(self, name)[..., classes, :] for name in ("rows", "asking", "messages", "basis")}
+        named |= {name: getattr(self, name)[..., classes] for name in ("largest", "log_rest", "left", "gram")}
+        return replace(self, along_shift=None if self.along_shift is None else self.along_shift[:, classes], **named)
 
 
 class Adapter(nn.Module):
@@ -111,17 +121,18 @@ class Adapter(nn.Module):
         scale = 1 / math.sqrt(self.dim) if self.config.scaling else 1.0
         return scale * _exactly(self.queries.transpose(1, 2), self.keys)
 
-    def message_map(self) -> Tensor:
+    def message_map(self, drop: "_Dropout | None" = None) -> Tensor:
         """M, from a node to what it tells the others: the U of equation 4, and the output map behind it. (h, d, d)."""
-        return self.values / self.config.heads if self.output is None else _exactly(self.output, self.values)
+        message = self.values / self.config.heads if self.output is None else _exactly(self.output, self.values)
+        if drop is not None:
+            message = drop.output[:, None] * message
+        return self._centred(message.transpose(1, 2)).transpose(1, 2)
 
     # Once a session
 
     def context(self, prototypes: Tensor, drop: "_Dropout | None" = None) -> Context:
         """Equations 2 to 4 over the prototypes alone."""
-        similar, message = self.similarity_map(), self.message_map()
-        if drop is not None:
-            message = drop.output[:, None] * message
+        similar, message = self.similarity_map(), self.message_map(drop)
         asking = prototypes @ similar
         messages = prototypes @ message.transpose(1, 2)
         largest, log_rest, given = self._attention(asking, prototypes, messages, drop)
@@ -138,7 +149,7 @@ class Adapter(nn.Module):
         asks, tells = row @ context.similar, context.message @ row
         to_new = context.asking @ row  # (h, N): e_jn
         share = torch.sigmoid(to_new - context.largest - context.log_rest)
-        given = context.basis[1:] + share[:, :, None] * (self._centred(tells)[:, None] - context.basis[1:])
+        given = context.basis[1:] + share[:, :, None] * (tells[:, None] - context.basis[1:])
         largest = torch.maximum(context.largest, to_new)
         log_rest = torch.logaddexp(context.log_rest + (context.largest - largest), to_new - largest)
         left = (context.left / (1 - share)).clamp(max=1)
@@ -160,8 +171,7 @@ class Adapter(nn.Module):
         share = (asking @ context.rows[index] - largest - log_rest).exp()
         left = context.left[:, kept] * (1 - share)
         share = share.clamp(max=1 - WORTH_KEEPING)
-        told = self._centred(context.messages[:, index])
-        given = (given - share[:, :, None] * told[:, None]) / (1 - share[:, :, None])
+        given = (given - share[:, :, None] * context.messages[:, index, None]) / (1 - share[:, :, None])
         log_rest = log_rest + torch.log1p(-share)
         lost = (left < WORTH_KEEPING).any(0)
         if lost.any():
@@ -179,14 +189,14 @@ class Adapter(nn.Module):
         return self._completed(moved.rows[order], asking, messages, basis, largest, log_rest, left, context.similar, context.message)
 
     def _attention(self, asking: Tensor, rows: Tensor, messages: Tensor, drop: "_Dropout | None" = None) -> tuple[Tensor, Tensor, Tensor]:
-        """What nodes hear from the rows: both parts of L (h, nodes), and G, centred, (h, nodes, d)."""
+        """What nodes hear from the rows: both parts of L (h, nodes), and G (h, nodes, d)."""
         step = _at_once(rows)
         largest, log_rest, given = [], [], []
         for first in range(0, asking.shape[1], step):
             attention, top, total = _exponentials(asking[:, first : first + step] @ rows.T)
             if drop is not None:
                 attention = attention * drop.among[:, first : first + step]
-            given.append(self._centred(attention @ messages / total))
+            given.append(attention @ messages / total)
             largest.append(top.squeeze(2))
             log_rest.append(total.log().squeeze(2))
         return torch.cat(largest, 1), torch.cat(log_rest, 1), torch.cat(given, 1)
@@ -204,11 +214,13 @@ class Adapter(nn.Module):
         message: Tensor,
     ) -> Context:
         """A context with the inner products that depend on the classes alone."""
-        weighted, along = None, None
+        gram, along = [_gram(basis)], None
         if self.gain is not None and self.shift is not None:
+            gram[0][0, 0] += self.dim * EPSILON  # where the layer norm adds it
             scaled = basis * self.gain
-            weighted, along = _gram(scaled), scaled @ self.shift
-        return Context(rows, asking, messages, basis, largest, log_rest, left, _gram(basis), weighted, along, similar, message)
+            gram.append(_gram(scaled))
+            along = scaled @ (2 / math.sqrt(self.dim) * self.shift)
+        return Context(rows, asking, messages, basis, largest, log_rest, left, torch.stack(gram), along, similar, message)
 
     # For each batch of queries
 
@@ -217,49 +229,58 @@ class Adapter(nn.Module):
         if not self.config.query_node:
             query = self._normed(features)
             return TEMPERATURE * F.normalize(query, dim=1) @ F.normalize(self.adapted(context), dim=1).T
-        return torch.cat([self._scores(part, context, drop) for part in torch.split(features, _at_once(context.rows))])
+        numbers = TILE.get(features.device.type, 2**24)
+        found = []
+        for part in torch.split(features, max(QUERIES, numbers // max(1, len(context)))):
+            queries = self._queries(part, context, drop)
+            step = max(CLASSES, numbers // max(1, len(part)))
+            tiles = [slice(first, min(first + step, len(context))) for first in range(0, len(context), step)]
+            found.append(_joined([self._cosines(queries, context.part(tile), drop, tile) for tile in tiles], 1))
+        return _joined(found, 0)
 
-    def _scores(self, x: Tensor, context: Context, drop: "_Dropout | None") -> Tensor:
-        told = x @ context.message.transpose(1, 2)  # (h, q, d): what the query tells
-        keep, take = self._gates(x, context, drop)  # (h, q, N): z_j = own_j + Σ keep · G_j + take · told
-        query = self._normed(self._query_node(x, told, context, drop))
-        told = self._centred(told)
-        towards = self._centred(query if self.gain is None else query * self.gain)
-        # One product gives all that a query has to do with the classes: (1 + 2h, q, 1 + h, N).
-        asked = torch.cat([towards[None], told]) if self.gain is None else torch.cat([towards[None], told, told * self.gain.square()])
-        classes, heads = len(context), self.config.heads
-        met = (asked.flatten(0, 1) @ context.basis.flatten(0, 1).T).view(len(asked), len(x), 1 + heads, classes)
-        z = _Span(keep, take)
-        product = z.linear(met[0].transpose(0, 1), (towards * told).sum(2))
-        square = z.square(context.gram, met[1 : 1 + heads], _pairs(told))
-        if self.gain is None or self.shift is None or context.weighted_gram is None or context.along_shift is None:
-            cosine = product * _inverse_root(square)
-        else:
-            scaled = told * self.gain
-            inverse = _inverse_root(square / self.dim + EPSILON)
-            weighted = z.square(context.weighted_gram, met[1 + heads :], _pairs(scaled))
-            along = z.linear(context.along_shift[:, None], scaled @ self.shift)
-            norm = torch.addcmul(2 * along, weighted, inverse) * inverse + self.shift.square().sum()
-            cosine = torch.addcmul((query @ self.shift)[:, None], product, inverse) * _inverse_root(norm)
-        return cosine * (TEMPERATURE * _inverse_root(query.square().sum(1, keepdim=True)))
+    def scores_at_once(self, x: Tensor, context: Context) -> Tensor:
+        """The same in one tile: a computation without loops."""
+        return self._cosines(self._queries(x, context, None), context)
 
-    def _gates(self, x: Tensor, context: Context, drop: "_Dropout | None") -> tuple[Tensor, Tensor]:
-        """How much of its attention each prototype keeps for the others, and how much it gives to the query."""
-        excess = x @ context.asking.transpose(1, 2) - context.largest[:, None] - context.log_rest[:, None]
-        keep, take = torch.sigmoid(-excess), torch.sigmoid(excess)
-        return keep, take if drop is None else take * drop.to_query[:, None]
+    def _queries(self, x: Tensor, context: Context, drop: "_Dropout | None") -> "_Queries":
+        """What scoring needs of queries, whatever the class."""
+        told = x @ context.message.transpose(1, 2)  # (h, q, d): what a query tells
+        aim = TEMPERATURE * F.normalize(self._normed(self._query_node(x, told, context, drop)), dim=1)
+        if self.gain is None or self.shift is None:
+            return _Queries(x, torch.cat([aim[None], told]), _products(aim, told), _pairs(told)[None])
+        shift = self.shift / math.sqrt(self.dim)
+        scaled, towards = told * self.gain, aim * self.gain
+        meeting = torch.cat([towards[None], told, scaled * self.gain])
+        pairs = torch.stack([_pairs(told), _pairs(scaled)])
+        return _Queries(x, meeting, _products(towards, told), pairs, 2 * (scaled @ shift), (aim @ shift)[:, None])
 
     def _query_node(self, x: Tensor, told: Tensor, context: Context, drop: "_Dropout | None") -> Tensor:
         """The query's own node, before the layer norm: (q, d)."""
         asks = x @ context.similar
-        among, itself = asks @ context.rows.T, (asks * x).sum(2, keepdim=True)
-        largest = torch.maximum(among.amax(2, keepdim=True), itself).detach()
-        among, itself = (among - largest).exp(), (itself - largest).exp()
-        total = among.sum(2, keepdim=True) + itself
+        attention = torch.cat([asks @ context.rows.T, _products(x, asks)[:, :, None]], 2).softmax(2)
         if drop is not None:
-            among, itself = among * drop.of_query[:, None, :-1], itself * drop.of_query[:, None, -1:]
-        heard = (among @ context.messages + itself * told) / total
+            attention = attention * drop.of_query[:, None]
+        heard = attention[:, :, :-1] @ context.messages + attention[:, :, -1:] * told
         return self._with_bias(x, drop) + heard.sum(0)
+
+    def _cosines(self, queries: "_Queries", classes: Context, drop: "_Dropout | None" = None, tile: slice = slice(None)) -> Tensor:
+        """16 times the cosine of LN(z_x) and LN(z_j), both over √d: (q, classes)."""
+        excess = queries.x @ classes.asking.transpose(1, 2) - classes.largest[:, None] - classes.log_rest[:, None]
+        keep, take = (
+            torch.sigmoid(-excess),
+            torch.sigmoid(excess),
+        )  # (h, q, N): of a prototype's attention, for the others and for the query
+        z = _Span(keep, take if drop is None else take * drop.to_query[:, None, tile])
+        # All that the queries have to do with the classes: (1 + h or 1 + 2h, q, N) for each vector of the basis.
+        met = [(queries.meeting.flatten(0, 1) @ own.T).unflatten(0, queries.meeting.shape[:2]) for own in classes.basis]
+        product = z.linear([m[0] for m in met], queries.product)
+        squares = z.squares(classes.gram, [m[1:].unflatten(0, (len(classes.gram), -1)) for m in met], queries.pairs)
+        inverse = _inverse_root(squares[0])
+        if self.shift is None or classes.along_shift is None or queries.along_shift is None or queries.aim_shift is None:
+            return product * inverse
+        along = z.linear(classes.along_shift, queries.along_shift)
+        norm = torch.addcmul(self.shift.square().mean(), torch.addcmul(along, squares[1], inverse), inverse)
+        return torch.addcmul(queries.aim_shift, product, inverse) * _inverse_root(norm)
 
     # Parts
 
@@ -276,13 +297,25 @@ class Adapter(nn.Module):
         return F.layer_norm(vectors, (self.dim,), self.gain, self.shift, EPSILON) if self.config.layer_norm else vectors
 
 
+@dataclass(frozen=True)
+class _Queries:
+    """What scoring needs of a batch of queries, whatever the class."""
+
+    x: Tensor  # (q, d)
+    meeting: Tensor  # (1 + h or 1 + 2h, q, d): the vectors whose products with the classes' basis are wanted
+    product: Tensor  # (h, q) of what is told and the adapted query
+    pairs: Tensor  # (1 or 2, h, h, q) of what is told by the heads; the same weighted by the layer norm's gain squared
+    along_shift: Tensor | None = None  # (h, q) twice the product of what is told with gain · shift / √d
+    aim_shift: Tensor | None = None  # (q, 1) that of the adapted query with shift / √d
+
+
 class _Span:
     """z_j = own_j + Σ_h keep_hj · G_hj + take_hj · told_h, by its coefficients (h, q, N)."""
 
     def __init__(self, keep: Tensor, take: Tensor) -> None:
         self.keep, self.take = keep, take
 
-    def linear(self, classes: Tensor, queries: Tensor) -> Tensor:
+    def linear(self, classes: Sequence[Tensor] | Tensor, queries: Tensor) -> Tensor:
         """A linear function of z, from its values on the basis (1 + h, q or 1, N) and on what is told (h, q)."""
         value = classes[0]
         for h, (keep, take) in enumerate(zip(self.keep, self.take, strict=True)):
@@ -290,16 +323,17 @@ class _Span:
             value = torch.addcmul(value, take, queries[h][:, None])
         return value
 
-    def square(self, gram: Tensor, mixed: Tensor, told: Tensor) -> Tensor:
-        """‖z‖², from the products of basis vectors (1 + h, 1 + h, N), of what is told with them (h, q, 1 + h, N), and of that (h, h, q)."""
-        value = gram[0, 0]
+    def squares(self, gram: Tensor, mixed: Sequence[Tensor], told: Tensor) -> Tensor:
+        """‖z‖² in one or two norms at once, (1 or 2, q, N): from products of the basis vectors with each other (1 or 2, 1 + h, 1 + h, N),
+        with what is told (1 + h times 1 or 2, h, q, N), and of that (1 or 2, h, h, q)."""
+        value = gram[:, None, 0, 0]
         for h, (keep, take) in enumerate(zip(self.keep, self.take, strict=True)):
-            by_keep, by_take = 2 * gram[0, 1 + h], 2 * mixed[h, :, 0]
+            by_keep, by_take = gram[:, None, 0, 1 + h], mixed[0][:, h]
             for i, (other, given) in enumerate(zip(self.keep, self.take, strict=True)):
-                by_keep = torch.addcmul(by_keep, other, gram[1 + h, 1 + i])
-                by_keep = torch.addcmul(by_keep, given, mixed[i, :, 1 + h], value=2)
-                by_take = torch.addcmul(by_take, given, told[h, i][:, None])
-            value = torch.addcmul(torch.addcmul(value, keep, by_keep), take, by_take)
+                by_keep = torch.addcmul(by_keep, other, gram[:, None, 1 + h, 1 + i], value=0.5)
+                by_keep = torch.addcmul(by_keep, given, mixed[1 + h][:, i])
+                by_take = torch.addcmul(by_take, given, told[:, h, i, :, None], value=0.5)
+            value = torch.addcmul(torch.addcmul(value, keep, by_keep, value=2), take, by_take, value=2)
         return value
 
 
@@ -340,9 +374,19 @@ def _exactly(a: Tensor, b: Tensor) -> Tensor:
     return (a.double() @ b.double()).to(a.dtype)
 
 
+def _products(a: Tensor, b: Tensor) -> Tensor:
+    """Inner products of vectors."""
+    return (a * b).sum(-1)
+
+
 def _pairs(told: Tensor) -> Tensor:
     """Inner products of what a query tells by the heads: (h, h, q)."""
-    return torch.einsum("hqd,iqd->hiq", told, told)
+    return torch.stack([_products(one, told) for one in told])
+
+
+def _joined(parts: list[Tensor], axis: int) -> Tensor:
+    """Concatenated, without a copy of a single part."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
 def _inverse_root(value: Tensor) -> Tensor:
