@@ -1,5 +1,6 @@
 """Small things to test with: pictures whose classes are easy to tell apart, a task made of them, and a quick recipe."""
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,11 +9,14 @@ import pytest
 import torch
 from PIL import Image
 
+from cecil import IncrementalClassifier
 from cecil.data.augment import Transform
 from cecil.data.benchmarks import Benchmark, Task
 from cecil.data.images import ImageSet
+from cecil.data.sources import WEIGHTS, File
 from cecil.data.splits import draw
 from cecil.methods.base import Recipe
+from cecil.nn.backbones import build
 from cecil.stages.learn_session import SessionConfig
 from cecil.stages.pretrain import PretrainConfig
 
@@ -60,6 +64,7 @@ def tiny_settings(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     monkeypatch.setattr("cecil.stages.pseudo_incremental.ROUND", 2)
     return (
         *("pretrain.epochs=2", "pretrain.batch=24", "pretrain.milestones=1", "session.epochs=2", "session.batch=16"),
+        *("balanced.epochs=2", "exemplars.per_class=4", "topic.nodes=20", "topic.rounds=4"),
         *("pseudo.base_way=2", "pseudo.new_way=2", "pseudo.base_query=2", "pseudo.new_query=2", "pseudo.episodes=4"),
     )
 
@@ -86,3 +91,49 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         own.mkdir(exist_ok=True)
         Image.fromarray(images.picture(index).permute(1, 2, 0).numpy()).save(own / f"{index:02}.png")
     return folder
+
+
+@pytest.fixture(scope="session")
+def small_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A weight file of resnet8, drawn from a seed."""
+    path = tmp_path_factory.mktemp("data") / "weights" / "small.pth"
+    path.parent.mkdir()
+    torch.save(build("resnet8", 3).state_dict(), path)
+    return path
+
+
+@pytest.fixture
+def small_pretrained(monkeypatch: pytest.MonkeyPatch, small_weights: Path) -> None:
+    """A small backbone takes the place of the pretrained one, its weights found without a network."""
+    digest = hashlib.sha256(small_weights.read_bytes()).hexdigest()
+    monkeypatch.setitem(WEIGHTS, "resnet8", File("http://localhost:9/small.pth", "weights/small.pth", sha256=digest))
+    monkeypatch.setattr("cecil.classifier.PRETRAINED", "resnet8")
+    monkeypatch.setenv("CECIL_DATA", str(small_weights.parent.parent))
+
+
+def draw_photos(folder: Path, counts: dict[str, int], size: int = 40) -> Path:
+    """A folder of class folders; classes of the same name look alike, whatever the folder."""
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        pattern = np.random.default_rng(list(name.encode())).integers(0, 256, (4, 4, 3))
+        for index in range(count):
+            noise = np.random.default_rng(list(f"{folder.name}/{name}/{index}".encode())).normal(0, 12, (4, 4, 3))
+            picture = Image.fromarray((pattern + noise).clip(0, 255).astype(np.uint8))
+            picture.resize((size + index % 3, size), Image.Resampling.NEAREST).save(folder / name / f"{index:02}.png")
+    return folder
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Callable[..., Path]:
+    """photos("birds", {"wren": 3, …}) draws pictures into a folder of class folders."""
+    return lambda folder, counts, size=40: draw_photos(tmp_path / folder, counts, size)
+
+
+@pytest.fixture(scope="session")
+def small_model(small_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model file that knows three birds, from photos("photos", {"robin": 5, "wren": 5, "jay": 4}). To be copied, not changed."""
+    folder = tmp_path_factory.mktemp("model")
+    counts = {"robin": 5, "wren": 5, "jay": 4}
+    classifier = IncrementalClassifier("resnet8", small_weights, device="cpu").fit(draw_photos(folder / "photos", counts))
+    classifier.save(folder / "birds.cecil")
+    return folder / "birds.cecil"

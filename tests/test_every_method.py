@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import os
 import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,13 +19,16 @@ from cecil import recipes
 from cecil.data.images import ImageSet
 from cecil.errors import NotFitted
 from cecil.evaluation import protocol
-from cecil.methods import METHODS, MethodInfo
+from cecil.methods import METHODS, MethodInfo, find
 from cecil.methods.base import FrozenBackbone, Method, Recipe
 from cecil.stages.checkpoint import Checkpoint, State, read_state, write_state
 from cecil.stages.loop import Runtime
 
 TRAINS_ROWS = ("finetune", "linear", "cosine", "decoupled-linear", "decoupled-cosine", "decoupled-l2")  # where data init is off
-CASES = [(name, True) for name in METHODS] + [(name, False) for name in TRAINS_ROWS]
+EXAMPLE = f"{Path(__file__).resolve().parent.parent / 'docs' / 'examples' / 'power_means.py'}:PowerMeans"
+CASES = [(name, True) for name in (*METHODS, EXAMPLE)] + [(name, False) for name in TRAINS_ROWS]
+if own := os.environ.get("CECIL_EXAM"):  # a method of one's own, path/to/file.py:ClassName, sits it alone
+    CASES = [(own, True)]
 SCORES = 1e-5  # how far scores may differ where only the order of additions does
 
 
@@ -62,12 +67,12 @@ class Case:
 _expected: dict[tuple[str, bool, int], tuple[State, Tensor]] = {}
 
 
-@pytest.fixture(params=CASES, ids=[name if data_init else f"{name}-trained" for name, data_init in CASES])
+@pytest.fixture(params=CASES, ids=[find(name).name + ("" if data_init else "-trained") for name, data_init in CASES])
 def case(request, tiny_task, tiny_settings) -> Case:
     name, data_init = request.param
     recipe = recipes.recipe("quick", tiny_task.benchmark, name, [*tiny_settings, f"session.data_init={data_init}"])
     base, *sessions = (session.of(tiny_task.train).alone() for session in tiny_task.split.sessions)
-    return Case(METHODS[name], recipe, base, tuple(sessions), tiny_task.test)
+    return Case(find(name), recipe, base, tuple(sessions), tiny_task.test)
 
 
 def tensors(state: object, name: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -5,11 +5,13 @@
     │   └── UnknownName        a name that is not in a table; says which ones are close
     ├── DataError              pictures, labels or files that are not as they should be
     │   ├── MissingData        a file or folder that is not there; says where to get it
-    │   ├── BrokenPicture      a file that cannot be decoded
+    │   ├── PictureError       a picture that cannot be decoded or used; names it
     │   └── DownloadError      a transfer that failed, or whose bytes are not the published ones
     ├── SplitError             classes and shots that do not fit the pictures
     ├── MethodError            a method that breaks its contract
     ├── CheckpointError        a run folder or checkpoint that cannot be used
+    ├── ModelFileError         a model file that cannot be read, used or written
+    ├── ExportError            a classifier that cannot be written in another program's format
     └── NotFitted              used before `fit`
 
 A message says what was given, why that cannot be, and what to type instead. The command line prints it alone;
@@ -18,6 +20,8 @@ a user never sees a traceback for a bad input.
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+MOST_NAMES = 50  # of a table that a message lists
 
 
 class CecilError(Exception):
@@ -34,7 +38,8 @@ class UnknownName(ConfigError):
     def __init__(self, kind: str, given: str, known: Iterable[str]) -> None:
         names = sorted(known)
         close = get_close_matches(given, names, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are: {', '.join(names)}"
+        more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there are: {', '.join(names[:MOST_NAMES])}{more}"
         super().__init__(f"no {kind} is named '{given}': {hint}")
 
 
@@ -46,8 +51,8 @@ class MissingData(DataError):
     """A file or folder that is not there; the message says where to get it."""
 
 
-class BrokenPicture(DataError):
-    """A file that cannot be decoded as a picture."""
+class PictureError(DataError):
+    """A picture that cannot be decoded or used; the message names it."""
 
 
 class DownloadError(DataError):
@@ -64,6 +69,14 @@ class MethodError(CecilError):
 
 class CheckpointError(CecilError):
     """A run folder or checkpoint that cannot be used."""
+
+
+class ModelFileError(CecilError):
+    """A model file that cannot be read, used or written."""
+
+
+class ExportError(CecilError):
+    """A classifier that cannot be written in another program's format."""
 
 
 class NotFitted(CecilError):

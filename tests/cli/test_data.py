@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cecil.cli.data import app
 from cecil.data import download
 from cecil.data.sources import SOURCES, File, Source
-from cecil.errors import BrokenPicture, MissingData, UnknownName
+from cecil.errors import MissingData, PictureError, UnknownName
 
 
 @pytest.fixture(autouse=True)
@@ -196,7 +196,7 @@ def test_check_names_broken_pictures_of_train_and_test(tmp_path: Path) -> None:
     for path in pictures:
         path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(
-        BrokenPicture, match=r"^5 pictures .* cannot be read: .*; 1 picture .* cannot be read: replace or remove them"
+        PictureError, match=r"^5 pictures .* cannot be read: .*; 1 picture .* cannot be read: replace or remove them"
     ) as caught:
         run("check", f"folder:{tmp_path}")
     assert all(str(path) in str(caught.value) for path in pictures)

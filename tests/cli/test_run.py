@@ -129,6 +129,12 @@ def test_several_methods_share_stage_1_and_a_table(run):
     assert len(list(Path("kept").glob("*.json"))) == 3
 
 
+def test_all_methods_are_those_of_the_table_each_once(run, monkeypatch):
+    monkeypatch.setattr("cecil.methods.METHODS", {name: METHODS[name] for name in ("decoupled-l2", "decoupled-linear")})
+    assert run("-m", "all", "-m", "decoupled-l2")[0] == 0
+    assert sorted(results.read(folder).method for folder in folders()) == ["decoupled-l2", "decoupled-linear"]
+
+
 def test_fresh_shares_nothing(run):
     assert run("-m", "decoupled-linear,linear", "--fresh")[0] == 0
     assert not Path("runs/stage1").exists()

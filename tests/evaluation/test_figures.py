@@ -13,7 +13,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from cecil.errors import ConfigError
 from cecil.evaluation import figures, published
-from cecil.evaluation.figures import FAVOURITES, base_novel_figure, confusion_figure, save, sessions_figure, spread_apart
+from cecil.evaluation.figures import (
+    FAVOURITES,
+    base_novel_figure,
+    confusion_figure,
+    grid_figure,
+    rotation_figure,
+    save,
+    sessions_figure,
+    spread_apart,
+    tsne_figure,
+)
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +150,73 @@ def test_confusion_draws_thin_lines_between_new_sessions():
 def test_confusion_of_the_wrong_size_is_refused():
     with pytest.raises(ConfigError, match="must be 3 × 3, not 2 × 2"):
         confusion_figure(np.eye(2, dtype=int), np.array([0, 0, 1]))
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)], ids=["one run", "several runs"])
+def test_rotation_bars_are_averages_and_drops_with_the_best_in_colour(make_result, seeds):
+    given = {"180°": make_result(seeds=seeds, skill=0.7), "±5°": make_result(seeds=seeds, skill=0.4)}
+    figure = rotation_figure(given)
+    for axes, field, best in zip(figure.axes, ("average", "pd"), (max, min), strict=True):
+        means = [np.mean(getattr(result, field)) for result in given.values()]
+        assert [bar.get_width() for bar in axes.patches] == pytest.approx(means)
+        assert [text.get_text() for text in axes.texts] == [f"{mean:.2f}" for mean in means]
+        coloured = [
+            mean for mean, bar in zip(means, axes.patches, strict=True) if matplotlib.colors.to_hex(bar.get_facecolor()) == "#d55e00"
+        ]
+        assert coloured == [best(means)]
+        assert bool(axes.collections) == (len(seeds) > 1), "a spread needs several runs"
+        assert axes.get_xlim()[0] == 0
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(given)
+    assert figure.axes[0].yaxis_inverted(), "the first on top"
+    assert not texts_overlap(figure)
+
+
+def test_rotations_of_other_benchmarks_are_refused(make_result):
+    with pytest.raises(ConfigError, match="one figure shows results of one benchmark"):
+        rotation_figure({"180°": make_result(), "±5°": make_result(benchmark="glyphs")})
+
+
+def test_the_grid_of_ways_and_shots_has_a_number_in_each_cell_and_a_frame_around_the_best():
+    accuracy = np.array([[40.0, 41.5, np.nan], [47.25, 44.0, 43.0]])
+    (axes,) = grid_figure(accuracy, ways=(1, 5), shots=(1, 10, 20)).axes
+    written = {text.get_position(): text.get_text() for text in axes.texts}
+    assert written == {(0, 0): "40.00", (1, 0): "41.50", (0, 1): "47.25", (1, 1): "44.00", (2, 1): "43.00"}
+    (frame,) = axes.patches
+    assert frame.get_xy() == (-0.5, 0.5)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "10", "20"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["1", "5"]
+
+
+def test_a_grid_of_the_wrong_size_is_refused_and_an_empty_one_drawn():
+    with pytest.raises(ConfigError, match="2 ways and 3 shots make a grid of 2 × 3, not 3 × 2"):
+        grid_figure(np.ones((3, 2)), (1, 5), (1, 10, 20))
+    (axes,) = grid_figure(np.full((1, 1), np.nan), (1,), (1,)).axes
+    assert not axes.texts
+    assert not axes.patches
+
+
+def test_tsne_joins_the_weights_before_and_after_by_arrows(tmp_path):
+    rng = np.random.default_rng(0)
+    centres, labels = rng.normal(size=(3, 8)) * 4, np.repeat(np.arange(3), 12)
+    points = centres[labels] + rng.normal(size=(36, 8))
+
+    def draw():
+        return tsne_figure(points, labels, centres, centres + 0.5, ["a $b", "c", "d"], base=2)
+
+    (axes,) = draw().axes
+    assert [len(dots.get_offsets()) for dots in axes.collections] == [12, 12, 12]
+    assert [len(dots.get_facecolors()) > 0 for dots in axes.collections] == [True, True, False], "new classes have rings"
+    signs = {marker: [line.get_xydata()[0] for line in axes.lines if line.get_marker() == marker] for marker in "X^"}
+    for arrow, cross, triangle in zip(axes.texts, signs["X"], signs["^"], strict=True):
+        assert arrow.xyann == pytest.approx(cross)
+        assert arrow.xy == pytest.approx(triangle)
+    for number, dots in enumerate(axes.collections):  # a class's weights lie nearest to its own pictures
+        middles = np.stack([d.get_offsets().mean(0) for d in axes.collections])
+        assert np.linalg.norm(middles - signs["X"][number], axis=1).argmin() == number
+        assert dots.get_label() == ["a $b", "c", "d"][number]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a $b", "c", "d", "weights before", "weights after"]
+    first, second = save(draw(), tmp_path / "one.svg"), save(draw(), tmp_path / "two.svg")
+    assert first[0].read_bytes() == second[0].read_bytes()
 
 
 def test_saving_gives_the_same_bytes_each_time_and_leaves_settings_alone(tmp_path, results):

@@ -157,7 +157,10 @@ def test_metrics_tell_every_round_and_session(make, go):
 
 
 def test_what_is_kept_of_old_pictures_is_written(make, go):
-    assert go(make("joint"))[1].keeps == "every picture"
+    result = go(make("joint"))[1]
+    assert result.keeps == "every picture"
+    assert result.extra["pictures_kept"] == ((48.0, 54.0, 60.0),), "after each session"
+    assert "pictures_kept" not in go(make("finetune"))[1].extra
 
 
 def test_two_folders_in_the_same_second_differ(make, tmp_path):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cecil.errors import ConfigError, DataError, MissingData, UnknownName
 from cecil.nn import backbones
-from cecil.nn.backbones import BACKBONES, build, load_weights, parameters, set_tensors
+from cecil.nn.backbones import BACKBONES, build, for_inference, load_weights, parameters, set_tensors
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
@@ -21,12 +21,17 @@ def same(one: nn.Module, other: nn.Module) -> bool:
 # Sizes
 
 
-@pytest.mark.parametrize(("name", "count"), [("resnet8", 77_392), ("resnet20", 271_824), ("resnet18", 11_176_512)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("resnet8", 77_392), ("resnet20", 271_824), ("resnet18", 11_176_512), ("mobilenet_v2", 2_223_872)]
+)
 def test_parameter_counts(name: str, count: int) -> None:
     assert parameters(build(name)) == count
 
 
-@pytest.mark.parametrize(("name", "side", "map_side"), [("resnet8", 32, 8), ("resnet20", 32, 8), ("resnet18", 84, 3), ("resnet18", 224, 7)])
+@pytest.mark.parametrize(
+    ("name", "side", "map_side"),
+    [("resnet8", 32, 8), ("resnet20", 32, 8), ("resnet18", 84, 3), ("resnet18", 224, 7), ("mobilenet_v2", 224, 7), ("mobilenet_v2", 33, 2)],
+)
 def test_features_are_the_mean_of_the_last_map(name: str, side: int, map_side: int) -> None:
     backbone = build(name).eval()
     pictures = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
@@ -41,6 +46,8 @@ def test_features_are_the_mean_of_the_last_map(name: str, side: int, map_side: i
 def test_the_last_stage_is_the_last_group_of_blocks() -> None:
     backbone = build("resnet18")
     assert backbone.last_stage() is backbone.get_submodule("layer4")
+    mobile = build("mobilenet_v2")
+    assert mobile.last_stage() is mobile.get_submodule("features.18")
 
 
 def test_batch_norms_count_no_batches() -> None:
@@ -123,6 +130,26 @@ def test_resnet18_has_torchvisions_names_and_shapes() -> None:
     assert entries["layer4.1.conv2.weight"].shape == (512, 512, 3, 3)
 
 
+def test_mobilenet_v2_has_torchvisions_names_and_shapes() -> None:
+    entries = build("mobilenet_v2").state_dict()
+    convolutions = {"features.0.0", "features.1.conv.0.0", "features.1.conv.1", "features.18.0"}
+    norms = {"features.0.1", "features.1.conv.0.1", "features.1.conv.2", "features.18.1"}
+    for block in range(2, 18):
+        convolutions |= {f"features.{block}.conv.{layer}" for layer in ("0.0", "1.0", "2")}
+        norms |= {f"features.{block}.conv.{layer}" for layer in ("0.1", "1.1", "3")}
+    parts = ("weight", "bias", "running_mean", "running_var")
+    assert set(entries) == {f"{name}.weight" for name in convolutions} | {f"{name}.{part}" for name in norms for part in parts}
+    assert entries["features.2.conv.1.0.weight"].shape == (96, 1, 3, 3)
+    assert entries["features.17.conv.2.weight"].shape == (320, 960, 1, 1)
+    assert entries["features.18.0.weight"].shape == (1280, 320, 1, 1)
+
+
+def test_mobilenet_v2_learns() -> None:
+    backbone = build("mobilenet_v2").train()
+    backbone(torch.randn(2, 3, 64, 64)).square().mean().backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in backbone.parameters())
+
+
 def test_weights_are_read_from_a_file_of_torchvision(tmp_path: Path) -> None:
     entries = torchvision_file(tmp_path / "weights.pth")
     backbone = build("resnet18", 0, tmp_path / "weights.pth")
@@ -184,6 +211,30 @@ def test_set_tensors_copies_and_refuses_other_networks() -> None:
     assert not same(backbone, source)
     with pytest.raises(DataError, match=r"another network's: layer1\.1\.bn1\.bias"):
         set_tensors(backbone, build("resnet20").state_dict())
+
+
+# For inference
+
+
+@pytest.mark.parametrize("name", ["resnet8", "resnet18", "mobilenet_v2"])
+def test_batch_norms_are_folded_away(name: str) -> None:
+    backbone = build(name, 1).double()  # deep networks of random numbers round too much for less
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for part in backbone.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                assert part.running_mean is not None
+                assert part.running_var is not None
+                for tensor, low in ((part.weight, 0.5), (part.bias, -0.5), (part.running_mean, -0.5), (part.running_var, 0.5)):
+                    tensor.uniform_(low, low + 1, generator=generator)
+        before = {key: tensor.clone() for key, tensor in backbone.state_dict().items()}
+        folded = for_inference(backbone)
+        pictures = torch.randn(3, 3, 64, 64, generator=generator, dtype=torch.float64)
+        backbone.eval()
+        assert torch.allclose(folded(pictures), backbone(pictures), rtol=1e-9)
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in folded.modules())
+    assert not any(p.requires_grad for p in folded.parameters())
+    assert all(torch.equal(before[key], tensor) for key, tensor in backbone.state_dict().items())
 
 
 # timm

@@ -1,6 +1,7 @@
 """Stage 3: what a session changes, and what it leaves alone."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from cecil.data.images import ImageSet
 from cecil.nn.backbones import Backbone, build
 from cecil.nn.prototypes import Classifier, random_rows
 from cecil.stages.embed import embed
-from cecil.stages.learn_session import SessionConfig, mean_rows, train_network, train_rows, untrained_rows
+from cecil.stages.learn_session import SessionConfig, mean_rows, new_rows, outputs, train_by, train_network, train_rows, untrained_rows
 from cecil.stages.loop import Round, Runtime
 
 CONFIG = SessionConfig(data_init=False, epochs=12, batch=8, lr=0.1, milestones=())
@@ -111,6 +112,47 @@ def test_train_network_learns_the_last_rows_classes(
     train_network(backbone, classifier, session, tiny_transform, CONFIG, Runtime(), 0, "session 1")
     predicted = classifier(embed(backbone, session, tiny_transform)).argmax(1)
     assert bool((predicted >= 4).all())
+
+
+def test_train_network_with_norms_that_stand_still(
+    backbone: Backbone, known: Classifier, session: ImageSet, tiny_transform: Transform
+) -> None:
+    classifier, before = known.grown(untrained_rows(backbone, session, 0)), copied(backbone)
+    still = replace(CONFIG, frozen_norm=True, lr=0.001)
+    train_network(backbone, classifier, session, tiny_transform, still, Runtime(), 0, "session 1")
+    assert {name for name, tensor in backbone.state_dict().items() if torch.equal(tensor, before[name])} == {
+        name for name in before if "running" in name
+    }
+
+
+def test_new_rows_are_what_the_config_says(backbone: Backbone, session: ImageSet, tiny_transform: Transform) -> None:
+    means, random = (new_rows(backbone, session, tiny_transform, replace(CONFIG, data_init=init), 0) for init in (True, False))
+    assert torch.equal(means, mean_rows(backbone, session, tiny_transform))
+    assert torch.equal(random, untrained_rows(backbone, session, 0))
+
+
+def test_outputs_are_features_and_scores(backbone: Backbone, known: Classifier) -> None:
+    view = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        features, scores = outputs(backbone.eval(), known, view)
+    assert features.dtype == scores.dtype == torch.float32
+    assert torch.equal(scores, known(features))
+
+
+def test_a_loss_of_ones_own(backbone: Backbone, session: ImageSet, tiny_transform: Transform) -> None:
+    classifier = Classifier("cosine", untrained_rows(backbone, session, 0))
+    before, seen = copied(backbone), []
+
+    def loss_of(view: Tensor, labels: Tensor) -> Tensor:
+        seen.append((view.shape, labels.tolist()))
+        return classifier(backbone(view)).gather(1, labels[:, None]).neg().mean()
+
+    reports: list[Round] = []
+    train_by(loss_of, {"classifier": classifier}, session, tiny_transform, CONFIG, Runtime(on_round=reports.append), 0, "session 1")
+    assert reports[-1].loss < reports[0].loss
+    assert all(shape == (8, 3, 8, 8) and set(labels) <= {0, 1} for shape, labels in seen)
+    assert len(seen) == CONFIG.epochs
+    assert all(torch.equal(t, before[name]) for name, t in backbone.state_dict().items() if "running" not in name), "not among the modules"
 
 
 @pytest.mark.parametrize("stage", ["session 1", "session 2"])

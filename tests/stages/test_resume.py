@@ -214,8 +214,8 @@ TRAINED_ROWS = "session.data_init=False"
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("method", "settings"),
-    [("finetune", []), ("decoupled-cosine", [TRAINED_ROWS]), ("joint", []), ("cec", EPISODES)],
-    ids=["finetune", "decoupled-cosine", "joint", "cec"],
+    [("finetune", []), ("decoupled-cosine", [TRAINED_ROWS]), ("joint", []), ("cec", EPISODES), ("eeil", []), ("lucir", []), ("topic", [])],
+    ids=["finetune", "decoupled-cosine", "joint", "cec", "eeil", "lucir", "topic"],
 )
 def test_a_run_killed_many_times_ends_with_the_same_bits(pictures: Path, method: str, settings: list[str]) -> None:
     seed = random.SystemRandom().getrandbits(32)

@@ -23,7 +23,7 @@ Root = Annotated[
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="cifar100, miniimagenet, cub200, or resnet18 for its ImageNet weights.")],
+    name: Annotated[str, typer.Argument(help="cifar100, miniimagenet, cub200, or resnet18 or mobilenet_v2 for their ImageNet weights.")],
     data_root: Root = None,
 ) -> None:
     """Download a benchmark from its publisher, and say what has to be fetched by hand.

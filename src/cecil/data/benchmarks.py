@@ -22,7 +22,7 @@ from cecil.data.augment import Transform
 from cecil.data.files import Listing, Progress
 from cecil.data.images import ImageSet
 from cecil.data.splits import Split
-from cecil.errors import BrokenPicture, ConfigError, DataError, MissingData, SplitError, UnknownName
+from cecil.errors import ConfigError, DataError, MissingData, PictureError, SplitError, UnknownName
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FOLDER = "folder:"
@@ -355,10 +355,10 @@ def _read(
     for listing, start in ((train, 0), (test, len(train))):
         try:
             sets.append(files.read(listing, short_side, square, from_(start)))
-        except BrokenPicture as error:
+        except PictureError as error:
             broken.append(str(error))
     if broken:
-        raise BrokenPicture("; ".join(broken))
+        raise PictureError("; ".join(broken))
     return Pictures(sets[0], sets[1], train.keys(), missing)
 
 

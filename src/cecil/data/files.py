@@ -6,16 +6,20 @@ a temporary folder and renamed, so it is whole or not there, and it may be delet
 """
 
 import hashlib
+import io
 import os
+import re
 import shutil
 import tempfile
+import threading
 import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +27,21 @@ import torch
 from PIL import Image, UnidentifiedImageError
 
 from cecil.data.images import ImageSet, Ragged, Storage
-from cecil.errors import BrokenPicture, DataError, MissingData
+from cecil.errors import DataError, MissingData, PictureError
 
 Progress = Callable[[int, int], None]  # done, total
 Pixels = np.ndarray  # (3, height, width) uint8
 
-SUFFIXES = frozenset({".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+SUFFIXES = frozenset(
+    {".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
 FORMAT = 1  # of a cache entry
 UNFINISHED = "unfinished-"  # how the name of an entry begins while it is written
 NAMED = 5  # broken pictures or missing files that a message names
 CHUNK = 16  # pictures a thread decodes at a time
 STORED_PIXELS = 100_000_000  # of one picture, as it is stored
 
+_HEIC = re.compile(rb".{4}ftyp(hei[cmsx]|hev[cmsx]|mif1|msf1)", re.DOTALL)  # how such a file begins
 _ORIENTATION = 0x0112  # the EXIF tag
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -68,22 +75,26 @@ def decode(path: Path, short_side: int | None = None, square: int | None = None)
     """
     if not path.exists():
         raise MissingData(f"there is no picture {path}: check its name")
-    with _quiet():
-        pixels = _decode(path, short_side, square)
+    with quiet():
+        pixels = attempt(path, short_side, square)
     if isinstance(pixels, str):
-        raise BrokenPicture(f"{path} cannot be read as a picture ({pixels}): replace it, or remove it")
+        raise PictureError(f"{path} cannot be read as a picture ({pixels}): replace it, or remove it")
     return pixels
 
 
-def _decode(path: Path, short_side: int | None, square: int | None) -> Pixels | str:
-    """The pixels, or why there are none."""
+def attempt(source: Path | bytes | Image.Image, short_side: int | None = None, square: int | None = None) -> Pixels | str:
+    """The pixels of a file, of a file's content or of a Pillow image; or why there are none."""
     try:
-        with Image.open(path) as file:
-            if side := square or short_side:
-                file.draft(None, (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size, never below twice the goal
-            file.load()
-            picture = _resized(_upright(file, _rgb(file)), short_side, square)
-        return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
+        if isinstance(source, Image.Image):
+            return _pixels(source, short_side, square)
+        with open(source, "rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
+            if _HEIC.match(stream.read(12)) and not _reads_heic():
+                return "it is a HEIC picture, which takes one more package: pip install 'cecil[heic]'; or save it as JPEG"
+            stream.seek(0)
+            with Image.open(stream) as file:
+                if side := square or short_side:
+                    file.draft(None, (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size, never below twice the goal
+                return _pixels(file, short_side, square)
     except UnidentifiedImageError:
         return "it is empty, or of no known picture format"
     except Image.DecompressionBombError:
@@ -92,19 +103,58 @@ def _decode(path: Path, short_side: int | None, square: int | None) -> Pixels | 
         return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
+@cache
+def _reads_heic() -> bool:
+    """Whether Pillow can be taught to read HEIC, by a package that need not be there."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return False
+    register_heif_opener()
+    return True
+
+
+def _pixels(picture: Image.Image, short_side: int | None, square: int | None) -> Pixels:
+    if 0 in picture.size:
+        raise ValueError(f"it is {picture.width} pixels wide and {picture.height} high")
+    picture.load()  # of an animation, the first frame, or the one that the caller went to
+    upright = _resized(_upright(picture, _rgb(picture)), short_side, square)
+    return np.ascontiguousarray(np.asarray(upright).transpose(2, 0, 1))
+
+
 def _rgb(picture: Image.Image) -> Image.Image:
     """Eight bits each of red, green and blue; what is transparent becomes white."""
     if picture.mode == "RGB" and "transparency" not in picture.info:
         return picture
     if picture.mode == "F":
-        raise ValueError("its pixels are floating-point numbers: save it as PNG or JPEG")
+        return Image.fromarray(eight_bits(np.asarray(picture))).convert("RGB")
     if picture.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip to the darkest 256 levels
-        grey = np.asarray(picture).astype(np.int64).clip(0, 65535) // 257
-        return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+        grey = np.asarray(picture).astype(np.int64)
+        if grey.min() < 0 or grey.max() > 65535:
+            raise ValueError(f"its greys go from {grey.min():,} to {grey.max():,}, beyond 16 bits")
+        return Image.fromarray(eight_bits(grey.astype(np.uint16))).convert("RGB")
     if picture.has_transparency_data:
         paper = Image.new("RGBA", picture.size, "white")
         return Image.alpha_composite(paper, picture.convert("RGBA")).convert("RGB")
     return picture.convert("RGB")
+
+
+def eight_bits(values: np.ndarray) -> np.ndarray:
+    """Brightness as uint8: 16 bits are scaled, and so are floating-point numbers, which must lie in 0 … 1."""
+    if values.dtype == np.uint8:
+        return values
+    if values.dtype == bool:
+        return values.astype(np.uint8) * np.uint8(255)
+    if values.dtype == np.uint16:
+        return (values // 257).astype(np.uint8)
+    if not np.issubdtype(values.dtype, np.floating):
+        raise ValueError(f"its numbers are of type {values.dtype}, and must be uint8, uint16, bool or floating-point")
+    low, high = float(values.min()), float(values.max())
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise ValueError("some of its numbers are infinite or not numbers")
+    if low < 0 or high > 1:
+        raise ValueError(f"its floating-point numbers go from {low:.4g} to {high:.4g}, and must lie in 0 … 1")
+    return (values.astype(np.float32) * 255).round().astype(np.uint8)
 
 
 def _upright(file: Image.Image, picture: Image.Image) -> Image.Image:
@@ -128,12 +178,30 @@ def _resized(picture: Image.Image, short_side: int | None, square: int | None) -
     return picture if size == picture.size else picture.resize(size, Image.Resampling.BILINEAR)
 
 
+_silence = threading.Lock()
+_listeners = 0  # of the silence: the first one makes it, the last one ends it
+_noise = ExitStack()
+
+
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Pillow warns of odd but readable files; what matters becomes an error of ours."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+def quiet() -> Iterator[None]:
+    """Pillow warns of odd but readable files; what matters becomes an error of ours.
+
+    Warnings are filtered for the whole process, so threads that decode side by side share one silence.
+    """
+    global _listeners
+    with _silence:
+        _listeners += 1
+        if _listeners == 1:
+            _noise.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+    try:
         yield
+    finally:
+        with _silence:
+            _listeners -= 1
+            if not _listeners:
+                _noise.close()
 
 
 # Many pictures
@@ -212,7 +280,7 @@ def _open(entry: Path, count: int) -> Storage | None:
         return None
     if shapes.shape != (count, 2) or 3 * int(shapes.prod(1).sum()) != pixels.size:
         return None
-    with _quiet():  # torch warns that the memory is not writable; nothing writes to a storage
+    with quiet():  # torch warns that the memory is not writable; nothing writes to a storage
         buffer = torch.from_numpy(np.asarray(pixels))
     heights, widths = torch.from_numpy(shapes).unbind(1)
     if len(np.unique(shapes, axis=0)) == 1:
@@ -225,7 +293,7 @@ def _write(paths: Sequence[Path], entry: Path, short_side: int | None, square: i
     """Decode files into a new entry; all that cannot be decoded are named in one error."""
 
     def decode_chunk(chunk: Sequence[Path]) -> list[Pixels | str]:
-        return [_decode(path, short_side, square) for path in chunk]
+        return [attempt(path, short_side, square) for path in chunk]
 
     chunks = (paths[start : start + CHUNK] for start in range(0, len(paths), CHUNK))
     shapes: list[tuple[int, int]] = []
@@ -236,7 +304,7 @@ def _write(paths: Sequence[Path], entry: Path, short_side: int | None, square: i
         with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=entry.parent) as temporary:
             unfinished = Path(temporary) / "entry"
             unfinished.mkdir()
-            with _quiet(), open(unfinished / "pixels", "wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
+            with quiet(), open(unfinished / "pixels", "wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
                 for decoded in _in_order(pool, decode_chunk, chunks, ahead=2 * (os.cpu_count() or 1)):
                     for pixels in decoded:
                         if isinstance(pixels, str):
@@ -251,7 +319,7 @@ def _write(paths: Sequence[Path], entry: Path, short_side: int | None, square: i
                 file.flush()
                 os.fsync(file.fileno())
             if broken:
-                raise BrokenPicture(f"{_some(broken, 'pictures', 'picture')} cannot be read: replace or remove them")
+                raise PictureError(f"{_some(broken, 'pictures', 'picture')} cannot be read: replace or remove them")
             np.save(unfinished / "shapes.npy", np.array(shapes, dtype=np.int64))
             try:
                 unfinished.rename(entry)
@@ -304,12 +372,24 @@ def list_folder(folder: Path, seed: int = 0) -> tuple[Listing, Listing]:
     Where it has sub-folders `train` and `test`, each of them has one sub-folder a class; otherwise a fifth of each class,
     at least one picture, is held out as test. Which ones depends on the seed and the files' names.
     """
-    folder = folder.expanduser()
+    with _readable(folder := folder.expanduser()):
+        return _list_folder(folder, seed)
+
+
+def list_classes(folder: Path, least: int = 2) -> Listing:
+    """All pictures of a folder with one sub-folder a class, of which there must be some."""
+    with _readable(folder := folder.expanduser()):
+        return _list_classes(folder, least)
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Say so where a folder, or what lies in it, cannot be listed."""
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "is not there"
         raise MissingData(f"{folder} {what}: give a folder that has one sub-folder a class, with that class's pictures in it")
     try:
-        return _list_folder(folder, seed)
+        yield
     except OSError as error:
         raise DataError(f"{error.filename} cannot be read ({error.strerror}): check who may read it") from error
 
@@ -326,11 +406,11 @@ def _list_folder(folder: Path, seed: int) -> tuple[Listing, Listing]:
     return train, test
 
 
-def _list_classes(folder: Path) -> Listing:
+def _list_classes(folder: Path, least: int = 2) -> Listing:
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if len(classes) < 2:
+    if len(classes) < least:
         raise DataError(
-            f"{folder} has {len(classes)} sub-folders, and at least 2 classes are needed: "
+            f"{folder} has {len(classes)} sub-folders, and at least {least} {'class is' if least == 1 else 'classes are'} needed: "
             f"make one sub-folder a class, and put that class's pictures into it"
         )
     paths, labels = [], []

@@ -77,7 +77,12 @@ RESNET18 = File(
     "weights/resnet18-f37072fd.pth",
     sha256="f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec",
 )
-WEIGHTS = {"resnet18": RESNET18}  # ImageNet weights, by backbone
+MOBILENET_V2 = File(
+    "https://download.pytorch.org/models/mobilenet_v2-b0353104.pth",
+    "weights/mobilenet_v2-b0353104.pth",
+    sha256="b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889",
+)
+WEIGHTS = {"resnet18": RESNET18, "mobilenet_v2": MOBILENET_V2}  # ImageNet weights, by backbone
 
 SOURCES = {
     "cifar100": Source(
@@ -110,4 +115,5 @@ SOURCES = {
         )
     ),
     "resnet18": Source((RESNET18,)),
+    "mobilenet_v2": Source((MOBILENET_V2,)),
 }

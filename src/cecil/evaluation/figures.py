@@ -4,7 +4,7 @@ Colours are those of Okabe and Ito, which colour-blind readers can tell apart; m
 Nothing here touches pyplot or its global state.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +15,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 
 from cecil.errors import ConfigError
-from cecil.evaluation.metrics import Ints, mean_std
+from cecil.evaluation.metrics import Floats, Ints, mean_std
 from cecil.evaluation.published import PublishedRow
 from cecil.evaluation.results import RunResult, names
 from cecil.evaluation.tables import groups, title
@@ -27,7 +29,10 @@ INK, FAINT, GRID = "#222222", "#777777", "#e4e4e4"
 VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, GREY, BLACK = (
     "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#888888", "#000000",
 )  # fmt: skip
+BAR = "#B8C7D6"
 PALETTE = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, GREY, BLACK)
+CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, "#C9B800", "#882255", BLACK, GREY)  # of single classes: arrows are vermilion
+NAMED_CLASSES = 40  # that a confusion matrix has room to name
 LABEL_POINTS = 11.5  # the height of a name beside a line
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 FAVOURITES = {
@@ -159,10 +164,11 @@ def base_novel_figure(results: Sequence[RunResult]) -> Figure:
     return figure
 
 
-def confusion_figure(confusion: Ints, session_of_class: Ints, heading: str = "") -> Figure:
+def confusion_figure(confusion: Ints, session_of_class: Ints, heading: str = "", class_names: Sequence[str] = ()) -> Figure:
     """What each class (row) is taken for (column), as shares of its test pictures; lines between the base and new classes.
 
-    Colours grow with the square root of the share, so that scattered mistakes are seen beside the diagonal.
+    Colours grow with the square root of the share, so that scattered mistakes are seen beside the diagonal. Where names of
+    the classes are given, and there is room for them, they stand at the axes.
     """
     classes = len(session_of_class)
     if confusion.shape != (classes, classes):
@@ -188,8 +194,13 @@ def confusion_figure(confusion: Ints, session_of_class: Ints, heading: str = "")
             middles, words = [(base - 1) / 2, (base + seen - 1) / 2], ["base", "new"]
         else:
             middles, words = [(base - 1) / 2], ["base"]
-        axes.set_xticks(middles, words)
-        axes.set_yticks(middles, words, rotation=90, va="center")
+        if class_names and seen <= NAMED_CLASSES:
+            names = [name if len(name) <= 20 else f"{name[:19]}…" for name in class_names[:seen]]
+            axes.set_xticks(range(seen), names, rotation=90, fontsize=7, parse_math=False)
+            axes.set_yticks(range(seen), names, fontsize=7, parse_math=False)
+        else:
+            axes.set_xticks(middles, words)
+            axes.set_yticks(middles, words, rotation=90, va="center")
         axes.tick_params(length=0)
         axes.set_xlabel("predicted class")
         axes.set_ylabel("true class")
@@ -198,6 +209,110 @@ def confusion_figure(confusion: Ints, session_of_class: Ints, heading: str = "")
         bar.set_label("share of the true class (%)")
         bar.outline.set_visible(False)
     return figure
+
+
+def rotation_figure(results: Mapping[str, RunResult]) -> Figure:
+    """Average accuracy and performance drop as bars, one for each named set of rotations; the best of each is coloured."""
+    _comparable(list(results.values()))
+    with matplotlib.rc_context({**STYLE, "axes.grid.axis": "x", "axes.spines.left": False}):
+        height = 0.3 * len(results)
+        figure = Figure(figsize=(7.2, height + 1.2))
+        panels = [figure.add_axes((0.16 + 0.42 * i, 0.55 / (height + 1.2), 0.36, height / (height + 1.2))) for i in range(2)]
+        for axes, (field, heading, best) in zip(
+            panels, (("average", "average accuracy (%)", np.argmax), ("pd", "performance drop (points)", np.argmin)), strict=True
+        ):
+            means, stds = np.transpose([mean_std(getattr(result, field)) for result in results.values()])
+            colours = [VERMILION if i == best(means) else BAR for i in range(len(means))]
+            spread = None if np.isnan(stds).any() else stds
+            axes.barh(range(len(means)), means, 0.7, xerr=spread, color=colours, error_kw={"ecolor": INK, "elinewidth": 0.8})
+            for y, (mean, std) in enumerate(zip(means, np.nan_to_num(stds), strict=True)):
+                axes.annotate(f"{mean:.2f}", (max(mean + std, 0), y), (4, 0), textcoords="offset points", va="center_baseline", fontsize=8)
+            axes.set_xlim(0, 1.18 * max(float((means + np.nan_to_num(stds)).max()), 1))
+            axes.set_ylim(len(means) - 0.4, -0.6)
+            axes.set_title(heading)
+            axes.set_yticks(range(len(means)), list(results) if axes is panels[0] else [""] * len(means), parse_math=False)
+        figure.text(0.16, 0.995, title(next(iter(results.values()))), va="top", color=FAINT)
+    return figure
+
+
+def grid_figure(accuracy: Floats, ways: Sequence[int], shots: Sequence[int], heading: str = "") -> Figure:
+    """Last session's accuracy by ways (rows) and shots (columns) of the pseudo-incremental episodes; the best is framed.
+
+    NaN is a cell that was not measured.
+    """
+    if accuracy.shape != (len(ways), len(shots)):
+        raise ConfigError(
+            f"{len(ways)} ways and {len(shots)} shots make a grid of {len(ways)} × {len(shots)}, not {' × '.join(map(str, accuracy.shape))}"
+        )
+    with matplotlib.rc_context({**STYLE, "axes.grid": False, "axes.spines.left": False, "axes.spines.bottom": False}):
+        figure = Figure(figsize=(1.4 + 0.75 * len(shots), 1.2 + 0.55 * len(ways)))
+        axes = figure.add_axes((0.16, 0.18, 0.8, 0.68))
+        axes.imshow(accuracy, cmap="Blues", aspect="auto")
+        known = ~np.isnan(accuracy)
+        middle = (accuracy[known].min() + accuracy[known].max()) / 2 if known.any() else 0
+        for row, column in np.argwhere(known):
+            value = accuracy[row, column]
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center_baseline", color="white" if value > middle else INK)
+        if known.any():
+            row, column = np.unravel_index(np.nanargmax(accuracy), accuracy.shape)
+            axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=VERMILION, linewidth=2, clip_on=False))
+        axes.set_xticks(range(len(shots)), list(map(str, shots)))
+        axes.set_yticks(range(len(ways)), list(map(str, ways)))
+        axes.tick_params(length=0)
+        axes.set_xlabel("shots")
+        axes.set_ylabel("ways")
+        axes.set_title(heading or "accuracy after the last session (%)")
+    return figure
+
+
+def tsne_figure(
+    embeddings: Floats, labels: Ints, before: Floats, after: Floats, class_names: Sequence[str], base: int, seed: int = 0
+) -> Figure:
+    """Embeddings of a few classes with their weights before (crosses) and after adaptation (triangles), joined by red arrows.
+
+    The first `base` classes have filled dots, the new ones rings. All are laid out by one t-SNE of their cosines.
+    """
+    points = _laid_out(np.concatenate([embeddings, before, after]), seed)
+    dots, crosses, triangles = np.split(points, [len(embeddings), len(embeddings) + len(before)])
+    with matplotlib.rc_context({**STYLE, "axes.grid": False, "axes.spines.top": True, "axes.spines.right": True}):
+        figure = Figure(figsize=(6.6, 4.8))
+        axes = figure.add_axes((0.03, 0.04, 0.7, 0.88))
+        for number, name in enumerate(class_names):
+            colour = CLASSES[number % len(CLASSES)]
+            own = dots[labels == number]
+            face = colour if number < base else "none"
+            axes.scatter(own[:, 0], own[:, 1], s=14, facecolors=face, edgecolors=colour, linewidths=0.7, alpha=0.55, label=name, zorder=1)
+            axes.plot(
+                *crosses[number], marker="X", markersize=9, markerfacecolor="white", markeredgecolor=colour, markeredgewidth=1.6, zorder=4
+            )
+            axes.plot(
+                *triangles[number], marker="^", markersize=9, markerfacecolor=colour, markeredgecolor="white", markeredgewidth=0.9, zorder=4
+            )
+            arrow = {"arrowstyle": "-|>", "color": VERMILION, "linewidth": 1.2, "mutation_scale": 8, "shrinkA": 0, "shrinkB": 0}
+            axes.annotate("", triangles[number], crosses[number], arrowprops=arrow, zorder=5)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.margins(0.05)
+        handles, shown = axes.get_legend_handles_labels()
+        signs = [
+            Line2D([], [], linestyle="", marker="X", markersize=8, markerfacecolor="white", markeredgecolor=INK),
+            Line2D([], [], linestyle="", marker="^", markersize=8, color=INK),
+        ]
+        legend = axes.legend([*handles, *signs], [*shown, "weights before", "weights after"], loc="upper left", bbox_to_anchor=(1.01, 1.01))
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+        axes.set_title(f"{base} base classes (dots) and {len(class_names) - base} new ones (rings)")
+    return figure
+
+
+def _laid_out(points: Floats, seed: int) -> Floats:
+    """Two dimensions for each point, so that near ones stay near: t-SNE of the cosines, from the main axes on."""
+    from sklearn.manifold import TSNE  # takes a second
+
+    unit = points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
+    layout = TSNE(perplexity=min(30.0, (len(points) - 1) / 3), init="pca", learning_rate="auto", random_state=seed)
+    found: Floats = layout.fit_transform(unit).astype(np.float64)
+    return found
 
 
 def save(figure: Figure, path: Path) -> list[Path]:

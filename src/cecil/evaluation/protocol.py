@@ -34,6 +34,7 @@ class Outcome:
     session_of_class: Tensor  # (classes,)
     predictions: dict[str, Tensor]  # (sessions so far, test pictures), −1 for classes not seen yet; "" is the method's own
     seconds: dict[str, float] = field(default_factory=dict)
+    pictures_kept: list[int] = field(default_factory=list)  # old pictures that the method held after each session
 
     @property
     def sessions(self) -> int:
@@ -67,12 +68,13 @@ def run(method: Method, task: Task, runtime: Runtime, on_session: Callable[[Outc
         for name, predicted in exam.answers(number).items():
             before = outcome.predictions.get(name, torch.empty(0, len(test), dtype=torch.int64))
             outcome.predictions[name] = torch.cat([before, predicted[None]])
+        outcome.pictures_kept.append(method.pictures_kept())
         _add(outcome.seconds, "fit" if number == 0 else "learn", learnt - began)
         _add(outcome.seconds, "test", time.monotonic() - learnt)
         on_session(outcome)  # told before it is saved: a kill in between tells it twice, the other way round never
         if runtime.checkpoint is not None:
             reached: State = {"predictions": dict(outcome.predictions), "seconds": dict(outcome.seconds), "method": method.state()}
-            runtime.checkpoint.replace(SESSION, reached)
+            runtime.checkpoint.replace(SESSION, {**reached, "pictures_kept": list(outcome.pictures_kept)})
     return outcome
 
 
@@ -155,6 +157,7 @@ def _resume(checkpoint: Checkpoint | None, method: Method, outcome: Outcome) -> 
         method.restore(state["method"])
         outcome.predictions.update(state["predictions"])
         outcome.seconds.update(state["seconds"])
+        outcome.pictures_kept.extend(state["pictures_kept"])
 
 
 def _add(seconds: dict[str, float], name: str, more: float) -> None:

@@ -244,6 +244,8 @@ class _OneRun:
         state = {"labels": outcome.labels, "session_of_class": outcome.session_of_class, "predictions": dict(outcome.predictions)}
         write_state(folder / "predictions.safetensors", state)
         also = {name: outcome.summary(name).accuracy.tolist() for name in outcome.predictions if name}
+        if any(outcome.pictures_kept):
+            also["pictures_kept"] = list(map(float, outcome.pictures_kept))
         return Run(seed, draw, outcome.summary(), {**outcome.seconds, **log.seconds()}, _peak_memory_mb(self.device), also)
 
 

@@ -37,8 +37,13 @@ class MethodInfo:
 
 _CEC = "Zhang et al., CVPR 2021"
 _TOPIC = "Tao et al., CVPR 2020"
+_ICARL = "Rebuffi et al., CVPR 2017"
+_EEIL = "Castro et al., ECCV 2018"
+_LUCIR = "Hou et al., CVPR 2019"
+_EMD = "Zhang et al., CVPR 2020"
 _FINETUNE = "cecil.methods.finetune:Finetune"
 _DECOUPLED = "cecil.methods.decoupled:Decoupled"
+_REPLAY: Any = MappingProxyType({"memory": "a few pictures a class", "ordered": True})
 
 
 def _table(*rows: MethodInfo) -> dict[str, MethodInfo]:
@@ -49,9 +54,21 @@ METHODS = _table(
     MethodInfo("finetune", "Ft-CNN: the whole network fine-tuned on the new pictures", _TOPIC, _FINETUNE, ordered=True),
     MethodInfo("linear", "Linear classifier, the whole network trained on", _CEC, _FINETUNE, ordered=True),
     MethodInfo("cosine", "Cosine classifier, the whole network trained on", _CEC, _FINETUNE, {"similarity": "cosine"}, ordered=True),
+    MethodInfo("icarl", "iCaRL: nearest mean of exemplars, features held by distillation", _ICARL, "cecil.methods.icarl:ICaRL", **_REPLAY),
+    MethodInfo("eeil", "EEIL: distillation per head, then balanced fine-tuning", _EEIL, "cecil.methods.eeil:EEIL", **_REPLAY),
+    MethodInfo("lucir", "LUCIR (NCM): cosines, features that keep their directions", _LUCIR, "cecil.methods.lucir:LUCIR", **_REPLAY),
+    MethodInfo(
+        "topic",
+        "TOPIC: features held in their places by a neural gas",
+        _TOPIC,
+        "cecil.methods.topic:TOPIC",
+        memory="one picture a node",
+        ordered=True,
+    ),
     MethodInfo("decoupled-linear", "Frozen features, linear classifier", _CEC, _DECOUPLED, {"similarity": "linear"}),
     MethodInfo("decoupled-cosine", "Frozen features, cosine classifier", _CEC, _DECOUPLED, {"similarity": "cosine"}),
     MethodInfo("decoupled-l2", "Frozen features, squared distance", _CEC, _DECOUPLED, {"similarity": "l2"}),
+    MethodInfo("decoupled-deepemd", "Frozen feature maps, earth mover's distance", _EMD, "cecil.methods.deepemd:DeepEMD"),
     MethodInfo("cec", "CEC: class means adapted by a graph, learnt pseudo-incrementally", _CEC, "cecil.methods.cec:CEC"),
     MethodInfo("cec-meta", "CEC, its graph learnt by plain meta-learning", _CEC, "cecil.methods.cec:CEC"),
     MethodInfo(

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from cecil.data.augment import Transform
 from cecil.data.images import ImageSet
+from cecil.methods.settings import DeepEMDConfig, DistillationConfig, ExemplarConfig, LucirConfig, TopicConfig
 from cecil.nn.adapter import AdapterConfig
 from cecil.stages.checkpoint import State
 from cecil.stages.learn_session import SessionConfig
-from cecil.stages.loop import Runtime
+from cecil.stages.loop import Epochs, Runtime
 from cecil.stages.pretrain import PretrainConfig
 from cecil.stages.pseudo_incremental import PseudoConfig
 
@@ -31,6 +32,12 @@ class Recipe:
     session: SessionConfig = field(default_factory=SessionConfig)
     pseudo: PseudoConfig = field(default_factory=PseudoConfig)
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
+    exemplars: ExemplarConfig = field(default_factory=ExemplarConfig)
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
+    balanced: Epochs = field(default_factory=Epochs)  # EEIL's second part of a session
+    lucir: LucirConfig = field(default_factory=LucirConfig)
+    topic: TopicConfig = field(default_factory=TopicConfig)
+    deepemd: DeepEMDConfig = field(default_factory=DeepEMDConfig)
 
 
 class Method(ABC):

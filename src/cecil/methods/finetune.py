@@ -14,7 +14,7 @@ from cecil.data.images import ImageSet
 from cecil.methods.base import Method, Recipe
 from cecil.methods.network import Network
 from cecil.stages.checkpoint import State
-from cecil.stages.learn_session import mean_rows, train_network, untrained_rows
+from cecil.stages.learn_session import new_rows, train_network
 from cecil.stages.loop import Runtime
 
 
@@ -32,10 +32,7 @@ class Finetune(Method):
 
     def learn(self, session: ImageSet) -> None:
         network, recipe = self.network, self.recipe
-        if recipe.session.data_init:
-            rows = mean_rows(network.backbone, session, recipe.transform)
-        else:
-            rows = untrained_rows(network.backbone, session, self.seed)
+        rows = new_rows(network.backbone, session, recipe.transform, recipe.session, self.seed)
         network.classifier = network.classifier.grown(rows)
         stage = f"session {self.sessions}"
         train_network(network.backbone, network.classifier, session, recipe.transform, recipe.session, self.runtime, self.seed, stage)

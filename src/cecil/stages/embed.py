@@ -1,21 +1,46 @@
 """Features of a whole set of pictures, with the network as it is."""
 
+from collections.abc import Callable
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cecil.data.augment import Transform, test_view
 from cecil.data.images import ImageSet
+from cecil.errors import ConfigError
 from cecil.nn.backbones import Backbone
 
 BATCH = 500
 
 
-@torch.no_grad()
 def embed(backbone: Backbone, images: ImageSet, transform: Transform) -> Tensor:
     """The features of every picture, (n, d), in the test view and evaluation mode."""
+    return _in_batches(backbone, backbone, images, transform)
+
+
+def embed_maps(backbone: Backbone, images: ImageSet, transform: Transform, side: int) -> Tensor:
+    """The last feature map of every picture, averaged down to at most side × side cells: (n, cells, d)."""
+
+    def cells(views: Tensor) -> Tensor:
+        maps = backbone.maps(views)
+        if maps.dim() != 4:
+            raise ConfigError(
+                f"the earth mover's distance compares feature maps, (pictures, d, h, w), and this backbone gives {tuple(maps.shape)}: "
+                "choose a convolutional one, such as --set backbone=resnet18"
+            )
+        pooled = F.adaptive_avg_pool2d(maps, (min(side, maps.shape[2]), min(side, maps.shape[3])))
+        return pooled.flatten(2).transpose(1, 2)
+
+    return _in_batches(backbone, cells, images, transform)
+
+
+@torch.no_grad()
+def _in_batches(backbone: Backbone, of: Callable[[Tensor], Tensor], images: ImageSet, transform: Transform) -> Tensor:
+    """What a part of the backbone makes of every picture, in the test view and evaluation mode."""
     training = backbone.training
     backbone.eval()
     indices = torch.arange(len(images), device=images.device)
-    features = [backbone(test_view(images, part, transform)).float() for part in torch.split(indices, BATCH)]
+    found = [of(test_view(images, part, transform)).float() for part in torch.split(indices, BATCH)]
     backbone.train(training)
-    return torch.cat(features) if features else torch.empty(0, backbone.dim, device=images.device)
+    return torch.cat(found)

@@ -91,15 +91,7 @@ def pseudo_incremental(
         # Lines 5 to 8: each pseudo-incremental class is turned by its own angle.
         view_new = _turned(view_new, angles.repeat_interleave(new_pictures.shape[1]), config.angles)
         features = backbone(torch.cat([view_base, view_new])).float()
-        # Lines 3 and 9: the classifier's rows are the means of the support sets.
-        base_support, base_query = _parted(features[: len(view_base)], base_pictures, config.base_shot)
-        new_support, new_query = _parted(features[len(view_base) :], new_pictures, config.new_shot)
-        rows = torch.cat([base_support.mean(1), new_support.mean(1)])
-        # Lines 10 to 12: adapt all rows, predict all queries, compare.
-        queries = torch.cat([base_query.flatten(0, 1), new_query.flatten(0, 1)])
-        with torch.autocast(features.device.type, enabled=False):
-            scores = adapter(queries, rows, generator)
-        return F.cross_entropy(scores, episodes.labels)
+        return episodes.loss(adapter, features, base_pictures, new_pictures, generator)
 
     # The statistics of the batch norms stand still; their weights are trained with the rest.
     backbone.eval()
@@ -116,6 +108,30 @@ def pseudo_incremental(
     train(stage, modules, groups, losses, episodes.draw, config.rounds, config, runtime, seed)
     for parameter in standing:
         parameter.requires_grad_(True)
+    adapter.eval()
+
+
+def pseudo_incremental_on_features(
+    adapter: Adapter,
+    views: Tensor,
+    base: ImageSet,
+    config: PseudoConfig,
+    runtime: Runtime,
+    seed: int,
+    stage: str = "pseudo-incremental",
+) -> None:
+    """The same with a backbone that stands still: `views` are features of the base pictures, view k after k quarter turns, (4, n, d)."""
+    episodes = _Episodes(base, config)
+    turns = tuple(angle // 90 % 4 for angle in config.angles)
+
+    def loss_of(row: Tensor, generator: Generator) -> Tensor:
+        base_pictures, new_pictures, angles = episodes.unpacked(row)
+        turned = _chosen(angles, turns).repeat_interleave(new_pictures.shape[1])
+        features = torch.cat([views[0, base_pictures.flatten()], views[turned, new_pictures.flatten()]])
+        return episodes.loss(adapter, features, base_pictures, new_pictures, generator)
+
+    adapter.train()
+    train(stage, {"adapter": adapter}, [Group(list(adapter.parameters()))], loss_of, episodes.draw, config.rounds, config, runtime, seed)
     adapter.eval()
 
 
@@ -141,6 +157,18 @@ class _Episodes:
         new = base if self.turned else self.drawer.of(classes[:, c.base_way :], c.new_shot + c.new_query, generator)
         angles = torch.randint(max(1, len(c.angles)), (ROUND, c.new_way), device=base.device, generator=generator)
         return torch.cat([base.flatten(1), new.flatten(1), angles], 1)
+
+    def loss(self, adapter: Adapter, features: Tensor, base: Tensor, new: Tensor, generator: Generator) -> Tensor:
+        """Lines 3 and 9 to 12, from the features of an episode's pictures, those of pseudo-base classes first."""
+        # Lines 3 and 9: the classifier's rows are the means of the support sets.
+        base_support, base_query = _parted(features[: base.numel()], base, self.config.base_shot)
+        new_support, new_query = _parted(features[base.numel() :], new, self.config.new_shot)
+        rows = torch.cat([base_support.mean(1), new_support.mean(1)])
+        # Lines 10 to 12: adapt all rows, predict all queries, compare.
+        queries = torch.cat([base_query.flatten(0, 1), new_query.flatten(0, 1)])
+        with torch.autocast(features.device.type, enabled=False):
+            scores = adapter(queries, rows, generator)
+        return F.cross_entropy(scores, self.labels)
 
     def unpacked(self, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Pictures of pseudo-base classes (way, shot + query), of pseudo-incremental ones, and the angles' numbers (way,)."""

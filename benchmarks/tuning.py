@@ -1,0 +1,102 @@
+"""Settings of the comparison's methods, chosen on base classes alone: the same twelve for each, on the rehearsal of evaluation/pretend.py.
+
+    python benchmarks/tuning.py [--data-root DATA] [--record results]
+
+The twelve are three learning rates of a session, the papers' 0.1 and two gentler ones, with two strengths of what holds the old classes,
+with batch norms whose statistics move or stand still. The strengths are the paper's weight and five times that; in TOPIC, cross-entropy
+without and with the pictures of old nodes. The setting with the highest accuracy after the last pretended session is chosen. Stage 1 is
+trained once for each kind of classifier and shared.
+"""
+
+import argparse
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import torch
+from common import record
+
+from cecil.data import benchmarks
+from cecil.data.benchmarks import Task
+from cecil.errors import ConfigError
+from cecil.evaluation import protocol
+from cecil.evaluation.pretend import pretend
+from cecil.methods import find
+from cecil.recipes import recipe
+from cecil.stages.loop import Runtime
+
+RATES = (0.1, 0.01, 0.001)
+STRENGTHS = {  # of what holds the old classes: the paper's, and more
+    "icarl": ("distillation.weight", (1.0, 5.0)),
+    "eeil": ("distillation.weight", (1.0, 5.0)),
+    "lucir": ("lucir.less_forget", (5.0, 25.0)),
+    "topic": ("topic.rehearse", (False, True)),
+}
+
+
+def settings_of(method: str) -> list[dict[str, float]]:
+    """The twelve settings; the rate of EEIL's second part is a tenth of the first one's, as in its paper."""
+    name, strengths = STRENGTHS[method]
+    tenth = {rate: {"balanced.lr": rate / 10} if method == "eeil" else {} for rate in RATES}
+    return [
+        {"session.lr": rate, **tenth[rate], name: strength, "session.frozen_norm": frozen}
+        for rate, strength, frozen in product(RATES, strengths, (False, True))
+    ]
+
+
+def tried(task: Task, method: str, settings: dict[str, float], args: argparse.Namespace, share: Path) -> dict[str, object]:
+    """What one setting reaches on the pretended sessions, in percent."""
+    changes = [f"{name}={value!r}" for name, value in settings.items()]
+    runtime = Runtime(args.device, share=share)
+    learner = find(method).build(recipe(args.recipe, task.benchmark, method, [*args.set, *changes]), runtime, args.seed)
+    row: dict[str, object] = {"method": method, **settings}
+    began = time.monotonic()
+    try:
+        with torch.cuda.stream(torch.cuda.Stream(args.device)) if runtime.cuda else nullcontext():
+            found = protocol.run(learner, task, runtime)
+    except ConfigError as error:  # a rate at which training diverges
+        return {**row, "last": 0.0, "error": str(error)}
+    summary = found.summary()
+    row |= {"first": float(summary.accuracy[0]), "last": float(summary.accuracy[-1]), "average": float(summary.accuracy.mean())}
+    row |= {name: float(getattr(summary, name)[-1]) for name in ("base", "novel", "harmonic")}
+    return {**row, "pictures_kept": found.pictures_kept[-1], "seconds": time.monotonic() - began}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--benchmark", default="cifar100")
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--methods", default=",".join(STRENGTHS))
+    parser.add_argument("--recipe")
+    parser.add_argument("--set", action="append", default=[], help="change a setting in all of them")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--parallel", type=int, help="settings side by side; 6 on a GPU, else 1")
+    parser.add_argument("--record", type=Path)
+    args = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    task = pretend(benchmarks.load(args.benchmark, args.data_root))
+    task = replace(task, train=task.train.to(args.device), test=task.test.to(args.device))
+    print(f"{task.split.name}: {len(task.train):,} pictures to train on, {len(task.test):,} held out")
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.parallel or (6 if args.device.type == "cuda" else 1)) as pool:
+        for method in args.methods.split(","):
+            first, *others = settings_of(method)
+            # The first one trains stage 1 where no other method has, so that the others find it.
+            found = [tried(task, method, first, args, Path(folder))]
+            found += pool.map(partial(tried, task, method, args=args, share=Path(folder)), others)
+            for row in found:
+                print(row, flush=True)
+            rows += found
+    best = {str(row["method"]): row for row in sorted(rows, key=lambda row: float(str(row["last"])))}  # the best of a method comes last
+    about = {method: ", ".join(f"{name}={value:g}" for name, value in row.items() if "." in name) for method, row in best.items()}
+    record("tuning", args.device, rows, {"benchmark": args.benchmark, "split": task.split.name, **about}, args.record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Exemplars: the few pictures of each class that a method keeps, and says that it keeps.
+
+They are chosen by herding (Rebuffi et al.: iCaRL, CVPR 2017, https://arxiv.org/abs/1611.07725): the next exemplar is the
+picture that brings the mean of those chosen nearest to the mean of the class, so the first few represent it best.
+
+C: classes   n: pictures of the largest class   d: features
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cecil.data.augment import Transform
+from cecil.data.images import ImageSet, concatenate
+from cecil.errors import NotFitted
+from cecil.methods.settings import ExemplarConfig
+from cecil.nn.backbones import Backbone
+from cecil.nn.prototypes import Classifier, class_means
+from cecil.stages.checkpoint import State
+from cecil.stages.embed import embed
+
+
+class Exemplars:
+    """The pictures kept so far, as bytes: class by class, the best first."""
+
+    keeps = "a few pictures a class"
+
+    def __init__(self, config: ExemplarConfig) -> None:
+        self.config = config
+        self._pictures: ImageSet | None = None
+
+    def __len__(self) -> int:
+        return 0 if self._pictures is None else len(self._pictures)
+
+    @property
+    def pictures(self) -> ImageSet:
+        if self._pictures is None:
+            raise NotFitted("nothing is learnt yet: call fit with the base session first")
+        return self._pictures
+
+    def add(self, session: ImageSet, features: Tensor) -> None:
+        """Keep the best pictures of a session's classes."""
+        chosen = session.select(herd(features, session.labels, len(session.class_names), self.config.per_class)).alone()
+        self._pictures = chosen if self._pictures is None else concatenate([self._pictures, chosen])
+
+    def joined_by(self, session: ImageSet) -> ImageSet:
+        """All that a session can be trained on: what was kept, and its own pictures."""
+        return concatenate([self.pictures, session])
+
+    def balanced(self) -> ImageSet:
+        """As many of each class as the smallest class has."""
+        counts = self.pictures.counts()
+        rank = torch.arange(len(self), device=counts.device) - (counts.cumsum(0) - counts)[self.pictures.labels]
+        return self.pictures.select((rank < counts.min()).nonzero().squeeze(1)).alone()
+
+    def means(self, backbone: Backbone, transform: Transform) -> Classifier:
+        """The nearest mean of exemplars as a classifier, with the network as it is now; features are compared by their directions."""
+        features = F.normalize(embed(backbone, self.pictures, transform), dim=1)
+        return Classifier("cosine", class_means(features, self.pictures.labels, len(self.pictures.class_names)))
+
+    def state(self) -> State:
+        return self.pictures.state()
+
+    def restore(self, state: State, device: torch.device) -> None:
+        self._pictures = ImageSet.from_state(state).to(device)
+
+
+def herd(features: Tensor, labels: Tensor, classes: int, per_class: int) -> Tensor:
+    """Positions of the exemplars of every class, class by class, the best first; all classes take their turns at once."""
+    counts = torch.bincount(labels, minlength=classes)
+    largest = int(counts.max())
+    column = torch.arange(largest, device=labels.device)
+    there_Cn = column < counts[:, None]
+    place_Cn = torch.argsort(labels, stable=True)[((counts.cumsum(0) - counts)[:, None] + column).clamp(max=len(labels) - 1)]
+    features_Cnd = F.normalize(features, dim=1)[place_Cn] * there_Cn[..., None]
+    mean_Cd = features_Cnd.sum(1) / counts[:, None].clamp(min=1)
+    total_Cd, free_Cn, picks = torch.zeros_like(mean_Cd), there_Cn.clone(), []
+    for step in range(1, min(per_class, largest) + 1):
+        # Of vectors of length one, the one that brings the mean nearest is the one furthest in the direction that is lacking.
+        fit_Cn = (features_Cnd @ (step * mean_Cd - total_Cd)[..., None]).squeeze(-1)
+        best_C1 = fit_Cn.masked_fill(~free_Cn, -torch.inf).argmax(1, keepdim=True)
+        total_Cd = total_Cd + features_Cnd.gather(1, best_C1[..., None].expand(-1, -1, features.shape[1])).squeeze(1)
+        free_Cn = free_Cn.scatter(1, best_C1, False)
+        picks.append(best_C1)
+    chosen = place_Cn.gather(1, torch.cat(picks, 1))
+    return chosen[there_Cn[:, : chosen.shape[1]]]  # a class with fewer pictures has them all chosen by then

@@ -1,0 +1,68 @@
+"""EEIL: its two parts, and its heads."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from cecil.methods.eeil import EEIL
+from cecil.stages.learn_session import SessionConfig
+from cecil.stages.loop import Epochs, Runtime
+
+
+@pytest.fixture
+def sessions(tiny_task):
+    return [session.of(tiny_task.train).alone() for session in tiny_task.split.sessions]
+
+
+@pytest.fixture
+def recipe(tiny_recipe):
+    config = SessionConfig(data_init=False, epochs=4, batch=16, lr=0.03)
+    return dataclasses.replace(tiny_recipe, session=config, balanced=Epochs(epochs=3, batch=16, lr=0.003))
+
+
+def learnt(recipe, sessions, on_round=lambda report: None) -> EEIL:
+    method = EEIL(recipe, Runtime(on_round=on_round), 0)
+    method.fit(sessions[0])
+    for session in sessions[1:]:
+        method.learn(session)
+    return method
+
+
+def test_a_session_has_two_parts(recipe, sessions):
+    told = []
+    method = learnt(recipe, sessions, on_round=told.append)
+    parts = [(name, sum(r.stage == name for r in told)) for name in dict.fromkeys(r.stage for r in told)]
+    assert parts == [("pretrain", 2), ("session 1", 4), ("session 1, balanced", 3), ("session 2", 4), ("session 2, balanced", 3)]
+    assert [r.lr for r in told if "balanced" in r.stage] == [0.003] * 6
+    assert method.heads == [4, 2, 2]
+
+
+def test_the_second_part_sees_as_many_of_each_class(recipe, sessions, monkeypatch):
+    seen = []
+    from cecil.methods import eeil
+
+    def watched(loss_of, modules, pictures, *rest):
+        seen.append(pictures.counts().tolist())
+        original(loss_of, modules, pictures, *rest)
+
+    original = eeil.train_by
+    monkeypatch.setattr(eeil, "train_by", watched)
+    learnt(recipe, sessions)
+    assert seen == [[12] * 4 + [3] * 2, [3] * 6, [12] * 4 + [3] * 4, [3] * 8]
+
+
+def test_both_parts_change_the_answers(recipe, sessions, tiny_task):
+    still = dataclasses.replace(recipe.balanced, lr=0.0)
+    one = learnt(recipe, sessions[:2]).scores(tiny_task.test)
+    other = learnt(dataclasses.replace(recipe, balanced=still), sessions[:2]).scores(tiny_task.test)
+    assert not torch.equal(one, other)
+    third = learnt(dataclasses.replace(recipe, session=dataclasses.replace(recipe.session, lr=0.0)), sessions[:2]).scores(tiny_task.test)
+    assert not torch.equal(one, third)
+
+
+def test_the_head_answers(recipe, sessions, tiny_task):
+    method = learnt(recipe, sessions)
+    network = method.network
+    assert network.classifier.similarity == "linear"
+    assert torch.equal(method.scores(tiny_task.test), network.scores_of(network.embed(tiny_task.test)))

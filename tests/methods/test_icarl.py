@@ -1,0 +1,80 @@
+"""iCaRL: what answers, what is trained, and what distillation does."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from cecil.methods.icarl import ICaRL
+from cecil.stages.embed import embed
+from cecil.stages.learn_session import SessionConfig
+from cecil.stages.loop import Runtime
+
+
+@pytest.fixture
+def base(tiny_task):
+    return tiny_task.split.sessions[0].of(tiny_task.train).alone()
+
+
+@pytest.fixture
+def session(tiny_task):
+    return tiny_task.split.sessions[1].of(tiny_task.train).alone()
+
+
+@pytest.fixture
+def recipe(tiny_recipe):
+    config = SessionConfig(data_init=False, epochs=8, batch=16, lr=0.03)
+    return dataclasses.replace(tiny_recipe, session=config, pretrain=dataclasses.replace(tiny_recipe.pretrain, epochs=6, milestones=(5,)))
+
+
+def fitted(recipe, base, **changes) -> ICaRL:
+    method = ICaRL(dataclasses.replace(recipe, **changes), Runtime(), 0)
+    method.fit(base)
+    return method
+
+
+def test_the_answer_is_the_nearest_mean_of_exemplars(recipe, base, session, tiny_task):
+    method = fitted(recipe, base)
+    method.learn(session)
+    test = tiny_task.test
+    features = torch.nn.functional.normalize(embed(method.network.backbone, test, recipe.transform), dim=1)
+    kept = method.exemplars.pictures
+    directions = torch.nn.functional.normalize(embed(method.network.backbone, kept, recipe.transform), dim=1)
+    means = torch.stack([torch.nn.functional.normalize(directions[kept.labels == c].mean(0), dim=0) for c in range(6)])
+    nearest = torch.cdist(features, means).argmin(1)
+    assert torch.equal(method.scores(test).argmax(1), nearest)
+
+
+def test_means_follow_the_network(recipe, base, session, tiny_task):
+    """The head is not asked, and old classes' means are taken anew after each session."""
+    method = fitted(recipe, base)
+    before = method.exemplars.means(method.network.backbone, recipe.transform).rows
+    with torch.no_grad():
+        method.network.classifier.rows.mul_(-3)
+    scores = method.scores(tiny_task.test)
+    method.learn(session)
+    after = method.exemplars.means(method.network.backbone, recipe.transform).rows
+    assert not torch.equal(before, after[:4])
+    assert scores.shape[1] == 4
+
+
+def test_distillation_holds_the_old_answers(recipe, base, session):
+    gently = dataclasses.replace(recipe.session, lr=0.002, frozen_norm=True)
+    drift = {}
+    for weight in (0.0, 3.0):
+        method = fitted(recipe, base, session=gently, distillation=dataclasses.replace(recipe.distillation, weight=weight))
+        kept = method.exemplars.pictures
+        before = method.network.scores_of(method.network.embed(kept)).log_softmax(1)
+        method.learn(session)
+        after = method.network.scores_of(method.network.embed(kept))[:, :4].log_softmax(1)
+        drift[weight] = float((after - before).abs().mean())
+    assert drift[3.0] < drift[0.0]
+
+
+def test_new_classes_are_learnt_and_all_their_pictures_kept(recipe, base, session, tiny_task):
+    method = fitted(recipe, base)
+    assert method.pictures_kept() == 4 * 12
+    method.learn(session)
+    assert method.pictures_kept() == 4 * 12 + 2 * 3
+    asked = tiny_task.test.only(range(6))
+    assert (method.scores(asked).argmax(1) == asked.labels).float().mean() > 0.5

@@ -1,0 +1,77 @@
+"""LUCIR: its losses, what stands still, and what answers."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from cecil.errors import ConfigError
+from cecil.methods.lucir import LUCIR, ranking
+from cecil.methods.settings import LucirConfig
+from cecil.nn.similarity import TEMPERATURE
+from cecil.stages.learn_session import SessionConfig
+from cecil.stages.loop import Runtime
+
+
+@pytest.fixture
+def sessions(tiny_task):
+    return [session.of(tiny_task.train).alone() for session in tiny_task.split.sessions]
+
+
+@pytest.fixture
+def recipe(tiny_recipe):
+    return dataclasses.replace(tiny_recipe, session=SessionConfig(epochs=6, batch=16, lr=0.01))
+
+
+def fitted(recipe, sessions, **weights) -> LUCIR:
+    method = LUCIR(dataclasses.replace(recipe, lucir=dataclasses.replace(recipe.lucir, **weights)), Runtime(), 0)
+    method.fit(sessions[0])
+    return method
+
+
+def test_ranking_by_hand():
+    cosines = torch.tensor([[0.9, 0.1, 0.2, 0.6, 0.7], [0.3, 0.4, 0.1, -0.2, -0.5], [0.0, 0.0, 0.1, 0.9, 0.2]])
+    labels = torch.tensor([0, 1, 3])  # the last is of a new class and does not count
+    first = (max(0, 0.5 - 0.9 + 0.7) + max(0, 0.5 - 0.9 + 0.6)) / 2
+    second = (max(0, 0.5 - 0.4 + 0.1) + max(0, 0.5 - 0.4 - 0.2)) / 2  # the nearest new rows are the third and the fourth
+    assert float(ranking(cosines, labels, 2, 0.5, 2)) == pytest.approx((first + second) / 2)
+    assert float(ranking(cosines, torch.tensor([2, 3, 4]), 2, 0.5, 2)) == 0, "a batch without old classes"
+    assert float(ranking(cosines, labels, 4, 0.5, 2)) == pytest.approx((max(0, 0.5 - 0.9 + 0.7) + 0 + max(0, 0.5 - 0.9 + 0.2)) / 3)
+
+
+def test_old_rows_stand_still_and_the_scale_is_learnt(recipe, sessions):
+    method = fitted(recipe, sessions)
+    assert method.scale == TEMPERATURE
+    before = method.network.classifier.rows.detach().clone()
+    method.learn(sessions[1])
+    rows = method.network.classifier.rows.detach()
+    assert torch.equal(rows[:4], before)
+    assert method.scale != TEMPERATURE
+    assert math.isfinite(method.scale)
+    method.learn(sessions[2])
+    assert torch.equal(method.network.classifier.rows[:6], rows)
+
+
+def test_less_forget_keeps_the_directions(recipe, sessions):
+    turned = {}
+    for weight in (0.0, 20.0):
+        method = fitted(recipe, sessions, less_forget=weight)
+        kept = method.exemplars.pictures
+        before = method.network.embed(kept)
+        method.learn(sessions[1])
+        turned[weight] = float((1 - torch.nn.functional.cosine_similarity(before, method.network.embed(kept))).mean())
+    assert 0 < turned[20.0] < turned[0.0]
+
+
+def test_the_nearest_mean_answers(recipe, sessions, tiny_task):
+    method = fitted(recipe, sessions)
+    method.learn(sessions[1])
+    means = method.exemplars.means(method.network.backbone, recipe.transform)
+    assert torch.equal(method.scores(tiny_task.test), means(method.network.embed(tiny_task.test)).detach())
+
+
+@pytest.mark.parametrize("wrong", [{"less_forget": -1.0}, {"ranking": -1.0}, {"margin": -0.1}, {"negatives": 0}])
+def test_settings_that_cannot_be(wrong):
+    with pytest.raises(ConfigError, match="lucir: weights and margin must not be negative and negatives must be at least 1"):
+        LucirConfig(**wrong)

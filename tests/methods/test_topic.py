@@ -1,0 +1,148 @@
+"""TOPIC: its neural gas, how that grows, and what its losses hold."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from cecil.errors import ConfigError
+from cecil.methods.settings import TopicConfig
+from cecil.methods.topic import TOPIC, Gas, neural_gas
+from cecil.stages.learn_session import SessionConfig
+from cecil.stages.loop import Runtime
+
+
+@pytest.fixture
+def sessions(tiny_task):
+    return [session.of(tiny_task.train).alone() for session in tiny_task.split.sessions]
+
+
+@pytest.fixture
+def recipe(tiny_recipe):
+    config = SessionConfig(data_init=False, epochs=8, batch=16, lr=0.01)
+    return dataclasses.replace(tiny_recipe, session=config, topic=TopicConfig(nodes=8, rounds=6))
+
+
+@pytest.fixture
+def clusters(tiny_images):
+    """Four clusters of twelve points in the plane, one a class, and pictures to go with them."""
+    centres = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
+    images = tiny_images(4, 12)
+    return images, centres[images.labels] + torch.randn(48, 2, generator=torch.Generator().manual_seed(0)), centres
+
+
+def gas_of(clusters, nodes: int, seed: int = 0) -> Gas:
+    images, features, _ = clusters
+    return neural_gas(images, features, nodes, 30, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nodes_find_the_clusters_wherever_they_start(clusters, seed):
+    gas = gas_of(clusters, 4, seed)
+    own = torch.cdist(clusters[2], gas.centroids)
+    assert sorted(own.argmin(1).tolist()) == [0, 1, 2, 3]
+    assert float(own.min(1).values.max()) < 1
+    images, features, _ = clusters
+    for node in range(4):
+        label = int(gas.pictures.labels[node])
+        assert int(own[label].argmin()) == node, "its picture is of the class that it lies in"
+        nearest = int(torch.cdist(gas.centroids[node : node + 1], features).argmin())
+        assert torch.equal(gas.pictures.picture(node), images.picture(nearest))
+
+
+def test_a_gas_has_variances_and_edges(clusters):
+    _, features, _ = clusters
+    gas = gas_of(clusters, 12)
+    assert gas.variances.shape == (12, 2)
+    assert float(gas.variances.min()) > 0
+    assert torch.equal(gas.edges, gas.edges.T)
+    assert not gas.edges.diagonal().any()
+    first, second = torch.cdist(features, gas.centroids).topk(2, largest=False).indices.T
+    assert bool(gas.edges[first, second].all())
+    assert int(gas.edges.sum()) == 2 * len({frozenset(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)})
+
+
+def test_there_are_no_more_nodes_than_pictures(clusters):
+    gas = gas_of(clusters, 1000)
+    assert len(gas) == len(gas.pictures) == 48
+    assert torch.isfinite(gas.centroids).all()
+    one = gas_of(clusters, 1)
+    torch.testing.assert_close(one.centroids[0], clusters[1].mean(0))
+    assert not one.edges.any()
+
+
+def test_it_grows_a_node_a_class(clusters, tiny_images):
+    gas = gas_of(clusters, 4)
+    session = tiny_images(6, 3).only([4, 5])
+    features = torch.tensor([[11.0, 1.0], [12.0, 0.0], [13.0, -1.2], [0.0, 14.0], [1.0, 15.0], [0.0, 16.0]])
+    grown = gas.grown(session, features)
+    assert len(grown) == len(grown.pictures) == 6
+    assert torch.equal(grown.centroids[:4], gas.centroids)
+    assert torch.equal(grown.edges[:4, :4], gas.edges)
+    torch.testing.assert_close(grown.centroids[4:], torch.stack([features[:3].mean(0), features[3:].mean(0)]))
+    torch.testing.assert_close(grown.variances[4], gas.variances.mean(0))
+    assert grown.pictures.labels[4:].tolist() == [4, 5]
+    assert torch.equal(grown.pictures.picture(4), session.picture(1)), "the nearest of the class's own pictures"
+    neighbours = {int(grown.pictures.labels[node]) for node in grown.edges[4].nonzero().squeeze(1)}
+    assert neighbours == {1}, "the cluster that the new class lies beside"
+    assert torch.equal(grown.edges, grown.edges.T)
+
+
+def fitted(recipe, sessions, **weights) -> TOPIC:
+    method = TOPIC(dataclasses.replace(recipe, topic=dataclasses.replace(recipe.topic, **weights)), Runtime(), 0)
+    method.fit(sessions[0])
+    return method
+
+
+def test_the_anchors_hold_the_nodes(recipe, sessions):
+    gently = dataclasses.replace(recipe.session, lr=0.001, frozen_norm=True)
+    drift = {}
+    for weight in (0.0, 5.0):
+        method = fitted(dataclasses.replace(recipe, session=gently), sessions, anchor=weight)
+        pictures, centroids = method.gas.pictures, method.gas.centroids
+        method.learn(sessions[1])
+        drift[weight] = float((method.network.embed(pictures) - centroids).norm(dim=1).mean())
+    assert drift[5.0] < drift[0.0]
+
+
+def test_rehearsal_asks_for_the_old_classes_too(recipe, sessions):
+    wrong = {}
+    for rehearse in (False, True):
+        method = fitted(recipe, sessions, rehearse=rehearse)
+        pictures = method.gas.pictures
+        method.learn(sessions[1])
+        scores = method.network.scores_of(method.network.embed(pictures))
+        wrong[rehearse] = float(torch.nn.functional.cross_entropy(scores, pictures.labels))
+    assert wrong[True] < wrong[False]
+
+
+def test_min_max_draws_a_class_to_its_node_and_away_from_its_neighbours(recipe, sessions):
+    nearer = {}
+    for weight in (0.0, 0.2):
+        method = fitted(recipe, sessions, min_max=weight, anchor=0.0)
+        grown = method.gas.grown(sessions[1], method.network.embed(sessions[1]))
+        method.learn(sessions[1])
+        distances = torch.cdist(method.network.embed(sessions[1]), grown.centroids)
+        own, labels = 8 + sessions[1].labels, grown.pictures.labels
+        rivals = grown.edges[own] & (labels != labels[own][:, None])
+        nearer[weight] = float(distances[rivals].mean() - distances[range(6), own].mean())
+    assert nearer[0.2] > nearer[0.0]
+
+
+def test_old_nodes_stay_and_new_ones_follow_the_network(recipe, sessions):
+    method = fitted(recipe, sessions)
+    before = method.gas
+    method.learn(sessions[1])
+    after = method.gas
+    assert torch.equal(after.centroids[:8], before.centroids)
+    features = method.network.embed(sessions[1])
+    torch.testing.assert_close(after.centroids[8:], torch.stack([features[sessions[1].labels == c].mean(0) for c in range(2)]))
+    method.learn(sessions[2])
+    assert method.pictures_kept() == len(method.gas) == 12
+    assert method.gas.pictures.labels[8:].tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("wrong", [{"nodes": 0}, {"rounds": 0}, {"anchor": -1.0}, {"min_max": -1.0}])
+def test_settings_that_cannot_be(wrong):
+    with pytest.raises(ConfigError, match="topic: nodes and rounds must be at least 1 and weights must not be negative"):
+        TopicConfig(**wrong)
