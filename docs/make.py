@@ -9,6 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from cecil.nn.backbones import BACKBONES, parameters
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 PART = re.compile(r"(<!-- (?P<name>[a-z0-9-]+(?: [a-z0-9-]+)*) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
+LEGEND = re.compile(r"\w(, \w)*: [^.]*$")  # of a file's tensor dimensions: a paragraph such as "N: classes   d: features"
 
 
 def measured(benchmark: str) -> list[RunResult]:
@@ -108,6 +110,26 @@ def methods() -> str:
     return "\n".join(lines) + "\n"
 
 
+def catalogue() -> str:
+    """Each method's file with what its head says, and the rows of the registry that it stands for."""
+    files: dict[str, list[str]] = {}
+    for m in METHODS.values():
+        files.setdefault(m.target.partition(":")[0], []).append(f"| `{m.name}` | {m.title} | {m.paper} | {m.memory} |")
+    parts = []
+    for module, rows in files.items():
+        title, *paragraphs = (import_module(module).__doc__ or "").strip().split("\n\n")
+        said = "\n\n".join(p for p in paragraphs if not LEGEND.match(p))
+        table = ["| name | what it is | from | keeps of old pictures |", "| --- | --- | --- | --- |", *rows]
+        parts.append("\n".join([f"## {title.rstrip('.')}", "", said, "", *table]))
+    return "\n\n".join(parts) + "\n"
+
+
+def example() -> str:
+    """The method of one's own that the page shows."""
+    path = ROOT / "docs" / "examples" / "power_means.py"
+    return f"`{path.relative_to(ROOT)}`:\n\n```python\n{path.read_text()}```\n"
+
+
 def benchmarks() -> str:
     """The table of benchmarks."""
     lines = [
@@ -179,12 +201,15 @@ PARTS: dict[str, Callable[[], str]] = {
     **{f"summary {name}": (lambda name=name: summary(name)) for name in BENCHMARKS},
     "graph or encoder": graph_or_encoder,
     "methods": methods,
+    "catalogue": catalogue,
+    "example": example,
     "benchmarks": benchmarks,
     "backbones": backbones,
     "tree": tree,
     "demo": demo,
     "bench scoring": lambda: bench("scoring"),
     "bench training": lambda: bench("training"),
+    "bench transport": lambda: bench("transport"),
 }
 
 

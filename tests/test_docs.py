@@ -1,12 +1,19 @@
 """README and docs say what the results in the repository say."""
 
+import importlib
+import re
+import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from cecil import cli
+from cecil.data import glyphs
 from cecil.evaluation import results
+from cecil.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,8 +36,46 @@ def test_recorded_results_follow_the_schema(path: Path) -> None:
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    import re
-
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_methods_file_says_its_idea_in_about_three_sentences(name: str) -> None:
+    _, *paragraphs = (importlib.import_module(METHODS[name].target.partition(":")[0]).__doc__ or "").split("\n\n")
+    idea = next(paragraph for paragraph in paragraphs if "https://" not in paragraph)
+    assert 2 <= len(re.findall(r"\.(?=\s|$)", idea)) <= 4, idea
+    assert idea.strip() in (ROOT / "docs" / "methods.md").read_text()
+
+
+def test_the_example_of_ones_own_method_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The page's own command, on fewer pictures."""
+    page = (ROOT / "docs" / "own-method.md").read_text()
+    command = next(line for line in page.splitlines() if line.startswith("    cecil run glyphs"))
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("CECIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(glyphs, "load", partial(glyphs.load, train_per_class=8, test_per_class=1))
+    small = (
+        "--base",
+        20,
+        "--way",
+        40,
+        "--runs",
+        tmp_path / "runs",
+        "--device",
+        "cpu",
+        "--set",
+        "pretrain.epochs=1",
+        "--set",
+        "pretrain.milestones=1",
+    )
+    monkeypatch.setattr(sys, "argv", [*shlex.split(command), *map(str, small)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert (ended.value.code or 0, err) == (0, "")
+    found = [results.read(path.parent) for path in sorted((tmp_path / "runs").glob("*/result.json"))]
+    assert {r.method for r in found} == {"decoupled-cosine", "docs/examples/power_means.py:PowerMeans"}
+    assert all(len(r.accuracy[0]) == 3 for r in found)
+    assert "power_means.py:PowerMeans" in out.rpartition("run folder")[2], "in the table"

@@ -1,18 +1,28 @@
 """The public names, pinned: a change of them is a change that users see."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 import cecil
 
-NAMES = {"__version__"}
+NAMES = {"IncrementalClassifier", "__version__"}
 
 
 def test_the_public_names():
-    listed = getattr(cecil, "__all__", None)
-    assert set(listed if listed is not None else ["__version__"]) == NAMES
+    assert set(cecil.__all__) == NAMES
     for name in NAMES:
         assert getattr(cecil, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Classifier'"):
+        cecil.Classifier  # noqa: B018
+
+
+def test_importing_it_brings_no_torch():
+    code = "import sys, cecil; assert 'torch' not in sys.modules; cecil.IncrementalClassifier(); assert 'torch' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_the_version_is_the_one_that_is_packed():

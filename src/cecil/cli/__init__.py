@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from cecil.cli import data, research
+from cecil.cli import data, practice, research
 from cecil.cli.compare import compare
 from cecil.errors import CecilError
 
@@ -15,11 +15,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(research.run)
-app.command()(compare)
-app.command()(research.benchmarks)
-app.command()(research.methods)
-app.add_typer(data.app, name="data")
+for door, commands in (
+    ("With your own photos", practice.COMMANDS),
+    ("For research", (research.run, compare, research.benchmarks, research.methods)),
+):
+    for command in commands:
+        app.command(rich_help_panel=door)(command)
+app.add_typer(data.app, name="data", rich_help_panel="For research")
 
 
 def main() -> None:

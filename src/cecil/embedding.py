@@ -1,0 +1,236 @@
+"""From pictures of any kind to features, in a stream.
+
+Pictures are decoded by threads a few batches ahead, made square, embedded and let go: however many there are, only those
+few batches are in memory. A picture's fingerprint tells it from others, so that none is counted twice.
+"""
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from cecil.data.augment import Transform, normalise
+from cecil.data.files import list_classes
+from cecil.data.images import ImageSet
+from cecil.data.pictures import Picture, as_rgb
+from cecil.errors import CecilError, DataError, PictureError
+from cecil.knowledge import clean_name, listed
+from cecil.nn.backbones import Backbone, for_inference
+
+BATCH = {"cpu": 16, "cuda": 256}  # pictures; larger batches of wide maps leave a processor's cache
+NAMED = 5  # broken pictures that a message names
+
+Progress = Callable[[str, int, int], None]  # what is being done, done, in all
+Pictures = str | Path | ImageSet | Mapping[str, Sequence[Picture]]
+
+
+# What is shown
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """Pictures of named classes, none of them decoded yet; a class's pictures follow one another."""
+
+    names: tuple[str, ...]
+    labels: tuple[int, ...]
+    pictures: Sequence[Any]
+    titles: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def counts(self) -> Tensor:
+        return torch.bincount(torch.tensor(self.labels, dtype=torch.int64), minlength=len(self.names))
+
+
+def shown(pictures: Pictures) -> Shown:
+    """A folder of class folders, a set of pictures or a table of them, by class; names are cleaned and must differ."""
+    if isinstance(pictures, (str, Path)):
+        listing = list_classes(Path(pictures).expanduser(), least=1)
+        return _by_class(listing.class_names, listing.labels, listing.paths)
+    if isinstance(pictures, ImageSet):
+        return _by_class(pictures.class_names, pictures.labels.tolist(), Stored(pictures))
+    if not isinstance(pictures, Mapping):
+        raise DataError(
+            f"pictures must come as a folder of class folders, or as a table such as {{'okapi': ['a.jpg', 'b.jpg']}}, "
+            f"not as {type(pictures).__name__}"
+        )
+    flat: list[Picture] = []
+    labels: list[int] = []
+    for label, (name, own) in enumerate(pictures.items()):
+        several = one_or_more(own)
+        if not len(several):
+            raise DataError(f"class '{name}' has no pictures: give at least one")
+        flat += several
+        labels += [label] * len(several)
+    return _by_class(tuple(pictures), labels, flat)
+
+
+def _by_class(names: Sequence[str], labels: Sequence[int], pictures: Sequence[Any]) -> Shown:
+    clean = [clean_name(name) for name in names]
+    if twice := sorted({name for name in clean if clean.count(name) > 1} if len(set(clean)) < len(clean) else ()):
+        raise DataError(f"class names must differ; more than once: {listed(twice)}")
+    counts = [0] * len(clean)
+    order = sorted(range(len(labels)), key=labels.__getitem__)
+    titles = []
+    for position in order:
+        label = labels[position]
+        counts[label] += 1
+        picture = None if isinstance(pictures, Stored) else pictures[position]
+        titles.append(str(picture) if isinstance(picture, (str, Path)) else f"picture {counts[label]} of {clean[label]}")
+    if empty := [name for name, count in zip(clean, counts, strict=True) if not count]:
+        raise DataError(f"class '{empty[0]}' has no pictures: give at least one")
+    in_order = pictures if order == list(range(len(labels))) else _Reordered(pictures, order)
+    return Shown(tuple(clean), tuple(labels[position] for position in order), in_order, tuple(titles))
+
+
+def one_or_more(pictures: Any) -> Sequence[Picture]:
+    """A list of pictures, also where a single one was given."""
+    if isinstance(pictures, (str, Path, bytes, bytearray, Image.Image)):
+        return [pictures]  # type: ignore[list-item]
+    if isinstance(pictures, (np.ndarray, Tensor)) and pictures.ndim < 4:
+        return [pictures]
+    if isinstance(pictures, ImageSet):
+        return Stored(pictures)
+    return list(pictures)
+
+
+class Stored(Sequence[Any]):
+    """The pictures of a set, one at a time."""
+
+    def __init__(self, images: ImageSet) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.images.picture(index)
+
+
+class _Reordered(Sequence[Any]):
+    """The same pictures in another order."""
+
+    def __init__(self, pictures: Sequence[Any], order: Sequence[int]) -> None:
+        self.pictures, self.order = pictures, order
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.pictures[self.order[index]]
+
+
+# Squares
+
+
+def side(transform: Transform) -> int:
+    """Of the square that is made of a picture, before its centre is cut out."""
+    return transform.resize or transform.size
+
+
+def square(picture: Picture, title: str, transform: Transform) -> tuple[Tensor, int]:
+    """A picture's central square, (3, s, s) uint8, its short side scaled to that; and its fingerprint."""
+    goal = side(transform)
+    pixels = _centre(as_rgb(picture, title, goal), goal).contiguous()
+    digest = hashlib.blake2b(pixels.numpy().data, digest_size=8).digest()
+    return pixels, int.from_bytes(digest, "big", signed=True)
+
+
+def _centre(pixels: Tensor, side: int) -> Tensor:
+    top, left = (pixels.shape[-2] - side) // 2, (pixels.shape[-1] - side) // 2
+    return pixels[..., top : top + side, left : left + side]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A few pictures that follow one another, decoded."""
+
+    start: int
+    squares: Tensor  # (n, 3, s, s) uint8
+    prints: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.prints)
+
+
+def squares(pictures: Sequence[Any], titles: Sequence[str], transform: Transform, batch: int) -> Iterator[Batch]:
+    """All pictures in order, decoded a few batches ahead. Where some cannot be read, one error names them."""
+
+    def decode(start: int) -> tuple[int, list[tuple[Tensor, int] | CecilError]]:
+        found: list[tuple[Tensor, int] | CecilError] = []
+        for position in range(start, min(start + batch, len(pictures))):
+            try:
+                found.append(square(pictures[position], titles[position], transform))
+            except CecilError as error:
+                found.append(error)
+        return start, found
+
+    broken: list[CecilError] = []
+    for start, found in _ahead(decode, range(0, len(pictures), batch)):
+        broken += [one for one in found if isinstance(one, CecilError)]
+        good = [one for one in found if not isinstance(one, CecilError)]
+        if not broken:  # else only the rest of the broken ones is looked for
+            yield Batch(start, torch.stack([pixels for pixels, _ in good]), tuple(number for _, number in good))
+    if len(broken) == 1:
+        raise broken[0]
+    if broken:
+        more = f" and {len(broken) - NAMED:,} more" if len(broken) > NAMED else ""
+        raise PictureError(f"{len(broken)} pictures cannot be used: {'; '.join(map(str, broken[:NAMED]))}{more}")
+
+
+def _ahead(work: Callable[[int], Any], starts: Sequence[int]) -> Iterator[Any]:
+    """The results in order, a few of them computed ahead by threads."""
+    if len(starts) <= 1:  # a single batch needs no threads
+        yield from map(work, starts)
+        return
+    threads = os.cpu_count() or 1
+    waiting: deque[Future[Any]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for start in starts:
+                waiting.append(pool.submit(work, start))
+                if len(waiting) > threads + 1:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+# Features
+
+
+class Embedder:
+    """A frozen backbone and how pictures are shown to it. May be used by several threads at once."""
+
+    def __init__(self, backbone: Backbone, transform: Transform, device: torch.device) -> None:
+        self.backbone: Backbone = for_inference(backbone).to(device)
+        self.transform, self.device, self.dim = transform, device, backbone.dim
+        self.batch = BATCH.get(device.type, 64)
+
+    @torch.no_grad()
+    def features(self, squares: Tensor, turns: Sequence[int] = (0,)) -> Tensor:
+        """Features of squares (n, 3, s, s), seen in each of these quarter turns: (turns, n, d) float32."""
+        upright = _centre(squares.to(self.device), self.transform.size)
+        turned = (torch.rot90(upright, turn, (2, 3)) for turn in turns)
+        return torch.stack([self.backbone(normalise(view, self.transform)).float() for view in turned])
+
+    def embedded(self, pictures: Sequence[Any], titles: Sequence[str]) -> tuple[Tensor, tuple[int, ...]]:
+        """Features of pictures, (n, d), and their fingerprints."""
+        features: list[Tensor] = []
+        prints: list[int] = []
+        for batch in squares(pictures, titles, self.transform, self.batch):
+            features.append(self.features(batch.squares)[0])
+            prints += batch.prints
+        return torch.cat(features) if features else torch.empty(0, self.dim, device=self.device), tuple(prints)

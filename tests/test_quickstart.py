@@ -1,0 +1,63 @@
+"""Every snippet of docs/quickstart.md runs as it stands, one after the other, with a small backbone in the large one's place."""
+
+import importlib.util
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cecil import cli
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "quickstart.md"
+SNIPPETS = re.findall(r"^```(bash|python)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+TAKES_MORE = ("cecil export", "onnxruntime")  # packages of an extra
+
+
+def run_commands(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for line in text.splitlines():
+        words = shlex.split(line)
+        if words[0] == "pip":
+            continue
+        words = words[: words.index(">")] if ">" in words else words
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert not ended.value.code, line
+
+
+@pytest.mark.usefixtures("small_pretrained")
+def test_the_snippets_run(
+    photos: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    photos("photos", {"robin": 6, "wren": 5, "goldfinch": 5})
+    photos("new-photos", {"jay": 3, "owl": 3})
+    photos("test-photos", {"robin": 2, "wren": 2, "jay": 2})
+    photos("holiday", {"wren": 2})
+    animals = photos("animals", {"okapi": 3, "zebra": 4})
+    for name, count in (("okapi", 3), ("zebra", 4)):
+        for number in range(count):
+            shutil.copy(animals / name / f"{number:02}.png", f"{name}{number + 1}.jpg")
+    shutil.copy("photos/robin/00.png", "unknown.jpg")
+    assert {kind for kind, _ in SNIPPETS} == {"bash", "python"}
+    has_export = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript"))
+    names: dict[str, object] = {}
+    for kind, text in SNIPPETS:
+        if not has_export and any(word in text for word in TAKES_MORE):
+            continue
+        if kind == "bash":
+            if "cecil train" in text:
+                Path("birds.cecil").unlink(missing_ok=True)
+            run_commands(text, monkeypatch)
+        else:
+            exec(compile(text, str(PAGE), "exec"), names)
+    out = capsys.readouterr().out
+    assert "learnt okapi: 3 pictures" in out
+    assert "['zebra'] [] [" in out, "what the snippet of learn prints"
+    assert Path("birds-confusion.png").stat().st_size
+    if has_export:
+        assert out.splitlines()[-1] in ("robin", "none of these")
