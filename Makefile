@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: demo test soak bench docs clean
 
 demo: .venv/installed
-	$(BIN)/cecil run glyphs --method decoupled-cosine
+	$(BIN)/cecil run glyphs --method decoupled-cosine --method cec
 
 test: .venv/installed-test
 	$(BIN)/ruff check .

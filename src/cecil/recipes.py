@@ -101,7 +101,7 @@ def quick(benchmark: Benchmark, method: str) -> Recipe:
         name="quick",
         pretrain=replace(made.pretrain, epochs=7, batch=32, lr=0.03, milestones=(5,)),
         session=session,
-        pseudo=replace(made.pseudo, episodes=100, milestones=(1,), base_query=5, new_query=5, lr=0.002, encoder_lr=0.01),
+        pseudo=replace(made.pseudo, episodes=100, milestones=(1,), base_query=5, new_query=5, lr=0.02, encoder_lr=0.02),
         exemplars=replace(made.exemplars, per_class=5),
         balanced=replace(made.balanced, epochs=2, batch=64, milestones=()),
         topic=replace(made.topic, nodes=100),

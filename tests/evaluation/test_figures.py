@@ -147,6 +147,17 @@ def test_confusion_draws_thin_lines_between_new_sessions():
     assert {tuple(line.get_ydata()) for line in thin} == {(4.5, 4.5), (0, 1)}
 
 
+def test_confusion_names_classes_where_there_is_room():
+    names = ["wren", "$odd$ and far too long a name", "owl"]
+    figure = confusion_figure(np.eye(3, dtype=int), np.array([0, 0, 1]), "birds", names)
+    for labels in (figure.axes[0].get_xticklabels(), figure.axes[0].get_yticklabels()):
+        assert [label.get_text() for label in labels] == ["wren", "$odd$ and far too l…", "owl"]
+        assert not any(label.get_parse_math() for label in labels)
+    many = figures.NAMED_CLASSES + 1
+    crowded = confusion_figure(np.eye(many, dtype=int), np.zeros(many, dtype=int), "", [str(i) for i in range(many)])
+    assert [label.get_text() for label in crowded.axes[0].get_xticklabels()] == ["base"]
+
+
 def test_confusion_of_the_wrong_size_is_refused():
     with pytest.raises(ConfigError, match="must be 3 × 3, not 2 × 2"):
         confusion_figure(np.eye(2, dtype=int), np.array([0, 0, 1]))
