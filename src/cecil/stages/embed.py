@@ -1,6 +1,7 @@
 """Features of a whole set of pictures, with the network as it is."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,7 @@ from cecil.data.augment import Transform, test_view
 from cecil.data.images import ImageSet
 from cecil.errors import ConfigError
 from cecil.nn.backbones import Backbone
+from cecil.stages.loop import CAPTURING
 
 BATCH = 500
 
@@ -41,6 +43,7 @@ def _in_batches(backbone: Backbone, of: Callable[[Tensor], Tensor], images: Imag
     training = backbone.training
     backbone.eval()
     indices = torch.arange(len(images), device=images.device)
-    found = [of(test_view(images, part, transform)).float() for part in torch.split(indices, BATCH)]
+    with CAPTURING if images.device.type == "cuda" else nullcontext():
+        found = [of(test_view(images, part, transform)).float() for part in torch.split(indices, BATCH)]
     backbone.train(training)
     return torch.cat(found)

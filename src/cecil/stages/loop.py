@@ -22,7 +22,9 @@ from cecil.errors import CheckpointError, ConfigError
 from cecil.stages.checkpoint import Checkpoint, State
 
 WARM_UP = 3  # steps before a capture, so that libraries have chosen their kernels
-_CAPTURING = threading.Lock()  # a process may capture one graph at a time
+# A process may capture one graph at a time; and while it does, other threads must not run convolutions outside of a graph, because
+# cuDNN tries out its kernels on the first sight of a shape, which spoils the capture.
+CAPTURING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ class _Step:
         self.total = torch.zeros((), device=runtime.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         if runtime.cuda and runtime.graphs:
-            with _CAPTURING:
+            with CAPTURING:
                 self._capture(example, modules)
 
     def __call__(self, row: Tensor) -> None:
