@@ -6,7 +6,6 @@ n: held-out pictures   N: classes
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 BINS = 15  # of the expected calibration error
@@ -31,14 +30,12 @@ def temperature(scores: Tensor, labels: Tensor) -> float:
     """
     if scores.shape[1] < 2 or not len(scores):
         return 1.0
-    scores = scores.double()
     soft = 1 / (len(scores) + 2)
-    target = (1 - soft) * F.one_hot(labels, scores.shape[1]).double() + soft / scores.shape[1]
-    wanted = (target * scores).sum()
+    wanted = (1 - soft) * scores.gather(1, labels[:, None]).double().sum() + soft * scores.double().mean(1).sum()
     low, high = math.log(1 / FLATTEST), math.log(1 / SHARPEST)
     for _ in range(40):
         middle = (low + high) / 2
-        slope = ((math.exp(middle) * scores).softmax(1) * scores).sum() - wanted
+        slope = ((math.exp(middle) * scores).softmax(1) * scores).sum(1).double().sum() - wanted
         low, high = (low, middle) if slope > 0 else (middle, high)
     return math.exp(-(low + high) / 2)
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from cecil import __version__, fitting, modelfile
 from cecil.calibration import expected_calibration_error
 from cecil.data.download import pretrained_weights
-from cecil.embedding import Embedder, Pictures, Progress, one_or_more, shown, squares
+from cecil.embedding import Embedder, Pictures, Progress, Shown, one_or_more, shown, squares
 from cecil.errors import ConfigError, DataError, DownloadError, NotFitted
 from cecil.knowledge import Change, Knowledge, Lesson, clean_name, listed, now
 from cecil.methods.base import Recipe
@@ -175,14 +175,7 @@ class IncrementalClassifier:
         given = shown(pictures)
         features, prints = self._fitted().embedder.embedded(given.pictures, given.titles)
         with self._changing:
-            lessons: list[Lesson] = []
-            warnings: list[str] = []
-            for label, name in enumerate(given.names):
-                rows = [row for row, own in enumerate(given.labels) if own == label]
-                fresh = self._fresh(name, rows, prints, given.titles, warnings)
-                if fresh:
-                    lessons.append(Lesson(name, features[fresh], tuple(prints[row] for row in fresh)))
-            return self._learn(lessons, warnings)
+            return self._learn(*self._lessons(given, features, prints))
 
     def learn_features(self, features: Mapping[str, Tensor]) -> Learned:
         """The same from features (k, d), as `embed` gives them."""
@@ -200,20 +193,23 @@ class IncrementalClassifier:
         with self._changing:
             return self._learn(lessons, [])
 
-    def _fresh(self, name: str, rows: list[int], prints: tuple[int, ...], titles: tuple[str, ...], warnings: list[str]) -> list[int]:
-        """The pictures of a class that it does not have yet; the warnings say what is wrong with the others."""
-        classes = self._fitted().knowledge.classes
-        seen = next((set(known.prints) for known in classes if known.name == name), set())
-        fresh = []
-        for row in rows:
-            if prints[row] in seen:
-                warnings.append(f"{titles[row]} is a duplicate: {name} has that picture already, and it is not counted again")
+    def _lessons(self, given: Shown, features: Tensor, prints: tuple[int, ...]) -> tuple[list[Lesson], list[str]]:
+        """The pictures of each class that it does not have yet, and warnings about the others."""
+        known = {one.name: one.prints for one in self._fitted().knowledge.classes}
+        rows: dict[str, list[int]] = {name: [] for name in given.names}
+        met: dict[int, list[str]] = {}  # in this call: classes by fingerprint
+        warnings = []
+        for row, (label, number, title) in enumerate(zip(given.labels, prints, given.titles, strict=True)):
+            name = given.names[label]
+            own = met.setdefault(number, [])
+            if name in own or number in known.get(name, ()):
+                warnings.append(f"{title} is a duplicate: {name} has that picture already, and it is not counted again")
                 continue
-            if others := [known.name for known in classes if known.name != name and prints[row] in known.prints]:
-                warnings.append(f"{titles[row]} is a picture of {others[0]} too: it now counts for both")
-            seen.add(prints[row])
-            fresh.append(row)
-        return fresh
+            if other := next((one for one, others in known.items() if number in others), own[0] if own else None):
+                warnings.append(f"{title} is a picture of {other} too: it now counts for both")
+            own.append(name)
+            rows[name].append(row)
+        return [Lesson(name, features[fresh], tuple(prints[row] for row in fresh)) for name, fresh in rows.items() if fresh], warnings
 
     def _learn(self, lessons: list[Lesson], warnings: list[str]) -> Learned:
         state = self._fitted()
@@ -233,9 +229,9 @@ class IncrementalClassifier:
             return []
         warnings = []
         for new in knowledge.classes[len(knowledge.classes) - added :]:
-            closeness, place = scorer.nearest(new.mean, new.count)
-            if closeness > limit:
-                warnings.append(f"{new.name} is close to {scorer.classes[place].name}: they may be taken for one another")
+            closeness, place = scorer.closeness(new.mean, new.count).max(0)
+            if float(closeness) > limit:
+                warnings.append(f"{new.name} is close to {scorer.classes[int(place)].name}: they may be taken for one another")
         return warnings
 
     def forget(self, names: str | Iterable[str]) -> None:

@@ -5,8 +5,9 @@ embedded once; an adapter learns on the features of a sample of the pictures, ps
 beats the plain cosine on pseudo-sessions of held-out pictures. From scratch, stages 1 and 2 make backbone and adapter,
 without the held-out pictures. In the end every picture counts in its class's mean.
 
-Memory: the features of at most 20,000 pictures in 4 views (410 MB at 1,280 features), a few batches of decoded pictures, and 8
-bytes a picture for its fingerprint. From scratch, central squares of all pictures lie in a temporary file, read through memory mapping.
+Memory: the features of at most 10,000 pictures in 4 views (205 MB at 1,280 features), their scores (400 MB at 1,000 classes), a few
+batches of decoded pictures, and for each picture its fingerprint and its path. From scratch, central squares of all pictures
+lie in a temporary file, read through memory mapping (a GPU holds them in its own memory).
 
 n: pictures of the sample   d: features   C: classes
 """
@@ -44,7 +45,7 @@ from cecil.stages.pseudo_incremental import PseudoConfig, pseudo_incremental_on_
 FEWEST = 4  # pictures a class, below which nothing is held out
 FOLDS = 5  # parts of the sample that are held out in turn
 TENTH = 10  # from scratch, one picture in so many is held out
-PER_CLASS, IN_ALL = 40, 20_000  # pictures of the sample
+PER_CLASS, IN_ALL = 40, 10_000  # pictures of the sample
 SHOTS = 5  # of a class that plays the new one
 PLAYED = 20  # pseudo-sessions in which adapter and plain cosine compete
 DIRECTIONS = 128  # that an adapter of a pretrained backbone works in
@@ -132,11 +133,10 @@ def _sample(shown: Shown, generator: Generator) -> frozenset[int]:
 
 def _drawn(shown: Shown, counts: Sequence[int], generator: Generator) -> frozenset[int]:
     """Positions of so many pictures of each class, at random."""
-    labels = torch.tensor(shown.labels)
-    chosen = []
-    for label, count in enumerate(counts):
-        own = (labels == label).nonzero().squeeze(1)
-        chosen += own[torch.randperm(len(own), generator=generator)[:count]].tolist()
+    sizes = shown.counts()
+    chosen: list[int] = []
+    for count, size, end in zip(counts, sizes.tolist(), sizes.cumsum(0).tolist(), strict=True):
+        chosen += (end - size + torch.randperm(size, generator=generator)[:count]).tolist()
     return frozenset(chosen)
 
 
@@ -300,7 +300,7 @@ def calibrate(base: Base, head: Head, folds: Sequence[int], generator: Generator
     return Calibration(
         temperature=temperature,
         threshold=measures.acceptance_threshold(torch.cat([whole.likeness, played.likeness]).amax(1)),
-        closeness=closeness(base, head),
+        closeness=usual_closeness(base, head),
         held_out=len(whole.labels),
         accuracy=float((whole.scores.argmax(1) == whole.labels).float().mean()),
         ece_before=measures.expected_calibration_error(sure, answers == labels),
@@ -346,15 +346,16 @@ def auroc_of_held_out_classes(likeness: Tensor, labels: Tensor) -> float | None:
     return measures.auroc(torch.cat(known), torch.cat(unknown))
 
 
-def closeness(base: Base, head: Head) -> float | None:
+def usual_closeness(base: Base, head: Head) -> float | None:
     """How close 95 % of classes stay to their nearest neighbour, when they are met in five pictures each."""
     if len(base.classes) < 3:
         return None
-    found = []
+    scorer, found = Scorer.of(replace(head, adapter=None), base.classes), []
     for label in range(len(base.classes)):
-        own = base.views[0, base.labels == label][:SHOTS]
-        others = [one for place, one in enumerate(base.classes) if place != label]
-        found.append(Scorer.of(replace(head, adapter=None), others).nearest(own.double().mean(0).cpu(), len(own))[0])
+        few = base.views[0, base.labels == label][:SHOTS].cpu().double()
+        closeness = scorer.closeness(few.mean(0), len(few))
+        closeness[label] = -math.inf
+        found.append(float(closeness.max()))
     return float(torch.tensor(found, dtype=torch.float64).quantile(measures.ACCEPTED))
 
 
@@ -373,7 +374,8 @@ def fit_from_scratch(
         )
     generator = torch.Generator().manual_seed(seeded(seed, "held out"))
     holds_out = int(counts.min()) >= FEWEST
-    shares = [max(1, count // TENTH) if holds_out else 0 for count in counts.tolist()]
+    most = max(1, IN_ALL // len(counts))
+    shares = [max(1, min(most, count // TENTH)) if holds_out else 0 for count in counts.tolist()]
     held = _drawn(shown, shares, generator)
     if recipe is None:
         chosen = backbone or ("resnet20" if _short_side(shown) <= SMALL_PICTURES else "resnet18")

@@ -31,7 +31,7 @@ GENTLE = SessionConfig(data_init=False, epochs=100, lr=0.01)
 # How the other methods of the comparison learn a session. Epochs and milestones are their papers', and so is where new rows start: from
 # class means in LUCIR, else at random. The papers' rates are for hundreds of pictures of each new class. These here, whether batch norms
 # stand still, and the weights below of what holds the old classes, were chosen on base classes alone by benchmarks/tuning.py, out of
-# the same twelve settings for each.
+# the same eight settings for each.
 SESSIONS = {
     "finetune": GENTLE,
     "linear": TRAINED,

@@ -94,13 +94,11 @@ class Scorer:
         """The likeness to the most similar class, (q,)."""
         return self.likeness(features).amax(1)
 
-    def nearest(self, mean: Tensor, count: int) -> tuple[float, int]:
-        """How close another class's mean comes to a known one, corrected on both sides, and the place of that one."""
+    def closeness(self, mean: Tensor, count: int) -> Tensor:
+        """The cosine of a class's mean, made of so many pictures, with each known one, corrected on both sides: (N,)."""
         length = mean.norm()
-        mean = mean.to(self.unit_rows)
-        closeness = self.unit_rows @ mean * self.stretch
-        place = int(closeness.argmax())
-        return float(closeness[place]) / float(length) * float(_stretch(length.square(), count, self.head.spread)), place
+        closeness = self.unit_rows @ mean.to(self.unit_rows) * self.stretch
+        return closeness * float(_stretch(length.square(), count, self.head.spread) / length.clamp(min=1e-12))
 
     def _context_for(self, classes: tuple[KnownClass, ...]) -> Context | None:
         """The adapter's context, changed where the classes did."""

@@ -102,6 +102,15 @@ def test_train_refuses_with_a_sentence(
     assert not list(tmp_path.glob("*.cecil"))
 
 
+@pytest.mark.usefixtures("small_pretrained")
+def test_train_checks_first_whether_it_may_write(photos: Photos, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    code, out, err = run("train", "photos", "-o", "a.cecil")
+    assert (code, out) == (2, "")
+    assert err == f"cecil: -o a.cecil: you may not write into the folder {tmp_path}; give another name\n"
+
+
 # learn, forget, rename, undo
 
 
@@ -121,7 +130,7 @@ def test_learn_pictures_of_one_class(model: Path, photos: Photos, run: Run) -> N
     code, out, _ = run("learn", model, "--name", "okapi [x]", *rest, first)
     assert code == 0
     assert out.startswith(f"refined okapi [x]: 4 pictures\nnote: {first} is a duplicate")
-    code, out, _ = run("learn", model, "--name", "okapi [x]", folder)
+    code, out, _ = run("learn", model, "--name", "okapi [x]", folder / "okapi [x]")
     assert out.endswith("birds.cecil: nothing new was learnt, and it is as it was\n")
     assert known(model)["okapi [x]"] == 4
 
@@ -277,7 +286,9 @@ def test_predict_refuses_with_a_sentence(model: Path, run: Run, tmp_path: Path) 
 
 
 def test_info(model: Path, photos: Photos, run: Run) -> None:
-    run("learn", model, photos("new", {f"species {number}": 1 for number in range(130)}, size=8))
+    _, out, _ = run("learn", model, photos("new", {f"species {number}": 1 for number in range(130)}, size=8))
+    assert "learnt species 1: 1 picture\n" in out
+    assert "learnt 100 more classes\n" in out
     code, out, err = run("info", model)
     assert (code, err) == (0, "")
     assert out.startswith("birds.cecil: ")

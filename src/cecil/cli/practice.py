@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # torch and rich wait until a command runs
 
 PATIENCE = 60.0  # seconds that a change waits for another process's
 AT_ONCE = 64  # pictures predicted together
-SHOWN = 30  # classes in a table, where there are many more
+SHOWN = 30  # classes, changes or notes that are listed, where there are many more
 NONE_OF_THESE = "none of these"
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, such as birds.cecil.", show_default=False)]
@@ -74,6 +74,8 @@ def _check_target(target: Path, force: bool) -> None:
         raise ConfigError(f"{target} is there already: give another name with -o, or replace it with --force")
     if not target.parent.is_dir():
         raise ConfigError(f"-o {target}: there is no folder {target.parent}; make it, or give another name")
+    if not os.access(target.parent, os.W_OK):
+        raise ConfigError(f"-o {target}: you may not write into the folder {target.resolve().parent}; give another name")
 
 
 # Changes
@@ -99,8 +101,10 @@ def learn(
         learned = classifier.learn(pictures)
     out, counts = _console(), classifier.info()["classes"]
     for what, names in (("learnt", learned.added), ("refined", learned.refined)):
-        for one in names:
+        for one in names[:SHOWN]:
             out.print(f"{what} {one}: {counted(counts[one], 'picture')}")
+        if len(names) > SHOWN:
+            out.print(f"{what} {len(names) - SHOWN:,} more classes")
     for warning in learned.warnings[:SHOWN]:
         out.print(f"note: {warning}")
     if len(learned.warnings) > SHOWN:
