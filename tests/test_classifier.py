@@ -32,6 +32,7 @@ from cecil.errors import (
 )
 from cecil.knowledge import UNDOABLE
 from cecil.methods.base import Recipe
+from cecil.nn.adapter import AdapterConfig
 from cecil.nn.backbones import build
 from cecil.stages.pseudo_incremental import PseudoConfig
 
@@ -276,7 +277,7 @@ def test_only_a_few_pictures_are_in_memory(weights: Path):
 def test_from_scratch_by_a_recipe(tiny_images: MakeImages, tiny_recipe: Recipe, tmp_path: Path):
     pseudo = PseudoConfig(episodes=2, base_way=2, new_way=2, base_query=2, new_query=2, milestones=())
     seen = []
-    made = IncrementalClassifier(weights=None, recipe=replace(tiny_recipe, pseudo=pseudo))
+    made = IncrementalClassifier(weights=None, recipe=replace(tiny_recipe, pseudo=pseudo, adapter=AdapterConfig(heads=2)))
     made.fit(tiny_images(4, 12), lambda stage, done, total: seen.append(stage))
     assert dict.fromkeys(seen).keys() == {"decoding pictures", "pretrain", "pseudo-incremental", "embedding pictures"}
     assert made.info()["classifier"] == "adapter"

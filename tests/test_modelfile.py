@@ -149,13 +149,10 @@ def test_what_killed_processes_left_is_swept(tmp_path: Path):
 
 
 @pytest.fixture(scope="module")
-def whole() -> bytes:
-    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"cecil-test-{os.getpid()}.cecil"
-    try:
-        write(path, some_model(adapter=True, projected=True))
-        return path.read_bytes()
-    finally:
-        path.unlink(missing_ok=True)
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("whole") / "whole.cecil"
+    write(path, some_model(adapter=True, projected=True))
+    return path.read_bytes()
 
 
 def refused(path: Path, content: bytes, match: str = DAMAGED) -> None:

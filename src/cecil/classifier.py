@@ -11,7 +11,7 @@ of threads may predict while another one learns, and each prediction is by the c
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ from cecil.calibration import expected_calibration_error
 from cecil.data.download import pretrained_weights
 from cecil.embedding import Embedder, Pictures, Progress, Shown, one_or_more, shown, squares
 from cecil.errors import ConfigError, DataError, DownloadError, NotFitted
-from cecil.knowledge import Change, Knowledge, Lesson, clean_name, listed, now
+from cecil.knowledge import Change, Knowledge, KnownClass, Lesson, clean_name, listed, now
 from cecil.methods.base import Recipe
 from cecil.modelfile import Calibration, Model
-from cecil.nn.adapter import Adapter
+from cecil.nn.adapter import Adapter, AdapterConfig
 from cecil.nn.backbones import Backbone, build, set_tensors
 from cecil.scoring import Head, Scorer
 
@@ -139,6 +139,7 @@ class IncrementalClassifier:
             calibration=fitted.calibration,
             spread=head.spread,
             adapter=None if head.adapter is None else {key: tensor.cpu() for key, tensor in head.adapter.state_dict().items()},
+            adapter_config=AdapterConfig() if head.adapter is None else head.adapter.config,
             projection=None if head.projection is None else head.projection.cpu(),
             notes=(*notes, *fitted.notes),
             origin={"cecil": __version__, "weights": _origin(self.weights, backbone), "seed": self.seed, "when": now()},
@@ -173,7 +174,7 @@ class IncrementalClassifier:
         name new classes that are close to a known one.
         """
         given = shown(pictures)
-        features, prints = self._fitted().embedder.embedded(given.pictures, given.titles)
+        features, prints = self._fitted().embedder.embedded(given.pictures, given.titles, prints=True)
         with self._changing:
             return self._learn(*self._lessons(given, features, prints))
 
@@ -215,20 +216,20 @@ class IncrementalClassifier:
         state = self._fitted()
         if not lessons:
             return Learned([], [], warnings, state.knowledge.version)
-        before = set(state.knowledge.names)
         knowledge = state.knowledge.learned(lessons)
-        added = [lesson.name for lesson in lessons if lesson.name not in before]
-        warnings = [*warnings, *self._close(state.scorer, knowledge, len(added))]
+        new = knowledge.classes[len(state.knowledge.classes) :]
+        added = [known.name for known in new]
+        warnings = [*warnings, *self._close(state.scorer, new)]
         self._change(knowledge)
-        return Learned(added, [lesson.name for lesson in lessons if lesson.name in before], warnings, knowledge.version)
+        return Learned(added, [lesson.name for lesson in lessons if lesson.name not in added], warnings, knowledge.version)
 
-    def _close(self, scorer: Scorer, knowledge: Knowledge, added: int) -> list[str]:
+    def _close(self, scorer: Scorer, added: Sequence[KnownClass]) -> list[str]:
         """New classes that look like one that was known before."""
         limit = self._fitted().model.calibration.closeness
         if limit is None or not len(scorer):
             return []
         warnings = []
-        for new in knowledge.classes[len(knowledge.classes) - added :]:
+        for new in added:
             closeness, place = scorer.closeness(new.mean, new.count).max(0)
             if float(closeness) > limit:
                 warnings.append(f"{new.name} is close to {scorer.classes[int(place)].name}: they may be taken for one another")

@@ -138,12 +138,15 @@ def side(transform: Transform) -> int:
     return transform.resize or transform.size
 
 
-def square(picture: Picture, title: str, transform: Transform) -> tuple[Tensor, int]:
-    """A picture's central square, (3, s, s) uint8, its short side scaled to that; and its fingerprint."""
+def square(picture: Picture, title: str, transform: Transform) -> Tensor:
+    """A picture's central square, (3, s, s) uint8, its short side scaled to that."""
     goal = side(transform)
-    pixels = _centre(as_rgb(picture, title, goal), goal).contiguous()
-    digest = hashlib.blake2b(pixels.numpy().data, digest_size=8).digest()
-    return pixels, int.from_bytes(digest, "big", signed=True)
+    return _centre(as_rgb(picture, title, goal), goal).contiguous()
+
+
+def fingerprint(pixels: Tensor) -> int:
+    """A number of 64 bits that other pixels do not have."""
+    return int.from_bytes(hashlib.blake2b(pixels.numpy().data, digest_size=8).digest(), "big", signed=True)
 
 
 def _centre(pixels: Tensor, side: int) -> Tensor:
@@ -157,20 +160,21 @@ class Batch:
 
     start: int
     squares: Tensor  # (n, 3, s, s) uint8
-    prints: tuple[int, ...]
+    prints: tuple[int, ...]  # where they were asked for
 
     def __len__(self) -> int:
-        return len(self.prints)
+        return len(self.squares)
 
 
-def squares(pictures: Sequence[Any], titles: Sequence[str], transform: Transform, batch: int) -> Iterator[Batch]:
+def squares(pictures: Sequence[Any], titles: Sequence[str], transform: Transform, batch: int, prints: bool = False) -> Iterator[Batch]:
     """All pictures in order, decoded a few batches ahead. Where some cannot be read, one error names them."""
 
     def decode(start: int) -> tuple[int, list[tuple[Tensor, int] | CecilError]]:
         found: list[tuple[Tensor, int] | CecilError] = []
         for position in range(start, min(start + batch, len(pictures))):
             try:
-                found.append(square(pictures[position], titles[position], transform))
+                pixels = square(pictures[position], titles[position], transform)
+                found.append((pixels, fingerprint(pixels) if prints else 0))
             except CecilError as error:
                 found.append(error)
         return start, found
@@ -180,7 +184,7 @@ def squares(pictures: Sequence[Any], titles: Sequence[str], transform: Transform
         broken += [one for one in found if isinstance(one, CecilError)]
         good = [one for one in found if not isinstance(one, CecilError)]
         if not broken:  # else only the rest of the broken ones is looked for
-            yield Batch(start, torch.stack([pixels for pixels, _ in good]), tuple(number for _, number in good))
+            yield Batch(start, torch.stack([pixels for pixels, _ in good]), tuple(number for _, number in good) if prints else ())
     if len(broken) == 1:
         raise broken[0]
     if broken:
@@ -226,11 +230,11 @@ class Embedder:
         turned = (torch.rot90(upright, turn, (2, 3)) for turn in turns)
         return torch.stack([self.backbone(normalise(view, self.transform)).float() for view in turned])
 
-    def embedded(self, pictures: Sequence[Any], titles: Sequence[str]) -> tuple[Tensor, tuple[int, ...]]:
-        """Features of pictures, (n, d), and their fingerprints."""
+    def embedded(self, pictures: Sequence[Any], titles: Sequence[str], prints: bool = False) -> tuple[Tensor, tuple[int, ...]]:
+        """Features of pictures, (n, d), and their fingerprints where they are asked for."""
         features: list[Tensor] = []
-        prints: list[int] = []
-        for batch in squares(pictures, titles, self.transform, self.batch):
+        numbers: list[int] = []
+        for batch in squares(pictures, titles, self.transform, self.batch, prints):
             features.append(self.features(batch.squares)[0])
-            prints += batch.prints
-        return torch.cat(features) if features else torch.empty(0, self.dim, device=self.device), tuple(prints)
+            numbers += batch.prints
+        return torch.cat(features) if features else torch.empty(0, self.dim, device=self.device), tuple(numbers)

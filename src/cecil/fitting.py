@@ -145,7 +145,7 @@ def embed(embedder: Embedder, shown: Shown, sample: frozenset[int], turns: Seque
     totals = torch.zeros(len(shown.names), embedder.dim, dtype=torch.float64)
     seen = _Seen(shown)
     views, labels = [], []
-    for batch in squares(shown.pictures, shown.titles, embedder.transform, embedder.batch):
+    for batch in squares(shown.pictures, shown.titles, embedder.transform, embedder.batch, prints=True):
         fresh = [row for row in range(len(batch)) if seen.first_time(batch.start + row, batch.prints[row])]
         upright = embedder.features(batch.squares)
         for row, features in zip(fresh, upright[0, fresh].cpu().double(), strict=True):

@@ -65,18 +65,17 @@ class Scorer:
         if not self.classes or not classes:
             return Scorer.of(self.head, classes)
         known = len(self.classes)
-        if len(classes) >= known and all(a.total is b.total for a, b in zip(self.classes, classes, strict=False)):
+        if classes[:known] == self.classes:  # compared as objects: nothing but new ones at the end
             units, stretch = _units(classes[known:], self.head)
             rows, stretch = self.rows.grown(units), torch.cat([self.stretch, stretch])
-        else:
-            places = {id(one.total): place for place, one in enumerate(self.classes)}
-            kept = [places.get(id(one.total), -1) for one in classes]
-            fresh = [place for place, old in enumerate(kept) if old < 0]
-            units, lengths = _units([classes[place] for place in fresh], self.head)
-            taken, stretch = self.unit_rows[kept], self.stretch[kept]
-            taken[fresh], stretch[fresh] = units, lengths
-            rows = _Rows(taken)
-        return Scorer(self.head, classes, rows, stretch, self._context_for(classes))
+            return Scorer(self.head, classes, rows, stretch, self._context_with((), (), classes, known))
+        places = {id(one.total): place for place, one in enumerate(self.classes)}
+        kept = [places.get(id(one.total), -1) for one in classes]
+        fresh = [place for place, old in enumerate(kept) if old < 0]
+        units, lengths = _units([classes[place] for place in fresh], self.head)
+        taken, stretch = self.unit_rows[kept], self.stretch[kept]
+        taken[fresh], stretch[fresh] = units, lengths
+        return Scorer(self.head, classes, _Rows(taken), stretch, self._context_for(classes))
 
     @torch.no_grad()
     def scores(self, features: Tensor) -> Tensor:
@@ -101,24 +100,29 @@ class Scorer:
         return closeness * float(_stretch(length.square(), count, self.head.spread) / length.clamp(min=1e-12))
 
     def _context_for(self, classes: tuple[KnownClass, ...]) -> Context | None:
-        """The adapter's context, changed where the classes did."""
-        head, context, old = self.head, self.context, list(self.classes)
-        if head.adapter is None or context is None:
-            return _context(head, classes)
+        """The adapter's context for classes of which some are gone, some refined and some added."""
+        if self.head.adapter is None:
+            return None
         totals, names = {id(one.total) for one in classes}, {one.name for one in classes}
-        gone = [place for place, one in enumerate(old) if id(one.total) not in totals and one.name not in names]
-        kept = [one for place, one in enumerate(old) if place not in set(gone)]
+        gone = [place for place, one in enumerate(self.classes) if id(one.total) not in totals and one.name not in names]
+        kept = [one for place, one in enumerate(self.classes) if place not in set(gone)]
         refined = [place for place, (a, b) in enumerate(zip(kept, classes, strict=False)) if a.total is not b.total]
-        added = classes[len(kept) :]
-        in_order = len(classes) >= len(kept) and all(kept[place].name == classes[place].name for place in refined)
-        if not in_order or not kept or len(gone) + len(refined) + len(added) > max(1, REBUILD * len(classes)):
-            return _context(head, classes)
+        in_order = kept and len(classes) >= len(kept) and all(kept[place].name == classes[place].name for place in refined)
+        return self._context_with(gone, refined, classes, len(kept)) if in_order else _context(self.head, classes)
+
+    def _context_with(self, gone: Sequence[int], refined: Sequence[int], classes: tuple[KnownClass, ...], kept: int) -> Context | None:
+        """The adapter's context without some classes, with others in the places of some, and with those behind the kept ones added."""
+        adapter, context = self.head.adapter, self.context
+        if adapter is None or context is None:
+            return None
+        if len(gone) + len(refined) + len(classes) - kept > max(1, REBUILD * len(classes)):
+            return _context(self.head, classes)
         for place in reversed(gone):
-            context = head.adapter.remove(context, place)
+            context = adapter.remove(context, place)
         for place in refined:
-            context = head.adapter.replace(context, place, _adapter_row(head, classes[place]))
-        for one in added:
-            context = head.adapter.add(context, _adapter_row(head, one))
+            context = adapter.replace(context, place, _adapter_row(self.head, classes[place]))
+        for one in classes[kept:]:
+            context = adapter.add(context, _adapter_row(self.head, one))
         return context
 
 
