@@ -39,24 +39,24 @@ def naive(adapter: Adapter, features: Tensor, rows: Tensor) -> Tensor:
     return torch.cat(scores)
 
 
-def timed(call: Callable[[], object], device: torch.device, budget: float = 2.0) -> tuple[float, float]:
-    """Median milliseconds of a call, and the megabytes that it adds at its peak."""
+def timed(device: torch.device, *calls: Callable[[], object], budget: float = 4.0) -> list[float]:
+    """Median milliseconds of each call. They take turns, so that what else the machine does meets all of them alike."""
 
     def wait() -> None:
         if device.type == "cuda":
             torch.cuda.synchronize()
 
-    call()
-    wait()
-    times: list[float] = []
-    while len(times) < 3 or (sum(times) < budget and len(times) < 200):
-        began = time.perf_counter()
-        call()
-        wait()
-        times.append(time.perf_counter() - began)
-        if sum(times) > 5 * budget:
+    times: list[list[float]] = [[] for _ in calls]
+    began = time.perf_counter()
+    for round_ in range(301):
+        for call, own in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            wait()
+            own.append(time.perf_counter() - start)
+        if round_ >= 3 and time.perf_counter() - began > budget:
             break
-    return 1e3 * statistics.median(times), peak_memory(call, device)
+    return [1e3 * statistics.median(own[1:]) for own in times]  # the first round warms up
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> float:
@@ -96,23 +96,21 @@ def measure(classes: int, dim: int, device: torch.device) -> dict[str, object]:
     features = torch.rand(BATCH, dim, generator=generator).to(device)
     build_ms: float | str = "–"
     if device.type == "cuda" or classes <= 10_000:
-        build_ms, _ = timed(lambda: adapter.context(rows), device)
+        (build_ms,) = timed(device, lambda: adapter.context(rows))
         context = adapter.context(rows)
     else:  # minutes on a CPU; what scoring costs does not depend on the numbers in it
         context = stand_in(adapter, rows)
     unit = F.normalize(rows, dim=1)
-    ours, our_memory = timed(lambda: adapter.scores(features, context), device)
-    cosine, _ = timed(lambda: 16 * F.normalize(features, dim=1) @ unit.T, device)
+    ours, cosine = timed(device, lambda: adapter.scores(features, context), lambda: 16 * F.normalize(features, dim=1) @ unit.T)
     row: dict[str, object] = {"classes": classes, "d": dim, "build ms": build_ms, "closed form ms": ours, "cosine ms": cosine}
     row["× cosine"] = ours / cosine
-    row["closed form MB"] = our_memory
+    row["closed form MB"] = peak_memory(lambda: adapter.scores(features, context), device)
     feasible = classes <= (1_000 if device.type == "cpu" else 10_000)
     # The naive graph is timed on as many queries as take a bearable time, and counted for the whole batch.
     part = BATCH if classes <= 100 else 4
     if feasible:
-        slow, slow_memory = timed(lambda: naive(adapter, features[:part], rows), device)
-        slow *= BATCH / part
-        row |= {"naive ms": slow, "naive ×": slow / ours, "naive MB": slow_memory}
+        slow = timed(device, lambda: naive(adapter, features[:part], rows))[0] * BATCH / part
+        row |= {"naive ms": slow, "naive ×": slow / ours, "naive MB": peak_memory(lambda: naive(adapter, features[:part], rows), device)}
     else:
         row |= {"naive ms": "–", "naive ×": "–", "naive MB": "–"}
     return row
@@ -133,7 +131,7 @@ def main() -> None:
                 print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
         network = build("resnet20").eval().to(device, memory_format=torch.channels_last)
         pictures = torch.rand(BATCH, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
-        backbone, _ = timed(lambda: network(pictures), device)
+        (backbone,) = timed(device, lambda: network(pictures))
     first = rows[0]["closed form ms"]
     assert isinstance(first, float)
     about = {

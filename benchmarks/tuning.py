@@ -1,11 +1,12 @@
-"""Settings of the comparison's methods, chosen on base classes alone: out of the same eight for each, on the rehearsal of evaluation/pretend.py.
+"""Settings of the comparison's methods, chosen on base classes alone: out of the same eight for each, on the rehearsal of
+evaluation/pretend.py.
 
     python benchmarks/tuning.py [--data-root DATA] [--record results]
 
-The eight are two learning rates of a session, gentler than the papers' 0.1 for hundreds of pictures a class, with two strengths of what
-holds the old classes, with batch norms whose statistics move or stand still. The strengths are the paper's weight and five times that; in TOPIC, cross-entropy
-without and with the pictures of old nodes. The setting with the highest accuracy after the last pretended session is chosen. Stage 1 is
-trained once for each kind of classifier and shared.
+The eight are two learning rates of a session, gentler than the papers' 0.1 for hundreds of pictures a class, with two strengths of
+what holds the old classes, with batch norms whose statistics move or stand still. The strengths are the paper's weight and five times
+that; in TOPIC, cross-entropy without and with the pictures of old nodes. The setting with the highest accuracy after the last pretended
+session is chosen. Stage 1 is trained once for each kind of classifier and shared.
 """
 
 import argparse
