@@ -13,7 +13,6 @@ import argparse
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -29,7 +28,7 @@ from cecil.evaluation import protocol
 from cecil.evaluation.pretend import pretend
 from cecil.methods import find
 from cecil.recipes import recipe
-from cecil.stages.loop import Runtime
+from cecil.stages.loop import Runtime, beside_others
 
 RATES = (0.01, 0.001)
 STRENGTHS = {  # of what holds the old classes: the paper's, and more
@@ -58,7 +57,7 @@ def tried(task: Task, method: str, settings: dict[str, float], args: argparse.Na
     row: dict[str, object] = {"method": method, **settings}
     began = time.monotonic()
     try:
-        with torch.cuda.stream(torch.cuda.Stream(args.device)) if runtime.cuda else nullcontext():
+        with beside_others(args.device):
             found = protocol.run(learner, task, runtime)
     except ConfigError as error:  # a rate at which training diverges
         return {**row, "last": 0.0, "error": str(error)}

@@ -22,7 +22,7 @@ from cecil.nn.backbones import Backbone, build
 from cecil.nn.prototypes import Classifier, random_rows
 from cecil.stages.embed import embed
 from cecil.stages.learn_session import SessionConfig, train_network, train_rows, untrained_rows
-from cecil.stages.loop import Epochs, Round, Runtime, train_epochs
+from cecil.stages.loop import Epochs, Round, Runtime, beside_others, train_epochs
 from cecil.stages.pretrain import PretrainConfig, pretrain
 from cecil.stages.pseudo_incremental import PseudoConfig
 
@@ -249,12 +249,12 @@ def test_a_step_on_a_gpu_is_the_step_on_a_cpu(name: str) -> None:
 
 
 def test_runs_in_threads_learn_what_they_learn_alone(pictures: ImageSet) -> None:
-    """Each in its own stream, as the runner has them; captures take turns."""
+    """Each in its own stream and turns, as the runner has them."""
     images = pictures.to(CUDA)
     torch.cuda.synchronize()
 
     def one(seed: int) -> dict[str, Tensor]:
-        with torch.cuda.stream(torch.cuda.Stream(CUDA)):
+        with beside_others(CUDA):
             return learnt(images, PAD, Runtime(CUDA, half=False), seed=seed)
 
     alone = [one(seed) for seed in range(3)]
@@ -276,12 +276,12 @@ def test_embedding_goes_on_while_another_thread_captures(pictures: ImageSet, mon
     torch.cuda.synchronize()
 
     def embed_often(_: int) -> bool:
-        with torch.cuda.stream(torch.cuda.Stream(CUDA)):
+        with beside_others(CUDA):
             parts = [(n, embed(backbone, images.select(torch.arange(n, device=CUDA)), PAD)) for n in range(30, 80)]
             return all(torch.allclose(features, expected[:n], atol=1e-3) for n, features in parts)
 
     def capture_often(_: int) -> bool:
-        with torch.cuda.stream(torch.cuda.Stream(CUDA)):
+        with beside_others(CUDA):
             for seed in range(10):
                 learnt(images, PAD, Runtime(CUDA), replace(CONFIG, epochs=1), seed)
         return True
@@ -292,7 +292,7 @@ def test_embedding_goes_on_while_another_thread_captures(pictures: ImageSet, mon
         assert all(future.result() for future in futures)
 
 
-@pytest.mark.parametrize("method", ["decoupled-cosine", "finetune", "cec"])
+@pytest.mark.parametrize("method", ["decoupled-cosine", "finetune", "cec", "icarl", "eeil", "lucir", "topic"])
 def test_an_experiment_of_several_seeds_side_by_side(tmp_path: Path, tiny_task: Task, tiny_recipe: Recipe, method: str) -> None:
     pseudo = PseudoConfig(episodes=100, base_way=2, new_way=2, base_query=3, new_query=3)
     recipe = replace(tiny_recipe, pretrain=replace(tiny_recipe.pretrain, epochs=6, lr=0.01), pseudo=pseudo)

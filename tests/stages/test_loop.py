@@ -1,5 +1,6 @@
 """The training loop: its arithmetic, its randomness, and going on where it was stopped."""
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -14,7 +15,7 @@ from torch import Generator, Tensor, nn
 
 from cecil.errors import CheckpointError, ConfigError
 from cecil.stages.checkpoint import Checkpoint
-from cecil.stages.loop import Epochs, Group, Optimiser, Round, Runtime, seeded, shuffled, train, train_epochs
+from cecil.stages.loop import Epochs, Group, Optimiser, Round, Runtime, _Turns, seeded, shuffled, train, train_epochs
 
 INPUTS = torch.randn(24, 5, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(24) % 3
@@ -374,3 +375,55 @@ def test_a_stage_does_not_read_another_ones_checkpoint(tmp_path: Path) -> None:
     learn(alone, stage="another")
     learn(beside, Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint")), stage="another")
     assert same(tensors(alone), tensors(beside))
+
+
+# Turns on a GPU
+
+
+def test_one_thread_at_a_time_has_the_turn() -> None:
+    turns, inside, most = _Turns(), [], []
+
+    def work() -> None:
+        for _ in range(200):
+            with turns.taken():
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(most) == 800
+    assert max(most) == 1
+
+
+def test_a_turn_that_is_given_up_goes_to_another_and_comes_back() -> None:
+    turns, order, other_done = _Turns(), [], threading.Event()
+
+    def other() -> None:
+        with turns.taken():
+            order.append("other")
+        other_done.set()
+
+    with turns.taken():
+        thread = threading.Thread(target=other)
+        thread.start()
+        order.append("first")
+        with turns.given_up():
+            assert other_done.wait(10), "the other thread never got its turn"
+        order.append("first again")
+        assert turns._lock.locked()
+    thread.join()
+    assert order == ["first", "other", "first again"]
+    assert not turns._lock.locked()
+
+
+def test_an_error_while_the_turn_is_given_up_leaves_it_as_it_was() -> None:
+    turns = _Turns()
+    with pytest.raises(ConfigError), turns.taken(), turns.given_up():
+        raise ConfigError("stop")
+    assert not turns._lock.locked()
+    with turns.given_up():
+        assert not turns._lock.locked(), "without a turn there is nothing to give up"

@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ from cecil.evaluation.results import Run, RunResult, SessionSize
 from cecil.methods import MethodInfo
 from cecil.methods.base import Recipe
 from cecil.stages.checkpoint import Checkpoint, write_bytes, write_state
-from cecil.stages.loop import Round, Runtime
+from cecil.stages.loop import Round, Runtime, beside_others
 
 
 @dataclass(frozen=True)
@@ -238,7 +237,7 @@ class _OneRun:
         checkpoint = Checkpoint(folder / "checkpoint.safetensors", self.checkpoint_every)
         runtime = Runtime(self.device, checkpoint=checkpoint, on_round=on_round, share=self.share)
         method = self.info.build(self.experiment.recipe, runtime, seed)
-        with torch.cuda.stream(torch.cuda.Stream(self.device)) if self.device.type == "cuda" else nullcontext():  # type: ignore[no-untyped-call]
+        with beside_others(self.device):
             outcome = protocol.run(method, task, runtime, on_session)
             write_state(folder / "model.safetensors", method.state())
         state = {"labels": outcome.labels, "session_of_class": outcome.session_of_class, "predictions": dict(outcome.predictions)}

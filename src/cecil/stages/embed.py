@@ -1,7 +1,6 @@
 """Features of a whole set of pictures, with the network as it is."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,6 @@ from cecil.data.augment import Transform, test_view
 from cecil.data.images import ImageSet
 from cecil.errors import ConfigError
 from cecil.nn.backbones import Backbone
-from cecil.stages.loop import CAPTURING
 
 BATCH = 500
 
@@ -43,7 +41,6 @@ def _in_batches(backbone: Backbone, of: Callable[[Tensor], Tensor], images: Imag
     training = backbone.training
     backbone.eval()
     indices = torch.arange(len(images), device=images.device)
-    with CAPTURING if images.device.type == "cuda" else nullcontext():
-        found = [of(test_view(images, part, transform)).float() for part in torch.split(indices, BATCH)]
+    found = [of(test_view(images, part, transform)).float() for part in torch.split(indices, BATCH)]
     backbone.train(training)
     return torch.cat(found)

@@ -22,9 +22,6 @@ from cecil.errors import CheckpointError, ConfigError
 from cecil.stages.checkpoint import Checkpoint, State
 
 WARM_UP = 3  # steps before a capture, so that libraries have chosen their kernels
-# A process may capture one graph at a time; and while it does, other threads must not run convolutions outside of a graph, because
-# cuDNN tries out its kernels on the first sight of a shape, which spoils the capture.
-CAPTURING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -116,6 +113,55 @@ class Group:
     lr: float | None = None  # None: the optimiser's
 
 
+class _Turns:
+    """Who may work on the GPU: one thread at a time, but for replaying graphs.
+
+    While a thread captures a graph, others may do nothing but replay theirs: a new shape that makes cuDNN try out its kernels, or a
+    generator that is seeded, spoils the capture. So a run beside others holds a turn in all that it does, and gives it up
+    while it replays, which is nearly all of its time.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread = threading.local()
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        with self._lock:
+            self._thread.has_turn = True
+            try:
+                yield
+            finally:
+                self._thread.has_turn = False
+
+    @contextmanager
+    def given_up(self) -> Iterator[None]:
+        """Let others work meanwhile; nothing happens where no turn was taken."""
+        if not getattr(self._thread, "has_turn", False):
+            yield
+            return
+        self._thread.has_turn = False
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
+            self._thread.has_turn = True
+
+
+_TURNS = _Turns()
+
+
+@contextmanager
+def beside_others(device: torch.device) -> Iterator[None]:
+    """For a thread that shares a GPU with others: a stream of its own, and its turns. On a CPU nothing is needed."""
+    if device.type != "cuda":
+        yield
+        return
+    with _TURNS.taken(), torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+        yield
+
+
 Loss = Callable[[Tensor, Generator], Tensor]  # of a step's input
 
 
@@ -150,10 +196,11 @@ def train(
             loss = losses[max(begin for begin in losses if begin <= round_)]
             step = _Step(loss, inputs[0], modules, sgd, generator, runtime)
         generator.manual_seed(seeded(seed, stage, round_, "steps"))
-        with _no_waiting(runtime):
-            for row in inputs:
-                step(row)
-        mean_loss = step.mean_loss(len(inputs))
+        with _TURNS.given_up():
+            with _no_waiting(runtime):
+                for row in inputs:
+                    step(row)
+            mean_loss = step.mean_loss(len(inputs))
         if not math.isfinite(mean_loss):
             raise ConfigError(f"{stage}: the loss became {mean_loss} in round {round_ + 1}; lower the learning rate (now {optimiser.lr:g})")
         # Told before it is saved: a kill in between tells a round twice, the other way round never.
@@ -210,8 +257,7 @@ class _Step:
         self.total = torch.zeros((), device=runtime.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         if runtime.cuda and runtime.graphs:
-            with CAPTURING:
-                self._capture(example, modules)
+            self._capture(example, modules)
 
     def __call__(self, row: Tensor) -> None:
         if self.graph is None:
