@@ -172,6 +172,15 @@ def test_what_was_measured_is_told(clf: IncrementalClassifier):
     assert info["bytes"]["backbone"] > 100_000
 
 
+def test_copies_do_not_make_a_class_large_enough_to_hold_out(tiny_images: MakeImages, weights: Path):
+    images = tiny_images(4, 6)
+    copies = images.select(torch.tensor([0, 0, 0, 0, 0, *range(6, 24)]))
+    made = IncrementalClassifier("resnet8", weights).fit(copies)
+    assert any("class 'class 0' has 1 picture, fewer than 4: nothing is held out" in note for note in made.notes_)
+    assert any(note.startswith("4 duplicates of pictures in the same class") for note in made.notes_)
+    assert made.info()["classes"]["class 0"] == 1
+
+
 def test_with_three_pictures_in_a_class_nothing_is_held_out(tiny_images: MakeImages, weights: Path):
     images = tiny_images(4, 6)
     few = images.select(torch.tensor([i for i in range(24) if i not in (3, 4, 5)]))
@@ -635,6 +644,13 @@ def test_an_adapter_of_many_features_works_on_fewer(
     same(made, IncrementalClassifier.load(tmp_path / "a.cecil"), torch.rand(6, 64), abs=2e-5)
     gram = made.scorer.head.projection.T @ made.scorer.head.projection
     torch.testing.assert_close(gram, gram[0, 0] * torch.eye(8), atol=1e-5, rtol=1e-4)
+
+
+def test_fewer_pictures_than_directions(weights: Path, tiny_images: MakeImages, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fitting, "compete", lambda *_: torch.tensor([[0.0], [1.0]], dtype=torch.float64))
+    monkeypatch.setattr(fitting, "DIRECTIONS", 60)
+    head = IncrementalClassifier("resnet8", weights).fit(tiny_images(4, 6)).scorer.head
+    assert head.projection.shape[1] == head.adapter.dim < 24
 
 
 def test_an_adapter_that_does_not_win_is_not_shipped(weights: Path, tiny_images: MakeImages, monkeypatch: pytest.MonkeyPatch):

@@ -64,6 +64,10 @@ class Base:
     folds: Tensor  # (n,): which pictures are held out together
     notes: tuple[str, ...] = ()
 
+    def unsampled(self) -> "Base":
+        """The same without a sample: nothing is held out."""
+        return replace(self, views=self.views[:, :0], labels=self.labels[:0], folds=self.folds[:0])
+
     @property
     def folds_in_turn(self) -> range:
         return range(int(self.folds.max()) + 1 if len(self.folds) else 0)
@@ -95,12 +99,13 @@ def fit_frozen(backbone: Backbone, transform: Transform, shown: Shown, device: t
     """Class means on features that are as they were published; an adapter where it earns its place."""
     embedder = Embedder(backbone, transform, device)
     generator = torch.Generator().manual_seed(seeded(seed, "sample"))
-    holds_out = int(shown.counts().min()) >= FEWEST
-    sample = _sample(shown, generator) if holds_out else frozenset()
+    sample = _sample(shown, generator) if int(shown.counts().min()) >= FEWEST else frozenset()
     base = embed(embedder, shown, sample, QUARTERS, generator, progress)
+    if min(one.count for one in base.classes) < FEWEST:  # also where duplicates made it look like more
+        base = base.unsampled()
     head = Head(device, embedder.dim, spread(base))
     if not len(base.labels):
-        return Fitted(backbone, base, head, Calibration(), (*base.notes, _nothing_held_out(shown)))
+        return Fitted(backbone, base, head, Calibration(), (*base.notes, _nothing_held_out(base)))
     adapted = train_adapter(base, head, seed, progress)
     by_plain, by_adapter = compete(base, (head, adapted), generator)
     gain = by_adapter - by_plain
@@ -116,12 +121,11 @@ def fit_frozen(backbone: Backbone, transform: Transform, shown: Shown, device: t
     return Fitted(backbone, base, head, calibration, (*base.notes, verdict))
 
 
-def _nothing_held_out(shown: Shown) -> str:
-    counts = shown.counts()
-    smallest = int(counts.argmin())
+def _nothing_held_out(base: Base) -> str:
+    smallest = min(base.classes, key=lambda one: one.count)
     return (
-        f"class '{shown.names[smallest]}' has {int(counts[smallest])} pictures, fewer than {FEWEST}: nothing is held out, so confidences "
-        f"are not calibrated, no picture is answered with 'none of these', and no adapter is trained"
+        f"class '{smallest.name}' has {counted(smallest.count, 'picture')}, fewer than {FEWEST}: nothing is held out, so confidences are "
+        f"not calibrated, no picture is answered with 'none of these', and there is nothing to choose an adapter by"
     )
 
 
@@ -228,7 +232,8 @@ def train_adapter(base: Base, head: Head, seed: int, progress: Progress) -> Head
     labels, classes = base.labels[rest], len(base.classes)
     views = base.views[:, rest]
     projection = _directions(views[0], DIRECTIONS) if views.shape[2] > DIRECTIONS else None
-    adapter = Adapter(DIRECTIONS if projection is not None else views.shape[2], generator=Generator().manual_seed(seeded(seed, "adapter")))
+    width = views.shape[2] if projection is None else projection.shape[1]
+    adapter = Adapter(width, generator=Generator().manual_seed(seeded(seed, "adapter")))
     # It begins as the cosine of centred features: what the classes tell one another is to be learnt, not unlearnt.
     with torch.no_grad():
         for parameter in (adapter.output, adapter.bias):
@@ -389,7 +394,7 @@ def fit_from_scratch(
         base = embed(Embedder(network, recipe.transform, device), squares_, held, (0,), generator, progress)
     head = Head(device, network.dim, spread(base), method.adapter.requires_grad_(False))
     if not len(base.labels):
-        return Fitted(network, base, head, Calibration(), (*base.notes, _nothing_held_out(shown))), recipe
+        return Fitted(network, base, head, Calibration(), (*base.notes, _nothing_held_out(base))), recipe
     return Fitted(network, base, head, calibrate(base, head, base.folds_in_turn, generator), base.notes), recipe
 
 

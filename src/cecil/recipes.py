@@ -29,9 +29,8 @@ TRAINED = SessionConfig(data_init=False, epochs=100, lr=0.1)
 # The comparison's fine-tuning goes gently, as a person would who hopes to keep the old classes.
 GENTLE = SessionConfig(data_init=False, epochs=100, lr=0.01)
 # How the other methods of the comparison learn a session. Epochs and milestones are their papers', and so is where new rows start: from
-# class means in LUCIR, else at random. The papers' rates are for hundreds of pictures of each new class. These here, whether batch norms
-# stand still, and the weights below of what holds the old classes, were chosen on base classes alone by benchmarks/tuning.py, out of
-# the same eight settings for each.
+# class means in LUCIR, else at random. The papers' rates are for hundreds of pictures of each new class, and a tenth of them is taken
+# here; the weights below are theirs. benchmarks/tuning.py compares such settings on base classes alone.
 SESSIONS = {
     "finetune": GENTLE,
     "linear": TRAINED,
