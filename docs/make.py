@@ -174,14 +174,14 @@ def bench(name: str) -> str:
     parts = []
     for path in sorted(RESULTS.glob(f"bench-{name}-*.json")):
         found: dict[str, Any] = json.loads(path.read_text())
-        columns = list(found["rows"][0])
+        columns = list(dict.fromkeys(name for row in found["rows"] for name in row))
         lines = [
             f"{found['machine']}, {found['date']}: `{found['command']}`",
             "",
             "| " + " | ".join(columns) + " |",
             "| --- " * len(columns) + "|",
         ]
-        lines += ["| " + " | ".join(_cell(row[c]) for c in columns) + " |" for row in found["rows"]]
+        lines += ["| " + " | ".join(_cell(row.get(c, "")) for c in columns) + " |" for row in found["rows"]]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts) if parts else "Not measured yet.\n"
 
@@ -209,6 +209,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "demo": demo,
     "bench scoring": lambda: bench("scoring"),
     "bench training": lambda: bench("training"),
+    "bench practice": lambda: bench("practice"),
     "bench transport": lambda: bench("transport"),
 }
 

@@ -21,7 +21,7 @@ _DATA = typer.Option("--data-root", envvar="CECIL_DATA", help="Where data sets l
 def run(
     benchmark: Annotated[str, typer.Argument(help="A benchmark (see: cecil benchmarks), or folder:PATH.", show_default=False)],
     method: Annotated[list[str], typer.Option("--method", "-m", help="A method (see: cecil methods), file.py:Class, or all. Repeatable.")],
-    recipe: Annotated[str | None, typer.Option(help="official, paper or quick.", show_default="the benchmark's")] = None,
+    recipe: Annotated[str | None, typer.Option(help="official, paper, mild or quick.", show_default="the benchmark's")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: --set pretrain.epochs=50. Repeatable.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0 … N−1.", show_default="1")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Run this one seed.", show_default=False)] = None,
