@@ -1,8 +1,12 @@
 """Small things to test with: pictures whose classes are easy to tell apart, a task made of them, and a quick recipe."""
 
 import hashlib
-from collections.abc import Callable
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -19,6 +23,9 @@ from cecil.methods.base import Recipe
 from cecil.nn.backbones import build
 from cecil.stages.learn_session import SessionConfig
 from cecil.stages.pretrain import PretrainConfig
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 TRANSFORM = Transform(8, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), "pad", pad=1, flip=False)
 
@@ -137,3 +144,30 @@ def small_model(small_weights: Path, tmp_path_factory: pytest.TempPathFactory) -
     classifier = IncrementalClassifier("resnet8", small_weights, device="cpu").fit(draw_photos(folder / "photos", counts))
     classifier.save(folder / "birds.cecil")
     return folder / "birds.cecil"
+
+
+def _chromium_path() -> str:
+    """Where Chromium is. Where it is not, CI and containers (root, apt-get) install Debian's package, and other machines skip."""
+    if found := shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome"):
+        return found
+    in_ci, is_root = bool(os.environ.get("CI")), hasattr(os, "geteuid") and os.geteuid() == 0
+    if shutil.which("apt-get") and (in_ci or is_root):
+        for command in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
+            line = [*([] if is_root else ["sudo"]), "apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", *command]
+            subprocess.run(line, check=in_ci, stdout=subprocess.DEVNULL, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+    found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    return found
+
+
+@pytest.fixture(scope="module")
+def chromium() -> "Iterator[Browser]":
+    """A browser without a window. Not for the whole session: while it is open, asyncio.run() does not work in this thread."""
+    from playwright.sync_api import sync_playwright
+
+    path = _chromium_path()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--use-fake-device-for-media-stream"])
+        yield browser
+        browser.close()

@@ -10,6 +10,7 @@ classes are not touched by it. All that is known lies in one immutable object, w
 of threads may predict while another one learns, and each prediction is by the classes of one moment. Changes take turns.
 """
 
+import copy
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -174,7 +175,10 @@ class IncrementalClassifier:
         name new classes that are close to a known one.
         """
         given = shown(pictures)
-        features, prints = self._fitted().embedder.embedded(given.pictures, given.titles, prints=True)
+        return self.learn_embedded(given, *self._fitted().embedder.embedded(given.pictures, given.titles, prints=True))
+
+    def learn_embedded(self, given: Shown, features: Tensor, prints: tuple[int, ...]) -> Learned:
+        """The same where the pictures were embedded elsewhere: their features (n, d) and fingerprints, in their order."""
         with self._changing:
             return self._learn(*self._lessons(given, features, prints))
 
@@ -255,6 +259,13 @@ class IncrementalClassifier:
     def _change(self, knowledge: Knowledge) -> None:
         state = self._fitted()
         self._state = replace(state, knowledge=knowledge, scorer=state.scorer.knowing(knowledge.classes))
+
+    def knowing(self, knowledge: Knowledge) -> "IncrementalClassifier":
+        """Another classifier with the same backbone that knows this. The two share what they have in common; neither changes the other."""
+        other = copy.copy(self)
+        other._changing = threading.RLock()
+        other._change(knowledge)
+        return other
 
     # Asking
 

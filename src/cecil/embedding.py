@@ -185,11 +185,16 @@ def squares(pictures: Sequence[Any], titles: Sequence[str], transform: Transform
         good = [one for one in found if not isinstance(one, CecilError)]
         if not broken:  # else only the rest of the broken ones is looked for
             yield Batch(start, torch.stack([pixels for pixels, _ in good]), tuple(number for _, number in good) if prints else ())
-    if len(broken) == 1:
-        raise broken[0]
     if broken:
-        more = f" and {len(broken) - NAMED:,} more" if len(broken) > NAMED else ""
-        raise PictureError(f"{len(broken)} pictures cannot be used: {'; '.join(map(str, broken[:NAMED]))}{more}")
+        raise broken_pictures(broken)
+
+
+def broken_pictures(broken: Sequence[CecilError]) -> CecilError:
+    """One error for pictures that cannot be used."""
+    if len(broken) == 1:
+        return broken[0]
+    more = f" and {len(broken) - NAMED:,} more" if len(broken) > NAMED else ""
+    return PictureError(f"{len(broken)} pictures cannot be used: {'; '.join(map(str, broken[:NAMED]))}{more}")
 
 
 def _ahead(work: Callable[[int], Any], starts: Sequence[int]) -> Iterator[Any]:

@@ -106,7 +106,7 @@ def test_a_run_prints_its_table_and_writes_its_folder(run, tiny_folder):
     table = out.partition("run folder")[2]
     assert "decoupled-cosine" in table
     assert last in table
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "figures", "result.json", "seed0"]
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "figures", "report.html", "result.json", "seed0"]
     assert {path.name for path in (folder / "figures").glob("*.png")} == {"sessions.png", "base-novel.png"}
     assert result.benchmark == f"folder:{tiny_folder}"
     assert result.command.startswith("cecil run folder:")
@@ -340,7 +340,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(
 
 
 def test_a_command_is_recorded_without_places() -> None:
-    from cecil.cli.research import _command
+    from cecil.cli.research import command_line
 
     words = ["run", "glyphs", "--data-root", "/my/data", "--seeds", "3", "--runs=/tmp/r", "--record", "results"]
-    assert _command(words) == "cecil run glyphs --seeds 3"
+    assert command_line(words) == "cecil run glyphs --seeds 3"

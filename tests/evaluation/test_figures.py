@@ -15,13 +15,17 @@ from cecil.errors import ConfigError
 from cecil.evaluation import figures, published
 from cecil.evaluation.figures import (
     FAVOURITES,
+    bars_figure,
     base_novel_figure,
     confusion_figure,
+    confusions_figure,
     grid_figure,
-    rotation_figure,
+    reliability_figure,
+    run_figure,
     save,
     sessions_figure,
     spread_apart,
+    to_svg,
     tsne_figure,
 )
 
@@ -166,7 +170,7 @@ def test_confusion_of_the_wrong_size_is_refused():
 @pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)], ids=["one run", "several runs"])
 def test_rotation_bars_are_averages_and_drops_with_the_best_in_colour(make_result, seeds):
     given = {"180°": make_result(seeds=seeds, skill=0.7), "±5°": make_result(seeds=seeds, skill=0.4)}
-    figure = rotation_figure(given)
+    figure = bars_figure(given)
     for axes, field, best in zip(figure.axes, ("average", "pd"), (max, min), strict=True):
         means = [np.mean(getattr(result, field)) for result in given.values()]
         assert [bar.get_width() for bar in axes.patches] == pytest.approx(means)
@@ -184,7 +188,7 @@ def test_rotation_bars_are_averages_and_drops_with_the_best_in_colour(make_resul
 
 def test_rotations_of_other_benchmarks_are_refused(make_result):
     with pytest.raises(ConfigError, match="one figure shows results of one benchmark"):
-        rotation_figure({"180°": make_result(), "±5°": make_result(benchmark="glyphs")})
+        bars_figure({"180°": make_result(), "±5°": make_result(benchmark="glyphs")})
 
 
 def test_the_grid_of_ways_and_shots_has_a_number_in_each_cell_and_a_frame_around_the_best():
@@ -258,3 +262,51 @@ def test_names_are_spread_apart_in_order_and_near_their_lines(values, gap):
         assert all(-1e-6 <= y <= 100 + 1e-6 for y in spread)
     if all(b - a >= gap for a, b in pairwise(values)):
         assert spread == pytest.approx(values)
+
+
+def test_confusions_stand_side_by_side():
+    session_of_class = np.array([0, 0, 1])
+    given = {"without": np.ones((3, 3), dtype=int), "with": np.eye(3, dtype=int)}
+    first, second, bar = confusions_figure(given, session_of_class).axes
+    assert [axes.get_title(loc="left") for axes in (first, second)] == list(given)
+    assert first.get_ylabel() == "true class"
+    assert second.get_ylabel() == ""
+    assert bar.get_ylabel() == "share of the true class (%)"
+    for axes in (first, second):
+        assert len([line for line in axes.lines if line.get_color() == figures.VERMILION]) == 2
+    with pytest.raises(ConfigError, match="must be 3 × 3, not 2 × 2"):
+        confusions_figure({"with": np.eye(2, dtype=int)}, session_of_class)
+
+
+def test_a_run_has_its_measures_in_one_chart(make_result):
+    result = make_result(seeds=(0, 1))
+    rows = [published.published("cifar100")["CEC"]]
+    (axes,) = run_figure(result, {"base": result.base, "new": result.novel}, rows).axes
+    assert {text.get_text() for text in axes.texts} == {"base", "new", "published"}
+    (base,) = drawn(axes, figures.VERMILION)
+    assert base.get_ydata() == pytest.approx(np.mean(np.array(result.base), axis=0))
+    (dashed,) = drawn(axes, figures.FAINT)
+    assert tuple(dashed.get_ydata()) == rows[0].sessions
+
+
+def test_reliability_is_the_share_of_right_answers_by_confidence():
+    confidence = np.array([0.05, 0.15, 0.2, 0.95, 1.0, 1.0, 1.0])
+    right = np.array([0, 1, 0, 1, 1, 1, 0])
+    upper, lower = reliability_figure(confidence, right).axes
+    heights = [bar.get_height() for bar in upper.patches]
+    assert heights[:2] == [0, 50]
+    assert heights[9] == 75
+    assert np.isnan(heights[2:9]).all(), "no answer, no bar"
+    assert [bar.get_height() for bar in lower.patches][9] == pytest.approx(400 / 7)
+
+
+def test_a_figure_for_a_page_has_no_size_and_no_background(results):
+    svg = to_svg(sessions_figure(results))
+    assert svg.startswith("<svg ")
+    head = svg[: svg.index(">")]
+    assert "viewBox" in head
+    assert " width=" not in head
+    assert " height=" not in head
+    assert "<metadata>" not in svg
+    assert "#ffffff" not in svg
+    assert svg == to_svg(sessions_figure(results))

@@ -16,7 +16,7 @@ from cecil.evaluation.metrics import summarise
 from cecil.evaluation.runner import Experiment, Watcher
 from cecil.methods import METHODS
 from cecil.stages.checkpoint import read_state
-from cecil.stages.loop import Runtime
+from cecil.stages.loop import _TURNS, Runtime
 
 CPU = torch.device("cpu")
 
@@ -337,6 +337,64 @@ def test_stage_1_is_not_shared_with_another(change, make, go, tmp_path, tiny_rec
     runner.run(experiment, folder, CPU, task=task, share=share, watcher=diary)
     assert diary.told[1][1] == "pretrain 1/2"
     assert len(list(share.iterdir())) == 2
+
+
+# ---- several experiments
+
+
+def test_experiments_side_by_side_give_the_same_as_one_by_one(make, go, tiny_task, tmp_path):
+    experiments = [make(seeds=(0, 1)), make("finetune"), make("decoupled-linear")]
+    alone = [go(experiment)[1].accuracy for experiment in experiments]
+    plans = [runner.Plan(e, runner.new_folder(tmp_path / "together", e), Diary()) for e in experiments]
+    told = []
+    found = runner.run_together(
+        plans, tiny_task, CPU, "cecil", parallel=3, share=tmp_path / "stage1", on_result=lambda plan, result: told.append(plan)
+    )
+    assert [result.accuracy for result in found] == alone
+    assert sorted(plan.experiment.method for plan in told) == ["decoupled-cosine", "decoupled-linear", "finetune"]
+    for plan, result in zip(plans, found, strict=True):
+        assert results.to_json(results.read(plan.folder)) == results.to_json(result)
+        assert set(plan.watcher.of("seed0")) > {"after session 0", "after session 2"}
+    assert runner.run_together([], tiny_task, CPU) == []
+
+
+@pytest.mark.parametrize("turns", [False, True], ids=["all at once", "taking turns"])
+def test_of_runs_side_by_side_one_makes_the_stage_1_that_all_need(turns, make, tiny_recipe, tiny_task, tmp_path, monkeypatch):
+    if turns:  # as on a GPU: who waits for another must not keep it from working
+        monkeypatch.setattr(runner, "beside_others", lambda device: _TURNS.taken())
+    recipes_ = [dataclasses.replace(tiny_recipe, session=dataclasses.replace(tiny_recipe.session, epochs=n)) for n in (2, 3, 4, 5)]
+    experiments = [dataclasses.replace(make("finetune"), recipe=recipe) for recipe in recipes_]
+    plans = [runner.Plan(e, runner.new_folder(tmp_path / "runs", e), Diary()) for e in experiments]
+    found: list[results.RunResult] = []
+    worker = threading.Thread(
+        target=lambda: found.extend(runner.run_together(plans, tiny_task, CPU, parallel=4, share=tmp_path / "stage1")), daemon=True
+    )
+    worker.start()
+    worker.join(120)
+    assert len(found) == 4, "they wait for one another"
+    first = [[what for what in plan.watcher.of("seed0") if what.startswith("pretrain")] for plan in plans]
+    assert sorted(first) == [["pretrain (shared) 2/2"]] * 3 + [["pretrain 1/2", "pretrain 2/2"]]
+
+
+def test_shares_of_the_wall_clock_add_up(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
+    clock = runner._Clock()
+    clock.start("a")
+    now[0] = 10
+    clock.start("b")
+    now[0] = 14
+    assert clock.stop("a") == 12
+    now[0] = 20
+    assert clock.stop("b") == 8
+
+
+def test_a_finished_folder_is_found_before_an_unfinished_one(make, tmp_path):
+    old, new = runner.new_folder(tmp_path, make()), runner.new_folder(tmp_path, make())
+    os.utime(old / "config.json", (1, 1))
+    assert runner.folders_of(tmp_path, [make(), make("finetune")]) == [new, None]
+    (old / "result.json").write_text("")
+    assert runner.folders_of(tmp_path, [make()]) == [old]
 
 
 # ---- a method of one's own

@@ -8,7 +8,23 @@ import numpy as np
 import pytest
 
 from cecil.evaluation import published
-from cecil.evaluation.tables import SUMMARY, Cell, Row, Table, build, groups, number, title, to_csv, to_latex, to_markdown
+from cecil.evaluation.tables import (
+    SUMMARY,
+    Cell,
+    Grid,
+    Row,
+    Table,
+    build,
+    grid_to_csv,
+    grid_to_latex,
+    grid_to_markdown,
+    groups,
+    number,
+    title,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
 
 
 @pytest.fixture(scope="module")
@@ -161,3 +177,49 @@ def test_names_that_look_like_markup_are_escaped():
     assert "my\\_method\\|a\\*b" in to_markdown(table)
     latex = to_latex(table)
     assert "my\\_method|a*b \\& 50\\% (a \\textbackslash{} b) & $-$1.50 &" in latex
+
+
+# ---- the improvement on other rows' drops
+
+
+def test_improvements_are_differences_of_drops_measured_and_published_apart(make_result):
+    given = [make_result(method="finetune", skill=0.2), make_result(method="cec"), make_result(method="linear", skill=0.9)]
+    table = build(given, improvement_of="cec")
+    place = table.columns.index("relative improvement")
+    assert place == len(table.columns) - 1
+    found = {row.label: row.cells[place].mean for row in table.rows}
+    rows = published.published("cifar100")
+    assert found["finetune"] == pytest.approx(given[0].pd[0] - given[1].pd[0])
+    assert found["linear"] == pytest.approx(given[2].pd[0] - given[1].pd[0])
+    assert found["Ft-CNN, published"] == pytest.approx(rows["Ft-CNN"].pd - rows["CEC"].pd) == pytest.approx(37.52)
+    assert found["cec"] is found["CEC, published"] is None
+    assert "+37.52 |" in to_markdown(table)
+    (_, *lines) = csv.reader(io.StringIO(to_csv([table, build(given)])))
+    assert len({len(line) for line in lines}) == 1, "a table without it has an empty field"
+    widths = {line.count("&") for line in to_latex(table).splitlines() if line.endswith("\\\\") and "multicolumn" not in line}
+    assert widths == {len(table.columns)}
+
+
+def test_without_the_method_there_is_no_improvement(make_result):
+    table = build([make_result("glyphs", "finetune")], improvement_of="cec")
+    assert [row.cells[-1].mean for row in table.rows] == [None]
+
+
+def test_rows_can_be_given_names(make_result):
+    given = [make_result("glyphs", settings={"pseudo.angles": "180"}), make_result("glyphs")]
+    assert [row.label for row in build(given, labels=["180°", "all"]).rows] == ["180°", "all"]
+
+
+# ---- grids
+
+
+def test_a_grid_in_every_format():
+    grid = Grid("a & b", "ways", ("1 shot", "±5°"), (("5", (Cell(1.5, 0.25), Cell(2.0))), ("x_y", (Cell(), Cell(-3.0)))), ("50 %",))
+    assert grid_to_markdown(grid) == (
+        "**a & b**\n\n| ways | 1 shot | ±5° |\n| --- | ---: | ---: |\n| 5 | 1.50 ± 0.25 | 2.00 |\n| x\\_y | – | -3.00 |\n\n50 %\n"
+    )
+    assert grid_to_csv(grid).splitlines() == ["ways,1 shot,±5°,1 shot_std,±5°_std", "5,1.5,2.0,0.25,", "x_y,,-3.0,,"]
+    latex = grid_to_latex(grid)
+    assert r"ways & 1 shot & $\pm$5$^\circ$ \\" in latex
+    assert r"x\_y & -- & $-$3.00 \\" in latex
+    assert grid_to_csv(Grid("", "ways", ("1",), (("5", (Cell(1.0),)),))).splitlines() == ["ways,1", "5,1.0"]

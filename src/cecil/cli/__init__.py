@@ -6,6 +6,8 @@ import typer
 
 from cecil.cli import data, practice, research
 from cecil.cli.compare import compare
+from cecil.cli.reproduce import reproduce
+from cecil.cli.serve import serve
 from cecil.errors import CecilError
 
 app = typer.Typer(
@@ -16,8 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for door, commands in (
-    ("With your own photos", practice.COMMANDS),
-    ("For research", (research.run, compare, research.benchmarks, research.methods)),
+    ("With your own photos", (*practice.COMMANDS, serve)),
+    ("For research", (research.run, compare, reproduce, research.benchmarks, research.methods)),
 ):
     for command in commands:
         app.command(rich_help_panel=door)(command)

@@ -83,16 +83,16 @@ def _plot(groups: "list[list[RunResult]]", path: Path, published: bool, all_publ
 
     written: list[Path] = []
     for group in groups:
-        target = path if len(groups) == 1 else path.with_stem(f"{path.stem}-{_slug(group[0].benchmark)}")
+        target = path if len(groups) == 1 else path.with_stem(f"{path.stem}-{slug(group[0].benchmark)}")
         count = 2
         while target in written:
-            target = path.with_stem(f"{path.stem}-{_slug(group[0].benchmark)}-{count}")
+            target = path.with_stem(f"{path.stem}-{slug(group[0].benchmark)}-{count}")
             count += 1
         rows = tables.published_rows(group, with_published=published, all_published=all_published)
         written += figures.save(figures.sessions_figure(group, rows), target)
     return written
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
     """A benchmark's name as part of a file's: `folder:/my/birds` has characters that a file's name cannot."""
     return "".join(c if c.isalnum() else "-" for c in name).strip("-")

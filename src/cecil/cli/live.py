@@ -22,6 +22,13 @@ def console() -> Console:
     return out if out.is_terminal or "COLUMNS" in os.environ else Console(width=120, highlight=False)
 
 
+def progress_bars(out: Console) -> Progress:
+    """A bar for each thing that is under way, with its state and its time."""
+    return Progress(
+        TextColumn("{task.description}", markup=False), BarColumn(30), TextColumn("{task.fields[state]}"), TimeElapsedColumn(), console=out
+    )
+
+
 class LiveWatcher(Watcher):
     """Draws progress in place on a terminal; elsewhere prints one line a session."""
 
@@ -30,9 +37,8 @@ class LiveWatcher(Watcher):
         self.names = [run_name(*pair) for pair in experiment.runs()]
         self.rows: dict[str, list[float]] = {name: [] for name in self.names}
         self.sessions = 0
-        self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.fields[state]}"), TimeElapsedColumn(), console=out
-        )
+        self.task: Task | None = None  # once it is loaded
+        self.progress = progress_bars(out)
         self.bars: dict[str, TaskID] = {}
         self.live = Live(console=out, refresh_per_second=4, transient=True)
         self.lock = threading.Lock()
@@ -60,6 +66,7 @@ class LiveWatcher(Watcher):
         with self.lock:
             if "pictures" in self.bars:
                 self.progress.remove_task(self.bars.pop("pictures"))
+            self.task = task
             self.sessions = len(task.split.sessions)
             b = task.benchmark
             later = f"{self.sessions - 1} session" + ("" if self.sessions == 2 else "s")
@@ -95,3 +102,77 @@ class LiveWatcher(Watcher):
             if row:
                 table.add_row(name, *(f"{value:.2f}" for value in row))
         self.live.update(Group(table, self.progress) if any(self.rows.values()) else self.progress)
+
+
+class StudyWatcher:
+    """Draws the progress of many experiments: one bar over all runs, and one for each run that is under way."""
+
+    def __init__(self, out: Console) -> None:
+        self.out, self.runs = out, 0
+        self.progress = progress_bars(out)
+        self.bars: dict[str, TaskID] = {}
+        self.done = 0
+        self.lock = threading.Lock()
+
+    def __enter__(self) -> "StudyWatcher":
+        self.progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for bar in self.progress.task_ids:  # what was said remains, the bars do not
+            self.progress.remove_task(bar)
+        self.progress.stop()
+
+    def expect(self, runs: int) -> None:
+        """So many runs will be done."""
+        self.runs = runs
+        if runs:
+            self.move("runs", 0, runs, "")
+
+    def of(self, label: str) -> Watcher:
+        """Who is told of one experiment."""
+        return _StudyRun(self, label)
+
+    def on_load(self, done: int, total: int) -> None:
+        self.move("pictures", done, total, f"{done:,} of {total:,}")
+        if done == total:
+            self.remove("pictures")
+
+    def move(self, name: str, done: int, total: int, state: str) -> None:
+        with self.lock:
+            if name not in self.bars:
+                self.bars[name] = self.progress.add_task(name, state="")
+            self.progress.update(self.bars[name], total=total, completed=done, state=state)
+
+    def remove(self, name: str) -> None:
+        with self.lock:
+            if name in self.bars:
+                self.progress.remove_task(self.bars.pop(name))
+
+    def finish(self, name: str, accuracy: list[float]) -> None:
+        """A run is over."""
+        self.remove(name)
+        with self.lock:
+            self.done += 1
+            sessions = " ".join(f"{value:.2f}" for value in accuracy)
+            self.out.print(f"{name}: {sessions}", markup=False, soft_wrap=True)
+        self.move("runs", self.done, self.runs, f"{self.done} of {self.runs}")
+
+
+class _StudyRun(Watcher):
+    """Passes on what happens in one experiment, under its label."""
+
+    def __init__(self, study: StudyWatcher, label: str) -> None:
+        self.study, self.label = study, label
+        self.sessions = 0
+
+    def on_task(self, task: Task) -> None:
+        self.sessions = len(task.split.sessions)
+
+    def on_round(self, run: str, report: Round) -> None:
+        state = f"{report.stage} {report.round}/{report.rounds}, loss {report.loss:.3f}"
+        self.study.move(f"{self.label}, {run}", report.round, report.rounds, state)
+
+    def on_session(self, run: str, outcome: Outcome) -> None:
+        if outcome.sessions == self.sessions:
+            self.study.finish(f"{self.label}, {run}", outcome.summary().accuracy.tolist())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cecil.evaluation.results import RunResult
     from cecil.evaluation.runner import Experiment
 
-_DATA = typer.Option("--data-root", envvar="CECIL_DATA", help="Where data sets lie.", show_default=False)
+DATA = typer.Option("--data-root", envvar="CECIL_DATA", help="Where data sets lie.", show_default=False)
 
 
 def run(
@@ -31,7 +31,7 @@ def run(
     way: Annotated[int | None, typer.Option(help="Classes a session.", show_default="the benchmark's")] = None,
     shot: Annotated[int | None, typer.Option(help="Pictures of a new class.", show_default="the benchmark's")] = None,
     class_order: Annotated[int | None, typer.Option(help="Shuffle the classes by this seed.", show_default="label order")] = None,
-    data_root: Annotated[Path | None, _DATA] = None,
+    data_root: Annotated[Path | None, DATA] = None,
     runs: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest unfinished run of the same settings.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="cuda if there is one")] = None,
@@ -89,14 +89,15 @@ def _run_all(
 
     from cecil.cli.live import LiveWatcher, console
     from cecil.cli.tables import render
-    from cecil.evaluation import figures, results, runner, tables
+    from cecil.evaluation import report, results, runner, tables
 
-    place = _device(device)
+    place = device_of(device)
     if record is not None:
         _make(record)
     if place.type == "cuda":
         torch.backends.cudnn.benchmark = True
-    command = _command(sys.argv[1:])
+    command = command_line(sys.argv[1:])
+    task = None  # all experiments share it
     out = console()
     finished: list[RunResult] = []
     folders = runner.folders_to_resume(runs, experiments) if resume else [None] * len(experiments)
@@ -107,19 +108,29 @@ def _run_all(
         folder = begun or runner.new_folder(runs, experiment)
         try:
             with LiveWatcher(out, experiment, place) as watcher:
-                result = runner.run(experiment, folder, place, data_root, command, parallel, share=share, watcher=watcher)
+                result = runner.run(experiment, folder, place, data_root, command, parallel, share=share, watcher=watcher, task=task)
         except CecilError:
             runner.discard_unused(folder)
             raise
         finished.append(result)
-        figures.save(figures.sessions_figure([result], tables.published_rows([result])), folder / "figures" / "sessions")
-        if len(result.sessions) > 1:
-            figures.save(figures.base_novel_figure([result]), folder / "figures" / "base-novel")
+        task = watcher.task
+        if task is not None:
+            report.write(folder, task)
+        draw(result, folder)
         if record is not None:
             results.write(record / f"{results.file_name(result)}.json", result)
         out.print(f"[dim]run folder: {escape(str(folder))}[/dim]", soft_wrap=True)
     for group in tables.groups(finished):
         out.print(render(tables.build(group), out.width))
+
+
+def draw(result: "RunResult", folder: Path) -> None:
+    """The figures of a run folder."""
+    from cecil.evaluation import figures, tables
+
+    figures.save(figures.sessions_figure([result], tables.published_rows([result])), folder / "figures" / "sessions")
+    if len(result.sessions) > 1:
+        figures.save(figures.base_novel_figure([result]), folder / "figures" / "base-novel")
 
 
 def _make(record: Path) -> None:
@@ -130,16 +141,16 @@ def _make(record: Path) -> None:
         raise ConfigError(f"--record {record} cannot be made ({error.strerror}): give a folder that you may write to") from error
 
 
-def _command(words: list[str]) -> str:
+def command_line(words: list[str]) -> str:
     """What was typed, without the places that differ from machine to machine."""
-    kept, places = ["cecil"], ("--data-root", "--runs", "--record")
+    kept, places = ["cecil"], ("--data-root", "--runs", "--record", "--out")
     for before, word in zip(["", *words], words, strict=False):
         if before not in places and word.partition("=")[0] not in places:
             kept.append(word)
     return shlex.join(kept)
 
 
-def _device(name: str | None) -> "torch.device":
+def device_of(name: str | None) -> "torch.device":
     import torch
 
     if name is None:

@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from cecil.evaluation.tables import Cell, Row, Table, number
+from cecil.evaluation.tables import Cell, Grid, Row, Table, number
 
-HEADS = {"average": "avg", "harmonic": "harm."}  # where the name is wider than the numbers below it
+HEADS = {"average": "avg", "harmonic": "harm.", "relative improvement": "impr."}  # where the name is wider than the numbers below it
 FAINT = "dim"
 PUBLISHED = "italic dim"
 
@@ -29,6 +29,16 @@ def render(table: Table, width: int) -> RenderableType:
     for piece in pieces:
         parts += [_piece(table, piece, max(names, folded)), Text()]
     return Group(*parts, *(Text(note, style=FAINT) for note in table.notes))
+
+
+def render_grid(grid: Grid) -> RenderableType:
+    """A grid for a terminal; its columns fold their heads where they must."""
+    table = RichTable(grid.corner, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for name in grid.columns:
+        table.add_column(name, justify="right")
+    for name, cells in grid.rows:
+        table.add_row(Text(name, style="bold"), *(Text("\n".join(_lines(cell))) for cell in cells))
+    return Group(Text(grid.title, style="bold"), Text(), table, Text(), *(Text(note, style=FAINT) for note in grid.notes))
 
 
 def _pieces(table: Table, columns: Sequence[int], room: int) -> list[list[int]]:
@@ -56,7 +66,7 @@ def _head(table: Table, column: int) -> str:
 
 
 def _lines(cell: Cell) -> list[str]:
-    return [number(cell.mean)] + ([f"±{number(cell.std)}"] if cell.std is not None else [])
+    return [cell.text] + ([f"±{number(cell.std)}"] if cell.std is not None else [])
 
 
 def _piece(table: Table, columns: Sequence[int], names: int) -> RichTable:

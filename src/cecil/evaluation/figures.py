@@ -1,9 +1,11 @@
 """Figures of results, in one style: a method keeps its colour from figure to figure, and lines are named at their ends.
 
-Colours are those of Okabe and Ito, which colour-blind readers can tell apart; markers tell lines apart in grey print.
+Colours are those of Okabe and Ito and a wine red, which colour-blind readers can tell apart; markers tell lines apart in grey print.
 Nothing here touches pyplot or its global state.
 """
 
+import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,26 +17,27 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from cecil.errors import ConfigError
 from cecil.evaluation.metrics import Floats, Ints, mean_std
 from cecil.evaluation.published import PublishedRow
-from cecil.evaluation.results import RunResult, names
+from cecil.evaluation.results import RunResult, Table, names
 from cecil.evaluation.tables import groups, title
 
 FORMATS = (".png", ".svg", ".pdf")
 INK, FAINT, GRID = "#222222", "#777777", "#e4e4e4"
-VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, GREY, BLACK = (
-    "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#888888", "#000000",
+VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, GREY, BLACK, WINE = (
+    "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#888888", "#000000", "#882255",
 )  # fmt: skip
 BAR = "#B8C7D6"
-PALETTE = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, GREY, BLACK)
-CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, "#C9B800", "#882255", BLACK, GREY)  # of single classes: arrows are vermilion
+PALETTE = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, GREY, BLACK, WINE)
+CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, "#C9B800", WINE, BLACK, GREY)  # of single classes: arrows are vermilion
 NAMED_CLASSES = 40  # that a confusion matrix has room to name
 LABEL_POINTS = 11.5  # the height of a name beside a line
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
 FAVOURITES = {
     "cec": VERMILION,
     "decoupled-cosine": BLUE,
@@ -44,6 +47,7 @@ FAVOURITES = {
     "icarl": SKY,
     "finetune": GREY,
     "joint": BLACK,
+    "decoupled-deepemd": WINE,
 }
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -72,6 +76,7 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "pdf.fonttype": 42,
 }
+FRAMED: dict[Any, Any] = {**STYLE, "axes.grid": False, "axes.spines.top": True, "axes.spines.right": True}
 
 
 @dataclass(frozen=True)
@@ -170,54 +175,88 @@ def confusion_figure(confusion: Ints, session_of_class: Ints, heading: str = "",
     Colours grow with the square root of the share, so that scattered mistakes are seen beside the diagonal. Where names of
     the classes are given, and there is room for them, they stand at the axes.
     """
+    _check_confusion(confusion, session_of_class)
+    with matplotlib.rc_context(FRAMED):
+        figure = Figure(figsize=(5.6, 5.0))
+        axes = figure.add_axes((0.12, 0.1, 0.7, 0.78))
+        image, seen, base = _confusion(axes, confusion, session_of_class, class_names)
+        axes.set_title(heading or f"{seen} classes, {base} of them base")
+        _shares_bar(figure, image, (0.85, 0.1, 0.025, 0.78))
+    return figure
+
+
+def confusions_figure(confusions: Mapping[str, Ints], session_of_class: Ints) -> Figure:
+    """Several confusion matrices of the same classes side by side, each under its heading."""
+    for confusion in confusions.values():
+        _check_confusion(confusion, session_of_class)
+    side, gap, left, right = 3.0, 0.3, 0.5, 0.75  # inches
+    width, height = left + len(confusions) * (side + gap) + right, side + 0.9
+    with matplotlib.rc_context(FRAMED):
+        figure = Figure(figsize=(width, height))
+        for number, (heading, confusion) in enumerate(confusions.items()):
+            axes = figure.add_axes(((left + number * (side + gap)) / width, 0.45 / height, side / width, side / height))
+            image, *_ = _confusion(axes, confusion, session_of_class)
+            axes.set_title(heading)
+            if number:
+                axes.set_ylabel("")
+                axes.tick_params(labelleft=False)
+        _shares_bar(figure, image, ((width - right - gap / 2) / width, 0.45 / height, 0.1 / width, side / height))
+    return figure
+
+
+def _check_confusion(confusion: Ints, session_of_class: Ints) -> None:
     classes = len(session_of_class)
     if confusion.shape != (classes, classes):
         raise ConfigError(
             f"a confusion matrix of {classes} classes must be {classes} × {classes}, not {' × '.join(map(str, confusion.shape))}"
         )
+
+
+def _confusion(axes: Axes, confusion: Ints, session_of_class: Ints, class_names: Sequence[str] = ()) -> tuple[AxesImage, int, int]:
+    """One matrix in its axes; returns its image, and how many classes are seen and how many of these are base."""
     shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
     seen = int((confusion.sum(1) > 0).nonzero()[0].max(initial=-1)) + 1  # classes that have not arrived are left out
     seen = max(seen, int((session_of_class == 0).sum()))
     base = int((session_of_class[:seen] == 0).sum())
-    with matplotlib.rc_context({**STYLE, "axes.grid": False, "axes.spines.top": True, "axes.spines.right": True}):
-        figure = Figure(figsize=(5.6, 5.0))
-        axes = figure.add_axes((0.12, 0.1, 0.7, 0.78))
-        image = axes.imshow(100 * shares[:seen, :seen], cmap="Blues", norm=PowerNorm(0.5, vmin=0, vmax=100), interpolation="nearest")
-        for before, after in pairwise(session_of_class[:seen]):
-            if before != after and before != 0:
-                edge = int((session_of_class <= before).sum()) - 0.5
-                for draw in (axes.axhline, axes.axvline):
-                    draw(edge, color=FAINT, linewidth=0.4, alpha=0.5)
-        if base < seen:
+    image = axes.imshow(100 * shares[:seen, :seen], cmap="Blues", norm=PowerNorm(0.5, vmin=0, vmax=100), interpolation="nearest")
+    for before, after in pairwise(session_of_class[:seen]):
+        if before != after and before != 0:
+            edge = int((session_of_class <= before).sum()) - 0.5
             for draw in (axes.axhline, axes.axvline):
-                draw(base - 0.5, color=VERMILION, linewidth=1.2)
-            middles, words = [(base - 1) / 2, (base + seen - 1) / 2], ["base", "new"]
-        else:
-            middles, words = [(base - 1) / 2], ["base"]
-        if class_names and seen <= NAMED_CLASSES:
-            names = [name if len(name) <= 20 else f"{name[:19]}…" for name in class_names[:seen]]
-            axes.set_xticks(range(seen), names, rotation=90, fontsize=7, parse_math=False)
-            axes.set_yticks(range(seen), names, fontsize=7, parse_math=False)
-        else:
-            axes.set_xticks(middles, words)
-            axes.set_yticks(middles, words, rotation=90, va="center")
-        axes.tick_params(length=0)
-        axes.set_xlabel("predicted class")
-        axes.set_ylabel("true class")
-        axes.set_title(heading or f"{seen} classes, {base} of them base")
-        bar = figure.colorbar(image, cax=figure.add_axes((0.85, 0.1, 0.025, 0.78)), ticks=[0, 1, 5, 10, 25, 50, 75, 100])
-        bar.set_label("share of the true class (%)")
-        bar.outline.set_visible(False)
-    return figure
+                draw(edge, color=FAINT, linewidth=0.4, alpha=0.5)
+    if base < seen:
+        for draw in (axes.axhline, axes.axvline):
+            draw(base - 0.5, color=VERMILION, linewidth=1.2)
+        middles, words = [(base - 1) / 2, (base + seen - 1) / 2], ["base", "new"]
+    else:
+        middles, words = [(base - 1) / 2], ["base"]
+    if class_names and seen <= NAMED_CLASSES:
+        names = [name if len(name) <= 20 else f"{name[:19]}…" for name in class_names[:seen]]
+        axes.set_xticks(range(seen), names, rotation=90, fontsize=7, parse_math=False)
+        axes.set_yticks(range(seen), names, fontsize=7, parse_math=False)
+    else:
+        axes.set_xticks(middles, words)
+        axes.set_yticks(middles, words, rotation=90, va="center")
+    axes.tick_params(length=0)
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("true class")
+    return image, seen, base
 
 
-def rotation_figure(results: Mapping[str, RunResult]) -> Figure:
-    """Average accuracy and performance drop as bars, one for each named set of rotations; the best of each is coloured."""
+def _shares_bar(figure: Figure, image: AxesImage, place: tuple[float, float, float, float]) -> None:
+    bar = figure.colorbar(image, cax=figure.add_axes(place), ticks=[0, 1, 5, 10, 25, 50, 75, 100])
+    bar.set_label("share of the true class (%)")
+    bar.outline.set_visible(False)
+
+
+def bars_figure(results: Mapping[str, RunResult]) -> Figure:
+    """Average accuracy and performance drop as bars, one for each named result; the best of each is coloured."""
     _comparable(list(results.values()))
     with matplotlib.rc_context({**STYLE, "axes.grid.axis": "x", "axes.spines.left": False}):
-        height = 0.3 * len(results)
-        figure = Figure(figsize=(7.2, height + 1.2))
-        panels = [figure.add_axes((0.16 + 0.42 * i, 0.55 / (height + 1.2), 0.36, height / (height + 1.2))) for i in range(2)]
+        names = 0.25 + 0.07 * max(map(len, results))  # inches, at nine points
+        height, width = 0.3 * len(results) + 1.2, names + 6.1
+        figure = Figure(figsize=(width, height))
+        panels = [figure.add_axes(((names + 3.05 * i) / width, 0.55 / height, 2.6 / width, (height - 1.2) / height)) for i in range(2)]
         for axes, (field, heading, best) in zip(
             panels, (("average", "average accuracy (%)", np.argmax), ("pd", "performance drop (points)", np.argmin)), strict=True
         ):
@@ -231,7 +270,7 @@ def rotation_figure(results: Mapping[str, RunResult]) -> Figure:
             axes.set_ylim(len(means) - 0.4, -0.6)
             axes.set_title(heading)
             axes.set_yticks(range(len(means)), list(results) if axes is panels[0] else [""] * len(means), parse_math=False)
-        figure.text(0.16, 0.995, title(next(iter(results.values()))), va="top", color=FAINT)
+        figure.text(names / width, 0.995, title(next(iter(results.values()))), va="top", color=FAINT)
     return figure
 
 
@@ -265,6 +304,49 @@ def grid_figure(accuracy: Floats, ways: Sequence[int], shots: Sequence[int], hea
     return figure
 
 
+def run_figure(result: RunResult, lines: Mapping[str, Table], published_rows: Sequence[PublishedRow] = ()) -> Figure:
+    """Named measures of one result by session, small enough to be read on a phone; a line's colour is its place's."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.2, 3.0))
+        axes = figure.add_axes((0.1, 0.21, 0.6, 0.75))
+        ends = [_End(float(row.sessions[-1] or 0), "published", FAINT, strong=False) for row in published_rows]
+        for row in published_rows:
+            known = [(x, y) for x, y in enumerate(row.sessions) if y is not None]
+            axes.plot(*zip(*known, strict=True), color=FAINT, linewidth=1, linestyle=(0, (4, 2)), zorder=2)
+        for (name, runs), colour, marker in zip(lines.items(), PALETTE, MARKERS, strict=False):
+            mean = _line(axes, runs, _Look(colour, marker))
+            if not np.isnan(mean[-1]):
+                ends.append(_End(mean[-1], name, colour, strong=True))
+        _session_axis(axes, result, every=max(1, len(result.sessions) // 6))
+        axes.set_ylim(0, _top([axes]))
+        axes.set_ylabel("accuracy (%)")
+        _name_ends(figure, axes, ends)
+    return figure
+
+
+def reliability_figure(confidence: Floats, right: Floats, bins: int = 10) -> Figure:
+    """How often answers are right, by how confident they were; below, how many there are of each."""
+    place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    count = np.bincount(place, minlength=bins)
+    share = 100 * np.divide(np.bincount(place, right, bins), count, out=np.full(bins, np.nan), where=count > 0)
+    middles, width = (np.arange(bins) + 0.5) * 100 / bins, 94 / bins
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.2, 3.3))
+        upper, lower = figure.add_axes((0.13, 0.38, 0.83, 0.58)), figure.add_axes((0.13, 0.14, 0.83, 0.16))
+        upper.bar(middles, share, width, color=BLUE, zorder=2)
+        upper.plot([0, 100], [0, 100], color=VERMILION, linewidth=1.2, linestyle=(0, (4, 2)), zorder=3)
+        upper.annotate("as right as confident", (50, 50), (-6, 4), textcoords="offset points", color=VERMILION, fontsize=8, ha="right")
+        upper.set_ylim(0, 100)
+        upper.set_ylabel("right (%)")
+        upper.tick_params(labelbottom=False)
+        lower.bar(middles, 100 * count / max(1, len(confidence)), width, color=GREY, zorder=2)
+        lower.set_ylabel("answers (%)")
+        lower.set_xlabel("confidence (%)")
+        for axes in (upper, lower):
+            axes.set_xlim(0, 100)
+    return figure
+
+
 def tsne_figure(
     embeddings: Floats, labels: Ints, before: Floats, after: Floats, class_names: Sequence[str], base: int, seed: int = 0
 ) -> Figure:
@@ -274,7 +356,7 @@ def tsne_figure(
     """
     points = _laid_out(np.concatenate([embeddings, before, after]), seed)
     dots, crosses, triangles = np.split(points, [len(embeddings), len(embeddings) + len(before)])
-    with matplotlib.rc_context({**STYLE, "axes.grid": False, "axes.spines.top": True, "axes.spines.right": True}):
+    with matplotlib.rc_context(FRAMED):
         figure = Figure(figsize=(6.6, 4.8))
         axes = figure.add_axes((0.03, 0.04, 0.7, 0.88))
         for number, name in enumerate(class_names):
@@ -324,6 +406,24 @@ def save(figure: Figure, path: Path) -> list[Path]:
             date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix.lower(), {})  # same figure, same bytes
             figure.savefig(target, dpi=200, bbox_inches="tight", pad_inches=0.1, facecolor="white", metadata=date)
     return targets
+
+
+def save_all(figure: Figure, path: Path) -> None:
+    """Write the figure in all formats, for a paper and for a page."""
+    for suffix in FORMATS:
+        save(figure, path.with_name(path.name + suffix))
+
+
+def to_svg(figure: Figure) -> str:
+    """The figure as an <svg> element for a page: no background, no size of its own, nothing that a page does not need."""
+    text = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(text, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.05, metadata={"Date": None})
+    svg = text.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    return re.sub(
+        r'(<svg [^>]*?)width="[^"]*"([^>]*?)height="[^"]*"|(<svg [^>]*?)height="[^"]*"([^>]*?)width="[^"]*"', r"\1\2\3\4", svg, count=1
+    )
 
 
 # ---- the parts of a figure

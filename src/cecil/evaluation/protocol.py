@@ -35,6 +35,7 @@ class Outcome:
     predictions: dict[str, Tensor]  # (sessions so far, test pictures), −1 for classes not seen yet; "" is the method's own
     seconds: dict[str, float] = field(default_factory=dict)
     pictures_kept: list[int] = field(default_factory=list)  # old pictures that the method held after each session
+    confidence: Tensor = field(default_factory=lambda: torch.empty(0))  # (test pictures,) in the last answers: a softmax's largest share
 
     @property
     def sessions(self) -> int:
@@ -65,7 +66,8 @@ def run(method: Method, task: Task, runtime: Runtime, on_session: Callable[[Outc
         else:
             method.learn(shown)
         learnt = time.monotonic()
-        for name, predicted in exam.answers(number).items():
+        answers, outcome.confidence = exam.answers(number)
+        for name, predicted in answers.items():
             before = outcome.predictions.get(name, torch.empty(0, len(test), dtype=torch.int64))
             outcome.predictions[name] = torch.cat([before, predicted[None]])
         outcome.pictures_kept.append(method.pictures_kept())
@@ -74,7 +76,8 @@ def run(method: Method, task: Task, runtime: Runtime, on_session: Callable[[Outc
         on_session(outcome)  # told before it is saved: a kill in between tells it twice, the other way round never
         if runtime.checkpoint is not None:
             reached: State = {"predictions": dict(outcome.predictions), "seconds": dict(outcome.seconds), "method": method.state()}
-            runtime.checkpoint.replace(SESSION, {**reached, "pictures_kept": list(outcome.pictures_kept)})
+            kept = {"pictures_kept": list(outcome.pictures_kept), "confidence": outcome.confidence}
+            runtime.checkpoint.replace(SESSION, {**reached, **kept})
     return outcome
 
 
@@ -88,20 +91,26 @@ class _Exam:
         self.features: Tensor | None = None
         self.embedded = 0  # sessions whose test pictures were embedded
 
-    def answers(self, session: int) -> dict[str, Tensor]:
-        """After a session: the predicted class of each test picture, −1 where its class was not seen yet, by name of the scores."""
+    def answers(self, session: int) -> tuple[dict[str, Tensor], Tensor]:
+        """After a session: the predicted class of each test picture, by name of the scores, and the confidence in the method's own.
+
+        Where a picture's class was not seen yet the class is −1 and the confidence 0.
+        """
         asked = self._shuffled(self.arrival <= session)
         found: dict[str, list[Tensor]] = {}
+        confidence = torch.zeros(len(self.test), dtype=torch.float16, device=self.test.device)
         for part in torch.split(asked, PART):
             for name, scores in self._scores(part, session).items():
                 self._check(name, scores, len(part), self.classes[session])
                 found.setdefault(name, []).append(scores.argmax(1))
+                if not name:
+                    confidence[part] = scores.float().softmax(1).amax(1).to(confidence)
         answers = {}
         for name, parts in found.items():
             predicted = torch.full((len(self.test),), -1, device=self.test.device)
             predicted[asked] = torch.cat(parts).to(predicted)
             answers[name] = predicted.cpu()
-        return answers
+        return answers, confidence.cpu()
 
     def _scores(self, part: Tensor, session: int) -> dict[str, Tensor]:
         if not isinstance(self.method, FrozenBackbone):
@@ -158,6 +167,7 @@ def _resume(checkpoint: Checkpoint | None, method: Method, outcome: Outcome) -> 
         outcome.predictions.update(state["predictions"])
         outcome.seconds.update(state["seconds"])
         outcome.pictures_kept.extend(state["pictures_kept"])
+        outcome.confidence = state.get("confidence", outcome.confidence)  # an older checkpoint has none
 
 
 def _add(seconds: dict[str, float], name: str, more: float) -> None:

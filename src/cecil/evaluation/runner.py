@@ -3,6 +3,7 @@
     runs/<benchmark>-<method>-<time>/
         config.json              what was asked for
         result.json              what was measured, once all runs are done
+        report.html              all of it on one page
         figures/                 accuracy by session, base against novel
         seed0/ or seed0-draw1/   one run each:
             metrics.jsonl            every round and session, as it happens
@@ -20,7 +21,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,8 @@ from cecil.methods import MethodInfo
 from cecil.methods.base import Recipe
 from cecil.stages.checkpoint import Checkpoint, write_bytes, write_state
 from cecil.stages.loop import Round, Runtime, beside_others
+
+SIDE_BY_SIDE = 5  # runs on a GPU
 
 
 @dataclass(frozen=True)
@@ -115,13 +118,17 @@ def is_finished(folder: Path) -> bool:
     return (folder / "result.json").exists()
 
 
+def folders_of(runs: Path, experiments: Sequence[Experiment], finished_first: bool = True) -> list[Path | None]:
+    """The folder of each experiment: the newest finished one, else the newest, None if it was never begun."""
+    configs = sorted(runs.glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = [(path.parent, path.read_text()) for path in configs]
+    same = [[folder for folder, text in found if text == experiment.to_json()] for experiment in experiments]
+    return [min(folders, key=lambda folder: is_finished(folder) != finished_first, default=None) for folders in same]
+
+
 def folders_to_resume(runs: Path, experiments: Sequence[Experiment]) -> list[Path | None]:
     """Where each experiment of a stopped command goes on: its newest unfinished folder, else its finished one, None if not begun."""
-    folders: list[Path | None] = []
-    configs = sorted(runs.glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for experiment in experiments:
-        same = [path.parent for path in configs if path.read_text() == experiment.to_json()]
-        folders.append(min(same, key=is_finished, default=None))
+    folders = folders_of(runs, experiments, finished_first=False)
     begun = [folder for folder in folders if folder is not None]
     if not begun:
         raise CheckpointError(f"there is nothing to resume: no run below {runs} has these settings; leave out --resume to start one")
@@ -130,6 +137,15 @@ def folders_to_resume(runs: Path, experiments: Sequence[Experiment]) -> list[Pat
         what = f"{listed} is finished" if len(begun) == 1 else f"all {len(begun)} runs are finished"
         raise CheckpointError(f"there is nothing to resume: {what}; see it with: cecil compare {listed}")
     return folders
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment, the folder that it goes into, and who is told how it goes on."""
+
+    experiment: Experiment
+    folder: Path
+    watcher: Watcher = field(default_factory=Watcher)
 
 
 def run(
@@ -145,21 +161,53 @@ def run(
     task: Task | None = None,
 ) -> RunResult:
     """Run an experiment in a folder, going on where the folder left off, and write its result."""
-    watcher = watcher or Watcher()
-    e = experiment
-    began = time.monotonic()
-    info = methods.find(e.method)  # once: a file of one's own may change while it runs
+    plan, e = Plan(experiment, folder, watcher or Watcher()), experiment
     if task is None:
-        task = benchmarks.load(e.benchmark, data_root, e.base, e.way, e.shot, e.draws[0], e.class_order, watcher.on_load)
+        task = benchmarks.load(e.benchmark, data_root, e.base, e.way, e.shot, e.draws[0], e.class_order, plan.watcher.on_load)
+    (result,) = run_together([plan], task, device, command, parallel, checkpoint_every, share)
+    return result
+
+
+def run_together(
+    plans: Sequence[Plan],
+    task: Task,
+    device: torch.device,
+    command: str = "",
+    parallel: int | None = None,
+    checkpoint_every: float = 20.0,
+    share: Path | None = None,
+    on_result: Callable[[Plan, RunResult], None] = lambda plan, result: None,
+) -> list[RunResult]:
+    """Run experiments on the same pictures and sessions, several runs at a time on a GPU, and write each result as soon as it is there."""
     task = dataclasses.replace(task, train=task.train.to(device), test=task.test.to(device))
     if device.type == "cuda":
         torch.cuda.synchronize(device)  # runs read the pictures from streams of their own
-    watcher.on_task(task)
-    one = _OneRun(e, info, folder, device, checkpoint_every, share, watcher)
-    tasks = [_redrawn(task, e, draw) for draw in e.draws]
-    pairs = [(seed, draw, drawn) for seed in e.seeds for draw, drawn in zip(e.draws, tasks, strict=True)]
-    workers = parallel or (min(len(pairs), 5) if device.type == "cuda" else 1)
-    runs = [one(*pair) for pair in pairs] if workers == 1 else _side_by_side(one, pairs, workers)
+    stop, clock = threading.Event(), _Clock()
+    jobs: list[_OneRun] = []
+    for plan in plans:
+        info = methods.find(plan.experiment.method)  # once: a file of one's own may change while it runs
+        plan.watcher.on_task(task)
+        tasks = {draw: _redrawn(task, plan.experiment, draw) for draw in plan.experiment.draws}
+        for seed, draw in plan.experiment.runs():
+            jobs.append(_OneRun(plan, info, seed, draw, tasks[draw], device, checkpoint_every, share, stop, clock))
+    workers = max(1, min(len(jobs), parallel or (SIDE_BY_SIDE if device.type == "cuda" else 1)))
+    runs: dict[Path, dict[_OneRun, Run]] = {plan.folder: {} for plan in plans}
+    found: dict[Path, RunResult] = {}
+
+    def done(job: _OneRun, run: Run) -> None:
+        own = runs[job.plan.folder]
+        own[job] = run
+        ordered = [own[other] for other in jobs if other in own]
+        if len(ordered) == len(job.plan.experiment.runs()):
+            found[job.plan.folder] = _gathered(job.plan, ordered, task, job.info, device, command, workers)
+            on_result(job.plan, found[job.plan.folder])
+
+    _work(jobs, workers, stop, done)
+    return [found[plan.folder] for plan in plans]
+
+
+def _gathered(plan: Plan, runs: Sequence[Run], task: Task, info: MethodInfo, device: torch.device, command: str, workers: int) -> RunResult:
+    e = plan.experiment
     result = results.gather(
         runs,
         benchmark=e.benchmark,
@@ -172,13 +220,8 @@ def run(
         keeps=None if info.memory == "none" else info.memory,
         device=device,
     )
-    shared_wall = round((time.monotonic() - began) / len(runs), 3)
-    result = dataclasses.replace(
-        result,
-        machine={**result.machine, "side_by_side": workers},
-        seconds=tuple({**seconds, "share of the wall clock": shared_wall} for seconds in result.seconds),
-    )
-    results.write(folder / "result.json", result)
+    result = dataclasses.replace(result, machine={**result.machine, "side_by_side": workers})
+    results.write(plan.folder / "result.json", result)
     return result
 
 
@@ -189,42 +232,73 @@ def _redrawn(task: Task, e: Experiment, draw: int | None) -> Task:
     return dataclasses.replace(task, split=splits.draw(task.train, b.base, b.way, b.shot, draw or 0, e.class_order))
 
 
-def _side_by_side(one: "_OneRun", pairs: Sequence[tuple[int, int | None, Task]], workers: int) -> list[Run]:
+def _work(jobs: "Sequence[_OneRun]", workers: int, stop: threading.Event, done: "Callable[[_OneRun, Run], None]") -> None:
     """Several runs at a time. Where one fails, or a person stops them, the others stop after the round they are in."""
+    if workers == 1:
+        for job in jobs:
+            done(job, job())
+        return
     with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(one, *pair) for pair in pairs]
+        futures = {pool.submit(job): job for job in jobs}
         try:
             for future in as_completed(futures):
-                future.result()
+                done(futures[future], future.result())
         except BaseException:
-            one.stop.set()
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return [future.result() for future in futures]
 
 
-@dataclass
+class _Clock:
+    """The wall clock, shared among the runs that are under way at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds: dict[object, float] = {}
+        self._since = time.monotonic()
+
+    def start(self, run: object) -> None:
+        with self._lock:
+            self._tick()
+            self._seconds[run] = 0.0
+
+    def stop(self, run: object) -> float:
+        """The run's share, in seconds."""
+        with self._lock:
+            self._tick()
+            return round(self._seconds.pop(run), 3)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        for run in self._seconds:
+            self._seconds[run] += (now - self._since) / len(self._seconds)
+        self._since = now
+
+
+@dataclass(eq=False)
 class _OneRun:
     """One seed and draw, from its checkpoint if there is one to its files."""
 
-    experiment: Experiment
+    plan: Plan
     info: MethodInfo
-    folder: Path
+    seed: int
+    draw: int | None
+    task: Task
     device: torch.device
     checkpoint_every: float
     share: Path | None
-    watcher: Watcher
-    stop: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event
+    clock: _Clock
 
-    def __call__(self, seed: int, draw: int | None, task: Task) -> Run:
-        name = run_name(seed, draw)
-        folder = self.folder / name
+    def __call__(self) -> Run:
+        name, watcher = run_name(self.seed, self.draw), self.plan.watcher
+        folder = self.plan.folder / name
         folder.mkdir(exist_ok=True)
         log = _Log(folder / "metrics.jsonl")
 
         def on_round(report: Round) -> None:
             log.add(dataclasses.asdict(report))
-            self.watcher.on_round(name, report)
+            watcher.on_round(name, report)
             if self.stop.is_set():
                 raise CancelledError
 
@@ -232,20 +306,24 @@ class _OneRun:
             measured = outcome.summary()
             row = {key: round(float(getattr(measured, key)[-1]), 4) for key in ("accuracy", "base", "novel", "harmonic")}
             log.add({"session": outcome.sessions - 1, **{key: value for key, value in row.items() if value == value}})
-            self.watcher.on_session(name, outcome)
+            watcher.on_session(name, outcome)
 
+        self.clock.start(self)
         checkpoint = Checkpoint(folder / "checkpoint.safetensors", self.checkpoint_every)
         runtime = Runtime(self.device, checkpoint=checkpoint, on_round=on_round, share=self.share)
-        method = self.info.build(self.experiment.recipe, runtime, seed)
+        method = self.info.build(self.plan.experiment.recipe, runtime, self.seed)
         with beside_others(self.device):
-            outcome = protocol.run(method, task, runtime, on_session)
+            outcome = protocol.run(method, self.task, runtime, on_session)
             write_state(folder / "model.safetensors", method.state())
-        state = {"labels": outcome.labels, "session_of_class": outcome.session_of_class, "predictions": dict(outcome.predictions)}
-        write_state(folder / "predictions.safetensors", state)
+        predictions = {"predictions": dict(outcome.predictions), "confidence": outcome.confidence}
+        write_state(
+            folder / "predictions.safetensors", {"labels": outcome.labels, "session_of_class": outcome.session_of_class, **predictions}
+        )
         also = {name: outcome.summary(name).accuracy.tolist() for name in outcome.predictions if name}
         if any(outcome.pictures_kept):
             also["pictures_kept"] = list(map(float, outcome.pictures_kept))
-        return Run(seed, draw, outcome.summary(), {**outcome.seconds, **log.seconds()}, _peak_memory_mb(self.device), also)
+        seconds = {**outcome.seconds, **log.seconds(), "share of the wall clock": self.clock.stop(self)}
+        return Run(self.seed, self.draw, outcome.summary(), seconds, _peak_memory_mb(self.device), also)
 
 
 class _Log:

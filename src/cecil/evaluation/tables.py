@@ -1,7 +1,7 @@
 """Results as tables: one description of a table, and CSV, Markdown and LaTeX made from it.
 
 A table holds one benchmark with one sequence of sessions. A measured row is the mean over its runs, with the standard
-deviation beside it; the published row of the same method follows it.
+deviation beside it; the published row of the same method follows it. What has no sessions is a grid of named rows.
 """
 
 import csv
@@ -9,7 +9,7 @@ import io
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from cecil.evaluation import metrics, published
@@ -17,6 +17,7 @@ from cecil.evaluation.published import PublishedRow
 from cecil.evaluation.results import RunResult, follows_protocol, names, published_row
 
 SUMMARY = ("average", "PD", "base", "novel", "harmonic", "gAcc")  # the columns after the sessions; base, novel, harmonic: last session
+IMPROVEMENT = "relative improvement"  # a column more: how much smaller a method's drop is than the row's
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,12 @@ class Cell:
 
     mean: float | None = None
     std: float | None = None
+    signed: bool = False  # whether a plus is written
+
+    @property
+    def text(self) -> str:
+        """The mean as it is written."""
+        return ("+" if self.signed and (self.mean or 0) > 0 else "") + number(self.mean)
 
 
 @dataclass(frozen=True)
@@ -59,10 +66,22 @@ class Table:
     sessions: int
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()  # columns after the summary
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return (*map(str, range(self.sessions)), *SUMMARY)
+        return (*map(str, range(self.sessions)), *SUMMARY, *self.more)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Numbers by named rows and columns, under one title."""
+
+    title: str
+    corner: str  # what the names of the rows are
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    notes: tuple[str, ...] = ()
 
 
 # ---- from results to tables
@@ -85,24 +104,51 @@ def published_rows(results: Sequence[RunResult], *, with_published: bool = True,
     return list(dict.fromkeys(row for row in rows if row))
 
 
-def build(results: Sequence[RunResult], *, with_published: bool = True, all_published: bool = False) -> Table:
-    """The table of one group of results, each followed by the published row of its method, and all others at the end."""
+def build(
+    results: Sequence[RunResult],
+    *,
+    with_published: bool = True,
+    all_published: bool = False,
+    labels: Sequence[str] | None = None,
+    improvement_of: str | None = None,
+) -> Table:
+    """The table of one group of results, each followed by the published row of its method, and all others at the end.
+
+    `labels` name the results where their methods' names do not say enough. `improvement_of` is a method whose drop is held against
+    all others': measured against measured, published against published.
+    """
     beside = published_rows(results, with_published=with_published, all_published=all_published)
     rows: list[Row] = []
     left = list(beside)
-    for i, (result, name) in enumerate(zip(results, names(results), strict=True)):
+    for i, (result, name) in enumerate(zip(results, labels or names(results), strict=True)):
         rows.append(_measured(result, name))
         theirs = published_row(result)
         if theirs in left and theirs not in map(published_row, results[i + 1 :]):  # below the last that it belongs to
             left.remove(theirs)
             rows.append(_published(theirs))
     rows += map(_published, left)
-    notes = _spread_notes(results)
+    notes = _spread_notes(results, labels or names(results))
     if beside:
         notes.append(f"published: {published.source()}")
     if any(row.backbone for row in beside):
         notes.append(f"published, with a backbone: {published.later_note()}")
-    return Table(results[0].benchmark, title(results[0]), len(results[0].sessions), tuple(rows), tuple(notes))
+    made = Table(results[0].benchmark, title(results[0]), len(results[0].sessions), tuple(rows), tuple(notes))
+    return _with_improvement(made, results, beside, improvement_of) if improvement_of else made
+
+
+def _with_improvement(table: Table, results: Sequence[RunResult], beside: Sequence[PublishedRow], method: str) -> Table:
+    """The table with the drop of each row minus the method's own drop: the paper's "our relative improvement"."""
+    place = table.columns.index("PD")
+    measured = next((spread(result.pd).mean for result in results if result.method == method), None)
+    own = {"measured": measured, "published": next((row.pd for row in beside if row.method == method), None)}
+
+    def improvement(row: Row) -> Cell:
+        drop, least = row.cells[place].mean, own[row.source]
+        return Cell() if drop is None or least is None or drop == least else Cell(drop - least, signed=True)
+
+    rows = tuple(replace(row, cells=(*row.cells, improvement(row))) for row in table.rows)
+    note = f"{IMPROVEMENT}: the row's PD minus that of {method}, measured minus measured, published minus published"
+    return replace(table, rows=rows, notes=(*table.notes, note), more=(IMPROVEMENT,))
 
 
 def title(result: RunResult) -> str:
@@ -120,12 +166,13 @@ def _measured(result: RunResult, name: str) -> Row:
     columns += [result.average, result.pd]
     columns += [[run[-1] for run in table] for table in (result.base, result.novel, result.harmonic)]
     columns.append(result.gacc)
-    return Row(name, "measured", _runs(result), tuple(map(_cell, columns)), result.recipe, result.split, result.runs)
+    return Row(name, "measured", _runs(result), tuple(map(spread, columns)), result.recipe, result.split, result.runs)
 
 
-def _cell(values: Sequence[float | None]) -> Cell:
+def spread(values: Sequence[float | None]) -> Cell:
+    """The mean over runs and its deviation, as far as they are defined."""
     mean, std = metrics.mean_std([math.nan if value is None else value for value in values])
-    return Cell(*(None if math.isnan(value) else float(value) for value in (mean, std)))
+    return Cell(None if math.isnan(mean) else float(mean), None if math.isnan(std) else float(std))
 
 
 def _published(row: PublishedRow) -> Row:
@@ -141,11 +188,11 @@ def _runs(result: RunResult) -> str:
     return "1 run" if result.runs == 1 else f"{result.runs} runs"
 
 
-def _spread_notes(results: Sequence[RunResult]) -> list[str]:
+def _spread_notes(results: Sequence[RunResult], labels: Sequence[str]) -> list[str]:
     notes = []
     if any(result.runs > 1 for result in results):
         notes.append("±: standard deviation over runs (n − 1)")
-    for result, name in zip(results, names(results), strict=True):
+    for result, name in zip(results, labels, strict=True):
         over_seeds = metrics.std_within(result.last, fixed=result.draws)
         over_draws = metrics.std_within(result.last, fixed=result.seeds)
         if len(set(result.seeds)) > 1 and len(set(result.draws)) > 1 and not math.isnan(over_seeds + over_draws):
@@ -164,14 +211,15 @@ def number(value: float | None) -> str:
 def to_csv(tables: Sequence[Table]) -> str:
     """One CSV of all tables: a line a row, an empty field where there is no number, deviations in columns of their own."""
     sessions = max((table.sessions for table in tables), default=0)
-    columns = [*(f"session_{i}" for i in range(sessions)), *(name.lower() for name in SUMMARY)]
+    more = tuple(dict.fromkeys(name for table in tables for name in table.more))
+    columns = [*(f"session_{i}" for i in range(sessions)), *(name.lower().replace(" ", "_") for name in (*SUMMARY, *more))]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["benchmark", "method", "source", "recipe", "split", "runs", "detail", *columns, *(f"{name}_std" for name in columns)])
     for table in tables:
         for row in table.rows:
-            gap = [Cell()] * (sessions - table.sessions)
-            cells = [*row.cells[: table.sessions], *gap, *row.cells[table.sessions :]]
+            known = dict(zip(table.columns, row.cells, strict=True))
+            cells = [known.get(name, Cell()) for name in (*map(str, range(sessions)), *SUMMARY, *more)]
             numbers = [*(cell.mean for cell in cells), *(cell.std for cell in cells)]
             about = [table.benchmark, row.name, row.source, row.recipe, row.split, row.runs, row.detail]
             writer.writerow([*about, *("" if value is None else str(round(value, 4)) for value in numbers)])
@@ -180,13 +228,41 @@ def to_csv(tables: Sequence[Table]) -> str:
 
 def to_markdown(table: Table) -> str:
     """A Markdown table under its title in bold, with the notes below."""
-    lines = [f"**{_markdown(table.title)}**", ""]
-    lines.append("| method | " + " | ".join(table.columns) + " |")
-    lines.append("| --- |" + " ---: |" * len(table.columns))
-    for row in table.rows:
-        cells = [number(cell.mean) + (f" ± {number(cell.std)}" if cell.std is not None else "") for cell in row.cells]
-        lines.append("| " + " | ".join([_markdown(row.full_label), *cells]) + " |")
-    lines += [line for note in table.notes for line in ("", _markdown(note))]
+    return grid_to_markdown(Grid(table.title, "method", table.columns, tuple((r.full_label, r.cells) for r in table.rows), table.notes))
+
+
+def grid_to_markdown(grid: Grid) -> str:
+    """A Markdown table under its title in bold, with the notes below."""
+    lines = [f"**{_markdown(grid.title)}**", ""]
+    lines.append("| " + " | ".join(map(_markdown, (grid.corner, *grid.columns))) + " |")
+    lines.append("| --- |" + " ---: |" * len(grid.columns))
+    lines += ["| " + " | ".join([_markdown(name), *map(_markdown_cell, cells)]) + " |" for name, cells in grid.rows]
+    lines += [line for note in grid.notes for line in ("", _markdown(note))]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    return cell.text + (f" ± {number(cell.std)}" if cell.std is not None else "")
+
+
+def grid_to_csv(grid: Grid) -> str:
+    """One line a row; deviations, where there are any, in columns of their own."""
+    spread = any(cell.std is not None for _, cells in grid.rows for cell in cells)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([grid.corner, *grid.columns, *(f"{name}_std" for name in grid.columns if spread)])
+    for name, cells in grid.rows:
+        numbers = [*(cell.mean for cell in cells), *(cell.std for cell in cells if spread)]
+        writer.writerow([name, *("" if value is None else str(round(value, 4)) for value in numbers)])
+    return text.getvalue()
+
+
+def grid_to_latex(grid: Grid) -> str:
+    """A LaTeX tabular in the manner of booktabs; title and notes are comments."""
+    lines = [f"% {grid.title}", "% \\usepackage{booktabs}", f"\\begin{{tabular}}{{l{'r' * len(grid.columns)}}}", "\\toprule"]
+    lines += [" & ".join(map(_latex, (grid.corner, *grid.columns))) + " \\\\", "\\midrule"]
+    lines += [" & ".join([_latex(name), *map(_latex_cell, cells)]) + " \\\\" for name, cells in grid.rows]
+    lines += ["\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in grid.notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -197,7 +273,9 @@ def _markdown(text: str) -> str:
 def to_latex(table: Table) -> str:
     """A LaTeX tabular in the manner of booktabs; title and notes are comments."""
     lines = [f"% {table.title}", "% \\usepackage{booktabs}", f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}", "\\toprule"]
-    lines.append(f" & \\multicolumn{{{table.sessions}}}{{c}}{{session}} & & & \\multicolumn{{3}}{{c}}{{last session}} & \\\\")
+    lines.append(
+        f" & \\multicolumn{{{table.sessions}}}{{c}}{{session}} & & & \\multicolumn{{3}}{{c}}{{last session}} &{' &' * len(table.more)} \\\\"
+    )
     start = table.sessions + 4
     lines.append(f"\\cmidrule(lr){{2-{table.sessions + 1}}} \\cmidrule(lr){{{start}-{start + 2}}}")
     lines.append(" & ".join(["method", *table.columns]) + " \\\\")
@@ -213,10 +291,18 @@ def _latex_cell(cell: Cell) -> str:
     if cell.mean is None:
         return "--"
     spread = f"\\,{{\\scriptsize$\\pm${number(cell.std)}}}" if cell.std is not None else ""
-    return number(cell.mean).replace("-", "$-$") + spread
+    return cell.text.replace("-", "$-$") + spread
 
 
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "×": r"$\times$", "–": "--"}
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "×": r"$\times$",
+    "–": "--",
+    "±": r"$\pm$",
+    "°": r"$^\circ$",
+}
 
 
 def _latex(text: str) -> str:

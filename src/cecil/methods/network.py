@@ -1,5 +1,8 @@
 """A backbone and its classifier: the part that most methods hold."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -14,8 +17,22 @@ from cecil.nn.backbones import Backbone, build, set_tensors
 from cecil.nn.prototypes import Classifier, random_rows
 from cecil.stages.checkpoint import State, read_state, write_state
 from cecil.stages.embed import embed
-from cecil.stages.loop import Round, Runtime, seeded
+from cecil.stages.loop import Round, Runtime, letting_others_work, seeded
 from cecil.stages.pretrain import pretrain
+
+_BEING_MADE: dict[Path, threading.Lock] = {}  # one a stage 1 that is shared
+
+
+@contextmanager
+def _alone_at(kept: Path) -> Iterator[None]:
+    """Of runs side by side that need the same stage 1, the first makes it and the others wait."""
+    lock = _BEING_MADE.setdefault(kept, threading.Lock())
+    with letting_others_work():
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 class Network:
@@ -46,13 +63,16 @@ class Network:
     def fit(self, base: ImageSet, similarity: str, seed: int, stage: str = "pretrain") -> None:
         """Stage 1, from where the recipe says that weights start; taken over where another method did the very same."""
         kept = self._kept(base, similarity, seed, stage)
-        if kept is not None and kept.exists():
-            self.restore(read_state(kept)["network"])
-            epochs = self.recipe.pretrain.epochs
-            self.runtime.on_round(Round(f"{stage} (shared)", epochs, epochs, 0.0, 0.0, 0.0))
+        if kept is None:
+            self._train(base, similarity, seed, stage)
             return
-        self._train(base, similarity, seed, stage)
-        if kept is not None:
+        with _alone_at(kept):
+            if kept.exists():
+                self.restore(read_state(kept)["network"])
+                epochs = self.recipe.pretrain.epochs
+                self.runtime.on_round(Round(f"{stage} (shared)", epochs, epochs, 0.0, 0.0, 0.0))
+                return
+            self._train(base, similarity, seed, stage)
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_state(kept, {"network": self.state()})
 

@@ -142,7 +142,7 @@ class Adapter(nn.Module):
 
     def adapted(self, context: Context) -> Tensor:
         """The classifier's weights after adaptation to one another, without a query: (N, d). Equation 5."""
-        return self._normed(context.basis.sum(0))
+        return self.normed(context.basis.sum(0))
 
     def add(self, context: Context, row: Tensor) -> Context:
         """The context with one more class, in O(Nd + d²)."""
@@ -227,7 +227,7 @@ class Adapter(nn.Module):
     def scores(self, features: Tensor, context: Context, drop: "_Dropout | None" = None) -> Tensor:
         """16 times the cosine of the adapted query and the adapted prototypes, (q, N)."""
         if not self.config.query_node:
-            query = self._normed(features)
+            query = self.normed(features)
             return TEMPERATURE * F.normalize(query, dim=1) @ F.normalize(self.adapted(context), dim=1).T
         numbers = TILE.get(features.device.type, 2**24)
         found = []
@@ -245,7 +245,7 @@ class Adapter(nn.Module):
     def _queries(self, x: Tensor, context: Context, drop: "_Dropout | None") -> "_Queries":
         """What scoring needs of queries, whatever the class."""
         told = x @ context.message.transpose(1, 2)  # (h, q, d): what a query tells
-        aim = TEMPERATURE * F.normalize(self._normed(self._query_node(x, told, context, drop)), dim=1)
+        aim = TEMPERATURE * F.normalize(self.normed(self._query_node(x, told, context, drop)), dim=1)
         if self.gain is None or self.shift is None:
             return _Queries(x, torch.cat([aim[None], told]), _products(aim, told), _pairs(told)[None])
         shift = self.shift / math.sqrt(self.dim)
@@ -293,7 +293,8 @@ class Adapter(nn.Module):
         """A layer norm sees nothing of a vector's mean; taking it out first keeps the squares small."""
         return vectors - vectors.mean(-1, keepdim=True) if self.config.layer_norm else vectors
 
-    def _normed(self, vectors: Tensor) -> Tensor:
+    def normed(self, vectors: Tensor) -> Tensor:
+        """Features or weights as the last step of equation 5 leaves them, so that they can be compared with adapted weights."""
         return F.layer_norm(vectors, (self.dim,), self.gain, self.shift, EPSILON) if self.config.layer_norm else vectors
 
 

@@ -162,6 +162,11 @@ def beside_others(device: torch.device) -> Iterator[None]:
         yield
 
 
+def letting_others_work() -> AbstractContextManager[None]:
+    """For a run that waits for another one: its turn on the GPU is given up meanwhile."""
+    return _TURNS.given_up()
+
+
 Loss = Callable[[Tensor, Generator], Tensor]  # of a step's input
 
 

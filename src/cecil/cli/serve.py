@@ -1,0 +1,132 @@
+"""`cecil serve`: a classifier behind HTTP, with a page to teach it in."""
+
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cecil.cli.practice import _console, _stages
+from cecil.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DEMO = "glyphs-demo-1.cecil"  # the number grows with what it is trained on
+DEMO_PICTURES = 50  # a class, from each half of the fonts
+DEMO_EPOCHS = 8
+DEMO_THUMBNAILS = 3  # a class
+
+
+def serve(
+    model: Annotated[Path | None, typer.Argument(metavar="MODEL", help="A model file, such as birds.cecil.", show_default=False)] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Serve a model of drawn characters, trained the first time.")] = False,
+    host: Annotated[str, typer.Option(help="The address to listen at; others than this machine take a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(help="What changes are allowed with; else $CECIL_TOKEN, else drawn where one is needed.", show_default=False),
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Reading takes the token as well.")] = False,
+    thumbnails: Annotated[bool, typer.Option("--thumbnails/--no-thumbnails", help="Keep small copies of taught pictures.")] = True,
+) -> None:
+    """Serve a model over HTTP, with a page to teach it in.
+
+    What is taught is on the disk before it is answered, beside the model file, and in the model file soon after.
+
+    Example: cecil serve birds.cecil
+
+    Example: cecil serve --demo
+    """
+    if (model is None) != demo:
+        raise ConfigError("give a model file, as in cecil serve birds.cecil, or --demo, and not both")
+    token = token or os.environ.get("CECIL_TOKEN") or None
+    if token is not None and (len(token) < 8 or not token.isascii() or not token.isprintable() or " " in token):
+        raise ConfigError("the token must have at least 8 characters: letters, digits and signs, without spaces")
+    try:
+        from cecil.service.app import create_app
+        from cecil.service.guard import LOOPBACK, Access
+        from cecil.service.server import listening
+        from cecil.service.server import serve as answer
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"serving takes some more packages ({error.name} is missing): pip install 'cecil[service]'") from error
+    import torch
+
+    from cecil.service.store import Store
+
+    torch.set_num_threads(1)  # each worker computes on a core of its own
+    out = _console()
+    local = host in LOOPBACK
+    if token is None and (private or not local):
+        token = secrets.token_urlsafe(24)
+    store = Store(_demo(out, thumbnails) if model is None else model, thumbnails)
+    try:
+        at = listening(host, port)
+    except ConfigError:
+        store.close()
+        raise
+    shown, number = f"[{host}]" if ":" in host else host, at.getsockname()[1]
+    out.print(f"cecil is served at http://{shown}:{number}/{'' if token is None else f'#token={token}'}")
+    if token is not None:
+        out.print(
+            f"{'all requests' if private else 'changes'} need the token, which is in that address: give it to nobody whom you do not trust"
+        )
+    if not local:
+        out.print(
+            "note: this is plain HTTP, and others on the way can read it: put a server with TLS before it outside of your own network"
+        )
+    access = Access(token, private, hosts=tuple({*LOOPBACK, host.lower()}) if local else None)
+    answer(create_app(store, access, demo=demo), at)
+
+
+def _demo(out: "Console", thumbnails: bool) -> Path:
+    """The model of drawn characters: trained the first time, afterwards found in the data folder."""
+    from cecil.data.files import data_root
+    from cecil.modelfile import locked
+
+    path = data_root() / "demo" / DEMO
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        with locked(path, patience=600):  # another process may be training it
+            if not path.exists():
+                _train_demo(out, path, thumbnails)
+    return path
+
+
+def _train_demo(out: "Console", path: Path, thumbnails: bool) -> None:
+    """Characters in all fonts, distorted further than the benchmark's, because hands draw more freely than printers."""
+    from dataclasses import replace
+
+    from cecil.classifier import IncrementalClassifier
+    from cecil.data import glyphs
+    from cecil.data.benchmarks import BENCHMARKS
+    from cecil.embedding import fingerprint, square
+    from cecil.recipes import quick
+    from cecil.service.store import thumbnail_folder
+    from cecil.service.thumbnails import Thumbnails
+
+    benchmark = BENCHMARKS["glyphs"]
+    freely = replace(glyphs.DIFFICULTY, turn=15.0, stretch=0.25, largest=0.9, stroke=4, noise=0.05)
+    recipe = quick(benchmark, "cec")
+    recipe = replace(recipe, pretrain=replace(recipe.pretrain, epochs=DEMO_EPOCHS, milestones=(DEMO_EPOCHS * 3 // 4,)))
+    out.print("the demo's model is trained once, which takes about two minutes:")
+    with _stages(out) as progress:
+        halves = [
+            glyphs.draw(
+                split, DEMO_PICTURES, on_progress=lambda done, total: progress("drawing characters", done, total), difficulty=freely
+            )
+            for split in ("train", "test")  # the names of the halves that the fonts come in: all of them train here
+        ]
+        numbers = range(DEMO_PICTURES)  # a half's pictures lie class by class
+        pictures = {
+            name: [half.picture(label * DEMO_PICTURES + number) for half in halves for number in numbers]
+            for label, name in enumerate(glyphs.CLASSES[: benchmark.base])
+        }
+        classifier = IncrementalClassifier(weights=None, recipe=recipe).fit(pictures, progress)
+    if thumbnails:
+        kept = Thumbnails(thumbnail_folder(path))
+        for own in pictures.values():
+            seen = [square(picture, "", recipe.transform) for picture in own[:DEMO_THUMBNAILS]]
+            kept.keep((fingerprint(one), one) for one in seen)
+    classifier.save(path)

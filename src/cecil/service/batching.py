@@ -1,0 +1,209 @@
+"""Pictures of many requests, gathered into batches.
+
+A few worker threads own the backbone: one a core, each computing on its own core alone, because threads that share one computation
+wait for one another whenever anything else wants a core. A worker takes its share of what is waiting, decodes it, embeds it and hands
+it on; nothing waits for a batch to fill. Predictions go first, but a quarter of each batch is kept for lessons.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from cecil.classifier import IncrementalClassifier, Prediction
+from cecil.embedding import Embedder, broken_pictures, fingerprint, square
+from cecil.errors import CecilError
+
+LESSONS = 4  # one in so many places of a batch is a lesson's, where any waits
+LARGEST = {"cpu": 8}  # pictures a batch
+
+
+class Busy(Exception):
+    """More is waiting than should."""
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """Pictures as they were seen."""
+
+    features: Tensor  # (n, d)
+    squares: tuple[Tensor, ...]  # (3, s, s) uint8
+    prints: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Predictions, all by one version of the model."""
+
+    version: int
+    predictions: list[Prediction]
+
+
+@dataclass(eq=False)
+class _Job:
+    """The pictures of one request."""
+
+    pictures: Sequence[bytes]
+    titles: Sequence[str]
+    top: int | None  # None for a lesson
+    future: "Future[Predicted | Embedded]" = field(default_factory=Future)
+    features: dict[int, Tensor] = field(default_factory=dict)
+    squares: dict[int, Tensor] = field(default_factory=dict)
+    broken: dict[int, CecilError] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def done(self, place: int, pixels: Tensor | None, seen: Tensor | CecilError) -> bool:
+        """Put one picture's result down; whether it was the last."""
+        with self.lock:
+            if isinstance(seen, CecilError):
+                self.broken[place] = seen
+            else:
+                self.features[place] = seen
+                if pixels is not None:
+                    self.squares[place] = pixels
+            return len(self.features) + len(self.broken) == len(self.pictures)
+
+
+_Place = tuple[_Job, int]
+
+
+class Batcher:
+    """The workers. `current` gives the classifier of the moment, whose backbone never changes."""
+
+    def __init__(self, current: Callable[[], IncrementalClassifier], workers: int, most_waiting: int) -> None:
+        self.current, self.most_waiting = current, most_waiting
+        self.embedder: Embedder = current().embedder
+        on_cpu = self.embedder.device.type == "cpu"
+        self.workers = workers if on_cpu else 1
+        self.batch = min(self.embedder.batch, LARGEST.get(self.embedder.device.type, self.embedder.batch))
+        self.batches = self.pictures = 0  # counted for the metrics
+        self._predictions: deque[_Place] = deque()
+        self._lessons: deque[_Place] = deque()
+        self._arrived = threading.Condition()
+        self._stopped = False
+        self._threads = [threading.Thread(target=self._work, name=f"backbone-{i}", daemon=True) for i in range(self.workers)]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._predictions) + len(self._lessons)
+
+    @property
+    def alive(self) -> bool:
+        return all(thread.is_alive() for thread in self._threads)
+
+    async def predict(self, pictures: Sequence[bytes], titles: Sequence[str], top: int) -> Predicted:
+        found = await self._put(_Job(pictures, titles, top))
+        if not isinstance(found, Predicted):
+            raise TypeError(found)
+        return found
+
+    async def embed(self, pictures: Sequence[bytes], titles: Sequence[str]) -> Embedded:
+        found = await self._put(_Job(pictures, titles, None))
+        if not isinstance(found, Embedded):
+            raise TypeError(found)
+        return found
+
+    async def _put(self, job: _Job) -> "Predicted | Embedded":
+        with self._arrived:
+            if self._stopped or self.waiting + len(job.pictures) > self.most_waiting:
+                raise Busy
+            queue = self._lessons if job.top is None else self._predictions
+            queue.extend((job, place) for place in range(len(job.pictures)))
+            self._arrived.notify(self.workers)
+        return await asyncio.wrap_future(job.future)
+
+    def close(self) -> None:
+        """Let the workers end; what waits is given up."""
+        with self._arrived:
+            self._stopped = True
+            for job, _ in (*self._predictions, *self._lessons):
+                job.future.cancel()
+            self._predictions.clear()
+            self._lessons.clear()
+            self._arrived.notify_all()
+        for thread in self._threads:
+            thread.join(timeout=10)
+
+    # In the workers
+
+    def _work(self) -> None:
+        while places := self._take():
+            try:
+                self._see(places)
+            except Exception as error:
+                for job, _ in places:
+                    if not job.future.done():
+                        job.future.set_exception(error)
+
+    def _take(self) -> list[_Place]:
+        """A fair share of what waits, once anything does."""
+        with self._arrived:
+            while not self.waiting and not self._stopped:
+                self._arrived.wait()
+            share = min(self.batch, -(-self.waiting // self.workers))
+            lessons = min(len(self._lessons), max(share // LESSONS, share - len(self._predictions), 1))
+            taken = [self._lessons.popleft() for _ in range(lessons)]
+            taken += [self._predictions.popleft() for _ in range(min(len(self._predictions), share - lessons))]
+            return taken
+
+    def _see(self, places: Sequence[_Place]) -> None:
+        ready: list[tuple[_Place, Tensor]] = []
+        finished: list[_Job] = []
+        for job, place in places:
+            if job.future.cancelled():
+                continue
+            try:
+                ready.append(((job, place), square(job.pictures[place], job.titles[place], self.embedder.transform)))
+            except CecilError as error:
+                if job.done(place, None, error):
+                    finished.append(job)
+        if ready:
+            features = self.embedder.features(torch.stack([pixels for _, pixels in ready]))[0]
+            for ((job, place), pixels), row in zip(ready, features, strict=True):
+                if job.done(place, pixels if job.top is None else None, row):
+                    finished.append(job)
+            self.batches += 1
+            self.pictures += len(ready)
+        self._finish(finished)
+
+    def _finish(self, jobs: Sequence[_Job]) -> None:
+        """Answer the jobs whose last picture was seen; all predictions of a moment are scored together."""
+        asked: list[tuple[_Job, Tensor]] = []
+        for job in jobs:
+            if job.broken:
+                _settle(job, broken_pictures([job.broken[place] for place in sorted(job.broken)]))
+                continue
+            features = torch.stack([job.features[place] for place in range(len(job.pictures))])
+            if job.top is None:
+                pixels = tuple(job.squares[place] for place in range(len(job.pictures)))
+                _settle(job, Embedded(features.cpu(), pixels, tuple(map(fingerprint, pixels))))
+            else:
+                asked.append((job, features))
+        if not asked:
+            return
+        classifier = self.current()
+        try:
+            told = iter(classifier.predict_features(torch.cat([rows for _, rows in asked]), max(job.top or 1 for job, _ in asked)))
+            for job, rows in asked:
+                own = [next(told) for _ in rows]
+                cut = [Prediction(one.names[: job.top], one.confidences[: job.top], one.known, one.familiarity) for one in own]
+                _settle(job, Predicted(classifier.version, cut))
+        except CecilError as error:  # no class is known
+            for job, _ in asked:
+                _settle(job, error)
+
+
+def _settle(job: _Job, result: Predicted | Embedded | CecilError) -> None:
+    with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+        if isinstance(result, CecilError):
+            job.future.set_exception(result)
+        else:
+            job.future.set_result(result)

@@ -1,0 +1,79 @@
+"""An app on a socket, with connections that may not dawdle."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from cecil.errors import ConfigError
+from cecil.service.limits import Limits
+
+KEEP_ALIVE = 10  # seconds that an idle connection is kept
+LAST_ANSWERS = 10  # seconds that answers under way are waited for at the end
+LARGEST_HEAD = 16_384  # bytes
+
+
+def protocol(limits: Limits) -> type[H11Protocol]:
+    """HTTP/1.1 that closes connections beyond a number, and those whose request's head does not come."""
+
+    class Impatient(H11Protocol):
+        watched: object = None  # the request after which a head is waited for
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > limits.connections:
+                transport.abort()
+            else:
+                self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            if self.cycle is not None and self.cycle.response_complete and self.watched is not self.cycle:
+                self._watch()
+            super().data_received(data)
+
+        def _watch(self) -> None:
+            self.watched = self.cycle
+            self.loop.call_later(limits.head_seconds, self._close_unless_after, self.cycle)
+
+        def _close_unless_after(self, cycle: object) -> None:
+            if self.cycle is cycle and not self.transport.is_closing():
+                self.transport.close()
+
+    return Impatient
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket at this address; port 0 takes any that is free."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = found[0]
+        return socket.create_server(address[:2], family=family, backlog=1024)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ConfigError(
+            f"the service cannot listen at {host}, port {port} ({getattr(error, 'strerror', None) or error}): "
+            f"give another port with --port (0 takes any that is free), or another address with --host"
+        ) from error
+
+
+def serve(app: FastAPI, at: socket.socket, limits: Limits | None = None) -> None:
+    """Answer until the process is told to end."""
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # a broken form is the client's affair, and is answered
+    config = uvicorn.Config(
+        app,
+        http=protocol(limits or Limits()),
+        ws="none",
+        loop="asyncio",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=LAST_ANSWERS,
+        h11_max_incomplete_event_size=LARGEST_HEAD,
+    )
+    with contextlib.suppress(KeyboardInterrupt):  # which is raised once more after all is closed
+        uvicorn.Server(config).run(sockets=[at])

@@ -1,0 +1,317 @@
+"""The paper's tables and figures: for each, the experiments behind it and what is drawn from their results.
+
+`cecil reproduce NAME` runs the experiments that no run folder holds yet, and writes the tables and figures into a folder.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cecil import methods, recipes
+from cecil.data.benchmarks import Task
+from cecil.data.images import ImageSet
+from cecil.errors import ConfigError, UnknownName
+from cecil.evaluation import figures, metrics, published, results, tables
+from cecil.evaluation.metrics import Floats, Ints
+from cecil.evaluation.results import RunResult
+from cecil.evaluation.runner import Experiment, run_name
+from cecil.evaluation.tables import Cell, Grid, Table
+from cecil.methods.base import Recipe
+from cecil.methods.cec import CEC
+from cecil.stages.checkpoint import read_state, write_bytes
+from cecil.stages.loop import Runtime, seeded
+
+SLOW = "joint"  # trains anew at each session: left out of a quick comparison
+ANGLES = {"180°": "180", "±90°": "90,270", "±45°": "45,-45", "±20°": "20,-20", "±10°": "10,-10", "±5°": "5,-5", "90°, 180°, 270°": None}
+GRID, QUICK_GRID = (1, 5, 10, 15, 20), (1, 5, 10)  # ways, and shots
+QUERIES = 10  # of an episode of the grid
+BASE_CLASSES, NEW_CLASSES, PICTURES = 5, 4, 100  # that t-SNE lays out, and the most pictures of each
+
+Drawn = Table | Grid  # a study's table, once its figures are drawn
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a study is asked for."""
+
+    benchmark: str
+    task: Task
+    recipe: str | None = None  # None: the benchmark's own
+    quick: bool = False
+    seeds: tuple[int, ...] = (0,)
+
+    def experiment(self, method: str, *changes: str) -> Experiment:
+        """A method under the recipe with changed settings; episodes that the base session is too small for are made to fit."""
+        made = recipes.recipe(self.recipe, self.task.benchmark, method, changes)
+        if method in ("cec", "cec-meta"):
+            changes = (*changes, *self._fitting(made))
+            made = recipes.recipe(self.recipe, self.task.benchmark, method, changes)
+        return Experiment(self.benchmark, method, made, dict(change.split("=", 1) for change in changes), self.seeds)
+
+    def _fitting(self, recipe: Recipe) -> list[str]:
+        """Fewer ways or queries where there are fewer base classes, or pictures of one, than an episode takes."""
+        pseudo = recipe.pseudo
+        if self.fits(pseudo.base_way, pseudo.base_shot + pseudo.base_query, pseudo.same_classes and bool(pseudo.angles)):
+            return []
+        classes, pictures = self._base()
+        way = min(pseudo.base_way, classes if pseudo.same_classes and pseudo.angles else classes // 2)
+        query = min(pseudo.base_query, pictures - pseudo.base_shot)
+        return [f"pseudo.{group}_{name}={max(1, n)}" for name, n in (("way", way), ("query", query)) for group in ("base", "new")]
+
+    def fits(self, way: int, pictures: int, same_classes: bool = True) -> bool:
+        """Whether the base session has enough classes for an episode, and enough pictures of each."""
+        classes, smallest = self._base()
+        return way * (1 if same_classes else 2) <= classes and pictures <= smallest
+
+    def _base(self) -> tuple[int, int]:
+        """How many base classes there are, and the pictures of the smallest."""
+        counts = self.task.split.sessions[0].of(self.task.train).counts()
+        return len(counts), int(counts.min())
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished experiment: its result, and the folder with its runs."""
+
+    experiment: Experiment
+    folder: Path
+    result: RunResult
+
+
+@dataclass(frozen=True)
+class Study:
+    """One table or figure of the paper."""
+
+    name: str
+    title: str
+    experiments: Callable[[Setting], dict[str, Experiment]]  # by label
+    draw: Callable[[Setting, Mapping[str, Measured], Path], Drawn]
+
+
+# ---- comparison: the tables of the supplement and the line charts
+
+
+def _comparison(setting: Setting) -> dict[str, Experiment]:
+    names = [*published.ROW_OF_METHOD, *([] if setting.quick else [SLOW])]
+    return {name: setting.experiment(name) for name in names}
+
+
+def _draw_comparison(setting: Setting, measured: Mapping[str, Measured], out: Path) -> Drawn:
+    found = [one.result for one in measured.values()]
+    figures.save_all(figures.sessions_figure(found, tables.published_rows(found)), out / "sessions")
+    if len(found[0].sessions) > 1:
+        figures.save_all(figures.base_novel_figure(found), out / "base-novel")
+    return tables.build(found, improvement_of="cec")
+
+
+# ---- ablation: the table of parts
+
+
+def _ablation(setting: Setting) -> dict[str, Experiment]:
+    rows = {}
+    for row, (method, data_init) in zip(published.ablation(), published.METHOD_OF_ABLATION, strict=True):
+        untrained = method.startswith("decoupled-") and not data_init
+        rows[row.name] = setting.experiment(method, *(["session.data_init=false"] if untrained else []))
+    ours = published.ablation()[-1].name
+    return {**rows, f"{ours}, no query node": setting.experiment("cec", "adapter.query_node=false")}
+
+
+def _draw_ablation(setting: Setting, measured: Mapping[str, Measured], out: Path) -> Drawn:
+    figures.save_all(figures.bars_figure({label: one.result for label, one in measured.items()}), out / "bars")
+    return tables.build([one.result for one in measured.values()], labels=list(measured))
+
+
+# ---- rotation: the bars of average accuracy and drop
+
+
+def _rotation(setting: Setting) -> dict[str, Experiment]:
+    return {label: setting.experiment("cec", *([f"pseudo.angles={angles}"] if angles else [])) for label, angles in ANGLES.items()}
+
+
+def _draw_rotation(setting: Setting, measured: Mapping[str, Measured], out: Path) -> Drawn:
+    figures.save_all(figures.bars_figure({label: one.result for label, one in measured.items()}), out / "rotation")
+    return tables.build([one.result for one in measured.values()], with_published=False, labels=list(measured))
+
+
+# ---- ways and shots: the grid of last accuracies
+
+
+def _ways_shots(setting: Setting) -> dict[str, Experiment]:
+    sizes = QUICK_GRID if setting.quick else GRID
+    found = {}
+    for way in sizes:
+        for shot in sizes:
+            sized = {"way": way, "shot": shot, "query": QUERIES}
+            changes = [f"pseudo.{group}_{name}={number}" for name, number in sized.items() for group in ("base", "new")]
+            if setting.fits(way, shot + 1):  # at least one query is left
+                found[_cell_name(way, shot)] = setting.experiment("cec", *changes)
+    if not found:
+        raise ConfigError(f"{setting.benchmark} has no base class with two pictures, and an episode needs one to learn from and one to ask")
+    return found
+
+
+def _cell_name(way: int, shot: int) -> str:
+    return f"{way}-way {shot}-shot"
+
+
+def _draw_ways_shots(setting: Setting, measured: Mapping[str, Measured], out: Path) -> Drawn:
+    sizes = QUICK_GRID if setting.quick else GRID
+    cells = [[tables.spread(measured[n].result.last) if (n := _cell_name(w, s)) in measured else Cell() for s in sizes] for w in sizes]
+    means = np.array([[math.nan if cell.mean is None else cell.mean for cell in row] for row in cells])
+    figures.save_all(figures.grid_figure(means, sizes, sizes), out / "ways-shots")
+    heading = f"{setting.benchmark}: accuracy after the last session by ways (rows) and shots (columns) of an episode"
+    notes = [f"{QUERIES} queries a class; as many ways and shots of pseudo-base as of pseudo-incremental classes"]
+    if np.isnan(means).any():
+        notes.append("–: the base session is too small for such an episode")
+    rows = tuple((str(way), tuple(row)) for way, row in zip(sizes, cells, strict=True))
+    return Grid(heading, "ways", tuple(f"{shot} shots" for shot in sizes), rows, tuple(notes))
+
+
+# ---- confusion: with and without the adapter
+
+
+def _confusion(setting: Setting) -> dict[str, Experiment]:
+    return {name: setting.experiment(name) for name in ("decoupled-cosine", "cec")}
+
+
+def _draw_confusion(setting: Setting, measured: Mapping[str, Measured], out: Path) -> Drawn:
+    sources = {
+        "Decoupled-Cosine": ("decoupled-cosine", ""),
+        "CEC without its adapter": ("cec", "cosine_after_pil"),
+        "CEC": ("cec", ""),
+    }
+    matrices: dict[str, Ints] = {}
+    for heading, (method, scores) in sources.items():
+        matrices[heading], session_of_class = _confusion_matrix(measured[method], scores)
+    figures.save_all(figures.confusions_figure(matrices, session_of_class), out / "confusion")
+    new = session_of_class > 0
+    columns = ("base right", "new right", "new taken for base", "base taken for new", "entropy of base", "entropy of new")
+    rows = tuple((heading, tuple(map(Cell, _scatter(matrix, new)))) for heading, matrix in matrices.items())
+    notes = (
+        "after the last session, in percent of the pictures",
+        "entropy: of the answers to one class's pictures, in bits, mean over classes; 0 where all are the same",
+    )
+    return Grid(f"{setting.benchmark}: how scattered the answers are", "classifier", columns, rows, notes)
+
+
+def _confusion_matrix(one: Measured, scores: str) -> tuple[Ints, Ints]:
+    """Over all runs of an experiment, after the last session."""
+    states = [read_state(one.folder / run_name(*run) / "predictions.safetensors") for run in one.experiment.runs()]
+    session_of_class: Ints = states[0]["session_of_class"].numpy()
+    classes = len(session_of_class)
+    found = [metrics.confusion_matrix(s["labels"].numpy(), s["predictions"][scores][-1].numpy(), classes) for s in states]
+    return np.sum(found, axis=0), session_of_class
+
+
+def _scatter(confusion: Ints, new: NDArray[np.bool_]) -> list[float | None]:
+    """What a confusion matrix looks like, in numbers."""
+    shares: Floats = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
+    entropy = -(shares * np.log2(np.where(shares > 0, shares, 1))).sum(1)
+    right = np.diag(shares)
+    values = [right[~new], right[new], shares[new][:, ~new].sum(1), shares[~new][:, new].sum(1)]
+    values = [100 * value for value in values] + [entropy[~new], entropy[new]]
+    return [float(value.mean()) if len(value) else None for value in values]
+
+
+# ---- t-SNE: weights before and after adaptation
+
+
+def _tsne(setting: Setting) -> dict[str, Experiment]:
+    return {"cec": setting.experiment("cec")}
+
+
+def _draw_tsne(setting: Setting, measured: Mapping[str, Measured], out: Path) -> Drawn:
+    """A few classes, chosen by chance, and what the adapter does to their weights when there are no others."""
+    one, task = measured["cec"], setting.task
+    seed, draw = one.experiment.runs()[0]
+    method = methods.find("cec").build(one.experiment.recipe, Runtime(), seed)
+    if not isinstance(method, CEC):
+        raise ConfigError(f"weights before and after adaptation are CEC's, and not of {type(method).__name__}")
+    method.restore(read_state(one.folder / run_name(seed, draw) / "model.safetensors"))
+    base, seen = len(task.split.sessions[0].classes), task.split.seen(len(task.split.sessions))
+    generator = torch.Generator().manual_seed(seeded("classes of t-SNE"))
+    old, new = torch.randperm(base, generator=generator), base + torch.randperm(len(seen) - base, generator=generator)
+    old = old[:BASE_CLASSES].sort().values
+    chosen = torch.cat([old, new[:NEW_CLASSES].sort().values])
+    pictures = _some(task.test.only([seen[c] for c in chosen]), PICTURES)
+    with torch.no_grad():
+        embeddings = method.embed(pictures)
+        rows = method.network.classifier.rows[chosen]
+        context = method.adapter.context(rows)
+        before, after = method.adapter.normed(rows), method.adapter.adapted(context)
+        right = [100 * float((s.argmax(1) == pictures.labels).double().mean()) for s in _both_scores(method, embeddings, rows)]
+    figure = figures.tsne_figure(
+        method.adapter.normed(embeddings).detach().double().numpy(),
+        pictures.labels.numpy(),
+        before.double().numpy(),
+        after.double().numpy(),
+        pictures.class_names,
+        len(old),
+    )
+    figures.save_all(figure, out / "tsne")
+    moved = torch.nn.functional.cosine_similarity(before, after)
+    turned = tuple((name, (Cell(float(cosine)),)) for name, cosine in zip(pictures.class_names, moved, strict=True))
+    notes = (f"accuracy among these classes alone: {right[0]:.2f} % before, {right[1]:.2f} % after adaptation",)
+    heading = f"{setting.benchmark}: how far adaptation turns weights"
+    return Grid(heading, "class", ("cosine of before and after",), turned, notes)
+
+
+def _both_scores(method: CEC, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Plain cosines, and the adapter's scores."""
+    plain = torch.nn.functional.normalize(embeddings, dim=1) @ torch.nn.functional.normalize(rows, dim=1).T
+    return plain, method.adapter.scores(embeddings, method.adapter.context(rows))
+
+
+def _some(images: ImageSet, most: int) -> ImageSet:
+    """The first pictures of each class."""
+    places = [(images.labels == label).nonzero().squeeze(1)[:most] for label in range(len(images.class_names))]
+    return images.select(torch.cat(places)).to("cpu")
+
+
+# ---- all of them
+
+
+STUDIES = {
+    study.name: study
+    for study in (
+        Study("comparison", "All methods session by session, beside the published rows", _comparison, _draw_comparison),
+        Study("ablation", "Decoupling, data init, adapter, how it is learnt, query node: part by part", _ablation, _draw_ablation),
+        Study("rotation", "Average accuracy and drop by the angles that make pseudo-incremental classes", _rotation, _draw_rotation),
+        Study("ways-shots", "Last session's accuracy by ways and shots of the pseudo-incremental episodes", _ways_shots, _draw_ways_shots),
+        Study("confusion", "Confusion matrices with and without the adapter", _confusion, _draw_confusion),
+        Study("tsne", "Embeddings and weights of nine classes, before and after adaptation", _tsne, _draw_tsne),
+    )
+}  # fmt: skip
+
+
+def find(name: str) -> Study:
+    """A study by its name."""
+    if name not in STUDIES:
+        raise UnknownName("study", name, [*STUDIES, "list"])
+    return STUDIES[name]
+
+
+def measured(experiments: Mapping[str, Experiment], folders: Mapping[str, Path]) -> dict[str, Measured]:
+    """Finished experiments, by their labels."""
+    return {label: Measured(one, folders[label], results.read(folders[label])) for label, one in experiments.items()}
+
+
+def write(study: Study, setting: Setting, found: Mapping[str, Measured], out: Path) -> Drawn:
+    """Draw a study's figures, write its table in three formats and the results behind it; returns the table."""
+    out.mkdir(parents=True, exist_ok=True)
+    table = study.draw(setting, found, out)
+    if isinstance(table, Table):
+        texts = {"md": tables.to_markdown(table), "csv": tables.to_csv([table]), "tex": tables.to_latex(table)}
+    else:
+        texts = {"md": tables.grid_to_markdown(table), "csv": tables.grid_to_csv(table), "tex": tables.grid_to_latex(table)}
+    for suffix, text in texts.items():
+        write_bytes(out / f"table.{suffix}", text.encode())
+    for one in found.values():
+        results.write(out / "results" / f"{results.file_name(one.result)}.json", one.result)
+    return table

@@ -1,0 +1,147 @@
+"""A service to ask: inside this process, and as a process of its own."""
+
+import io
+import os
+import signal
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from cecil.service.app import create_app
+from cecil.service.store import Store
+
+Files = list[tuple[str, tuple[str, bytes, str]]]
+
+
+def draw(name: str, number: int = 0, size: int = 24) -> bytes:
+    """A PNG file: pictures of the same name look alike."""
+    pattern = np.random.default_rng(list(name.encode())).integers(0, 256, (4, 4, 3))
+    noise = np.random.default_rng([*name.encode(), 1000 + number]).normal(0, 12, (4, 4, 3))
+    buffer = io.BytesIO()
+    drawn = Image.fromarray((pattern + noise).clip(0, 255).astype(np.uint8)).resize((size, size), Image.Resampling.NEAREST)
+    drawn.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def files(*pictures: bytes) -> Files:
+    return [("pictures", (f"{number}.png", data, "image/png")) for number, data in enumerate(pictures)]
+
+
+@pytest.fixture
+def model(small_model: Path, tmp_path: Path) -> Path:
+    """A model file that knows three birds."""
+    (tmp_path / "served").mkdir()
+    return Path(shutil.copy(small_model, tmp_path / "served" / "birds.cecil"))
+
+
+class Client:
+    """What a person's program would do, in words."""
+
+    def __init__(self, http: Any) -> None:
+        self.http = http
+
+    def teach(self, name: str, *pictures: bytes, add: bool = False, **headers: str) -> Any:
+        pictures = pictures or tuple(draw(name, number) for number in range(3))
+        return self.http.post(f"/api/classes{'/pictures' if add else ''}", data={"name": name}, files=files(*pictures), headers=headers)
+
+    def predict(self, *pictures: bytes, **query: Any) -> Any:
+        return self.http.post("/api/predict", files=files(*pictures), params=query)
+
+    def classes(self) -> dict[str, int]:
+        return {one["name"]: one["pictures"] for one in self.http.get("/api/classes").json()["classes"]}
+
+    def version(self) -> int:
+        found: int = self.http.get("/api/model").json()["version"]
+        return found
+
+
+@contextmanager
+def serve_inside(model: Path, thumbnails: bool = True, **options: Any) -> Iterator[Client]:
+    """The service in this process."""
+    app = create_app(Store(model, thumbnails), workers=1, **options)
+    with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as http:
+        yield Client(http)
+
+
+@pytest.fixture
+def client(model: Path) -> Iterator[Client]:
+    with serve_inside(model) as client:
+        yield client
+
+
+@dataclass(frozen=True)
+class Served:
+    """A process that serves a model."""
+
+    url: str
+    model: Path
+    process: "subprocess.Popen[str]"
+
+    def stop(self) -> int:
+        """Ask it to end, as Ctrl+C does."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(timeout=30)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=30)
+
+
+@contextmanager
+def serve_outside(model: Path, *options: str, before: tuple[str, ...] = (), **environment: str) -> Iterator[Served]:
+    """`cecil serve MODEL`, on a free port."""
+    command = [*before, sys.executable, "-m", "cecil", "serve", str(model), "--port", "0", *options]
+    surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **environment}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=surroundings)
+    try:
+        line = process.stdout.readline() if process.stdout else ""
+        if "is served at" not in line:
+            raise AssertionError(line + (process.stderr.read() if process.stderr else ""))
+        yield Served(line.split()[-1].partition("#")[0].rstrip("/"), model, process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=30)
+
+
+@pytest.fixture
+def served(model: Path) -> Iterator[Served]:
+    """A real server process over a tiny model."""
+    with serve_outside(model) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def picture() -> Callable[..., bytes]:
+    """picture("okapi", 2) is the content of a PNG file."""
+    return draw
+
+
+@pytest.fixture(scope="session")
+def inside() -> Callable[..., AbstractContextManager[Client]]:
+    """inside(model, access=…, limits=…) serves a model in this process."""
+    return serve_inside
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[Served], Client]]:
+    """connect(served) talks to a process."""
+    with ExitStack() as stack:
+        yield lambda one: Client(stack.enter_context(httpx2.Client(base_url=one.url, timeout=30)))
+
+
+@pytest.fixture(scope="session")
+def serving() -> Callable[..., AbstractContextManager[Served]]:
+    """serving(model, "--private", …) is a real server process, while the `with` lasts."""
+    return serve_outside

@@ -1,0 +1,418 @@
+"""The API, asked inside this process."""
+
+import io
+import re
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from cecil import IncrementalClassifier, modelfile
+from cecil.service.guard import Access
+from cecil.service.journal import Journal
+from cecil.service.limits import Limits
+
+TOKEN = "a-token-of-some-length"
+Inside = Callable[..., AbstractContextManager[Any]]
+Picture = Callable[..., bytes]
+
+
+def problem(response: Any, status: int, detail: str) -> None:
+    """The answer is a problem of this status, and its sentence fits."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    told = response.json()
+    assert told.keys() == {"type", "title", "status", "detail"}
+    assert told["status"] == status
+    assert re.search(detail, told["detail"]), told["detail"]
+
+
+# Predicting and teaching
+
+
+def test_one_and_many_pictures_are_predicted(client: Any, picture: Picture, model: Path):
+    pictures = [picture(name, 7) for name in ("robin", "wren", "jay", "wren")]
+    found = client.predict(*pictures, top=2).json()
+    assert found["version"] == 1
+    expected = IncrementalClassifier.load(model).predict(pictures, top=2)
+    for one, other in zip(found["predictions"], expected, strict=True):
+        assert [candidate["name"] for candidate in one["classes"]] == list(other.names)
+        assert [candidate["confidence"] for candidate in one["classes"]] == pytest.approx(other.confidences, abs=1e-4)
+        assert one["known"] == other.known
+        assert one["familiarity"] == pytest.approx(other.familiarity, abs=1e-4)
+    assert len(client.predict(pictures[0], top=100).json()["predictions"][0]["classes"]) == 3
+
+
+def test_a_class_is_taught_and_recognised_at_once(client: Any, picture: Picture):
+    taught = client.teach("okapi")
+    assert taught.status_code == 200
+    assert taught.json() | {"warnings": []} == {
+        "version": 2,
+        "name": "okapi",
+        "pictures": 3,
+        "added": 3,
+        "warnings": [],
+        "session": 1,
+    }
+    found = client.predict(picture("okapi", 9)).json()
+    assert found["version"] == 2
+    assert found["predictions"][0]["classes"][0]["name"] == "okapi"
+    assert client.classes() == {"jay": 4, "robin": 5, "wren": 5, "okapi": 3}
+
+
+def test_it_is_what_the_library_learns(client: Any, picture: Picture, model: Path):
+    pictures = [picture("okapi", number) for number in range(5)]
+    client.teach("okapi", *pictures)
+    there = client.http.get("/api/model/file")
+    assert there.headers["content-disposition"] == 'attachment; filename="birds.cecil"'
+    (model.parent / "copy.cecil").write_bytes(there.content)
+    here, other = IncrementalClassifier.load(model), IncrementalClassifier.load(model.parent / "copy.cecil")
+    here.learn({"okapi": pictures})
+    for a, b in zip(here.model.knowledge.classes, other.model.knowledge.classes, strict=True):
+        assert (a.name, a.count, a.prints) == (b.name, b.count, b.prints)
+        assert a.total.tolist() == pytest.approx(b.total.tolist(), abs=1e-4)
+
+
+def test_pictures_are_added_once(client: Any, picture: Picture):
+    client.teach("okapi", picture("okapi", 0), picture("okapi", 1))
+    more = client.teach("okapi", picture("okapi", 1), picture("okapi", 2), add=True).json()
+    assert (more["pictures"], more["added"], more["version"]) == (3, 1, 3)
+    assert any("picture 1 of okapi is a duplicate" in warning for warning in more["warnings"])
+    none = client.teach("okapi", picture("okapi", 2), add=True).json()
+    assert (none["pictures"], none["added"], none["version"]) == (3, 0, 3)
+
+
+def test_names_are_text(client: Any):
+    for name in ("../../etc/passwd", "<script>alert(1)</script>", "a/b?c#d&e=f", "鳥 🐦", "..", "%2e%2e", "'; drop table"):
+        assert client.teach(name).status_code == 200, name
+        assert client.http.delete("/api/classes", params={"name": name}).json()["name"] == name
+        assert client.http.post("/api/sessions/undo").status_code == 200
+        assert name in client.classes()
+    assert client.teach(" okapi ").json()["name"] == "okapi"
+
+
+def test_classes_are_forgotten_renamed_and_brought_back(client: Any):
+    client.teach("okapi")
+    renamed = client.http.patch("/api/classes", params={"name": "okapi"}, json={"name": "forest giraffe"}).json()
+    assert renamed == {"version": 3, "name": "forest giraffe", "pictures": 3}
+    assert client.http.delete("/api/classes", params={"name": "robin"}).json() == {"version": 4, "name": "robin", "pictures": 5}
+    assert client.classes() == {"jay": 4, "wren": 5, "forest giraffe": 3}
+    said = client.http.post("/api/sessions/undo").json()
+    assert said["version"] == 5
+    assert said["undone"].startswith("undone: the forget of robin (")
+    sessions = client.http.get("/api/sessions").json()
+    assert [(one["number"], one["kind"], one["classes"]) for one in sessions["sessions"]] == [
+        (0, "fit", ["jay", "robin", "wren"]),
+        (1, "learn", ["okapi"]),
+        (2, "rename", ["okapi", "forest giraffe"]),
+    ]
+    assert sessions["undoable"]
+    client.http.post("/api/sessions/undo")
+    client.http.post("/api/sessions/undo")
+    problem(client.http.post("/api/sessions/undo"), 409, "there is nothing to undo")
+    assert not client.http.get("/api/sessions").json()["undoable"]
+
+
+def test_classes_are_listed_in_pages(client: Any):
+    client.teach("okapi")
+    found = client.http.get("/api/classes", params={"offset": 1, "limit": 2}).json()
+    assert found["total"] == 4
+    assert [one["name"] for one in found["classes"]] == ["robin", "wren"]
+    found = client.http.get("/api/classes", params={"query": "OKA"}).json()
+    assert [(one["name"], one["taught"]) for one in found["classes"]] == [("okapi", True)]
+    client.http.patch("/api/classes", params={"name": "wren"}, json={"name": "bird"})
+    assert [one["taught"] for one in client.http.get("/api/classes").json()["classes"]] == [False, False, False, True]
+
+
+def test_the_map_has_every_class(client: Any):
+    client.teach("okapi")
+    found = client.http.get("/api/map").json()
+    assert [one["name"] for one in found["classes"]] == ["jay", "robin", "wren", "okapi"]
+    assert all(-1 <= value <= 1 for one in found["classes"] for value in (*one["before"], *one["after"]))
+    assert client.http.get("/api/map").json() == found
+    for name in list(client.classes()):
+        client.http.delete("/api/classes", params={"name": name})
+    assert client.http.get("/api/map").json()["classes"] == []
+
+
+def test_thumbnails_are_kept_shown_and_swept(client: Any, model: Path):
+    client.teach("okapi")
+    (okapi,) = client.http.get("/api/classes", params={"query": "okapi"}).json()["classes"]
+    assert len(okapi["thumbnails"]) == 3
+    there = client.http.get(okapi["thumbnails"][0])
+    assert there.headers["content-type"] == "image/jpeg"
+    assert Image.open(io.BytesIO(there.content)).size == (96, 96)
+    folder = model.with_name("birds.cecil.thumbnails")
+    assert len(list(folder.iterdir())) == 3
+    problem(client.http.get("/api/thumbnails/0123456789abcdef"), 404, "there is no thumbnail 0123456789abcdef")
+    problem(client.http.get("/api/thumbnails/..%2f..%2fx"), 404, "nothing here")
+    for path in folder.iterdir():
+        path.unlink()
+    problem(client.http.get(okapi["thumbnails"][0]), 404, "there is no thumbnail")
+
+
+def test_thumbnails_can_be_turned_off(model: Path, inside: Inside):
+    with inside(model, thumbnails=False) as client:
+        client.teach("okapi")
+        assert not client.http.get("/api/model").json()["thumbnails"]
+        assert all(not one["thumbnails"] for one in client.http.get("/api/classes").json()["classes"])
+    assert not model.with_name("birds.cecil.thumbnails").exists()
+
+
+def test_it_is_all_in_the_model_file_at_the_end(model: Path, inside: Inside):
+    with inside(model) as client:
+        client.teach("okapi")
+    assert "okapi" in IncrementalClassifier.load(model).classes_
+    with modelfile.locked(model, 0):
+        pass
+
+
+def test_a_key_makes_a_request_once(client: Any, picture: Picture):
+    key = {"Idempotency-Key": "0f8fad5b"}
+    first = client.teach("okapi", **key)
+    again = client.teach("okapi", **key)
+    assert again.json() == first.json()
+    assert again.headers["idempotent-replay"] == "true"
+    assert "idempotent-replay" not in first.headers
+    problem(client.teach("okapi", picture("okapi", 9), **key), 422, "the Idempotency-Key 0f8fad5b came with another request before")
+    problem(client.teach("zebra", **key), 422, "came with another request")
+    for _ in range(2):
+        assert client.http.post("/api/sessions/undo", headers={"Idempotency-Key": "u"}).json()["version"] == 3
+        assert client.http.delete("/api/classes?name=jay", headers={"Idempotency-Key": "d"}).json()["version"] == 4
+        assert client.http.patch("/api/classes?name=wren", json={"name": "x"}, headers={"Idempotency-Key": "r"}).json()["version"] == 5
+    assert client.version() == 5
+
+
+def test_teachers_at_once_take_turns(client: Any):
+    answers: list[Any] = []
+    work = [(f"class {number % 6}", {"Idempotency-Key": str(number % 6)}) for number in range(12)]  # each of them twice
+    threads = [threading.Thread(target=lambda one=one: answers.append(client.teach(one[0], **one[1]))) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one.status_code for one in answers] == [200] * 12
+    assert sorted({one.json()["version"] for one in answers}) == list(range(2, 8))
+    assert client.classes() == {"jay": 4, "robin": 5, "wren": 5, **{name: 3 for name, _ in work}}
+
+
+def test_predictions_go_on_while_a_class_is_written(client: Any, picture: Picture, monkeypatch: pytest.MonkeyPatch):
+    writing, go_on = threading.Event(), threading.Event()
+    real = Journal.append
+
+    def slow(journal: Journal, record: Any) -> None:
+        writing.set()
+        assert go_on.wait(20)
+        real(journal, record)
+
+    monkeypatch.setattr(Journal, "append", slow)
+    answers: list[Any] = []
+    teacher = threading.Thread(target=lambda: answers.append(client.teach("okapi")))
+    teacher.start()
+    assert writing.wait(20)
+    found = client.predict(picture("okapi", 5)).json()
+    assert found["version"] == 1
+    assert all(one["name"] != "okapi" for one in found["predictions"][0]["classes"])
+    go_on.set()
+    teacher.join()
+    assert answers[0].json()["version"] == 2
+    assert client.predict(picture("okapi", 5)).json()["predictions"][0]["classes"][0]["name"] == "okapi"
+
+
+# What cannot be
+
+
+def test_pictures_that_cannot_be(client: Any, picture: Picture):
+    problem(client.predict(b"no picture"), 422, r"^picture 1 cannot be read as a picture \(it is empty, or of no known picture format\)")
+    problem(client.predict(picture("a"), b"", b"x"), 422, "^2 pictures cannot be used: picture 2 .*; picture 3 ")
+    problem(client.teach("okapi", picture("okapi"), b"x"), 422, "^picture 2 of okapi cannot be read as a picture")
+    problem(client.predict(picture("a")[:-30]), 422, "picture 1 cannot be read")
+    assert client.classes() == {"jay": 4, "robin": 5, "wren": 5}
+    assert client.version() == 1
+
+
+def test_names_that_cannot_be(client: Any):
+    problem(client.teach("   "), 422, "a class's name must not be empty")
+    problem(client.teach("x" * 201), 422, "name: String should have at most 200 characters")
+    problem(client.teach("a\x07b"), 422, "must hold no control characters")
+    problem(client.teach("robin"), 409, "'robin' is the name of a class already: add pictures to that one")
+    problem(client.teach("robins", add=True), 404, "no class is named 'robins': did you mean robin")
+    problem(client.http.delete("/api/classes", params={"name": "robni"}), 404, "did you mean robin")
+    problem(client.http.patch("/api/classes?name=robin", json={"name": "wren"}), 409, "'wren' is the name of a class already")
+    problem(client.http.patch("/api/classes?name=nobody", json={"name": "x"}), 404, "no class is named 'nobody'")
+    problem(client.http.patch("/api/classes?name=robin", content=b"{"), 422, "not as it should be")
+    problem(client.http.post("/api/classes", data={"name": "x"}), 422, "pictures: Field required")
+    problem(client.http.get("/nowhere"), 404, "there is nothing here")
+    problem(client.http.put("/api/classes"), 405, "cannot be done here")
+    problem(client.http.post("/api/predict", content=b"x", headers={"Content-Type": "multipart/form-data; boundary=y"}), 400, "multipart")
+
+
+def test_without_classes_nothing_is_predicted(client: Any, picture: Picture):
+    for name in ("jay", "robin", "wren"):
+        client.http.delete("/api/classes", params={"name": name})
+    problem(client.predict(picture("a")), 409, "no class is known, all were forgotten")
+    assert client.teach("okapi").status_code == 200
+
+
+def test_what_is_too_much(model: Path, inside: Inside, picture: Picture):
+    limits = Limits(body_bytes=30_000, picture_bytes=5000, pixels=10_000, pictures=3, classes=4)
+    with inside(model, limits=limits) as client:
+        problem(client.predict(b"x" * 6000), 413, "picture 1 has 6,000 bytes, and at most 5,000 can be")
+        problem(client.predict(*[b"x" * 4900] * 7), 413, "the request has more than 30,000 bytes")
+        problem(client.http.post("/api/predict", content=iter([b"x" * 20_000] * 2)), 413, "more than 30,000 bytes")
+        problem(client.predict(*[picture("a")] * 4), 422, "4 pictures were sent, and at most 3 can be")
+        problem(client.predict(picture("a", 0, 101)), 422, "it has more than 10,000 pixels")
+        assert client.predict(picture("a", 0, 99)).status_code == 200
+        assert client.teach("okapi").status_code == 200
+        problem(client.teach("zebra"), 409, "4 classes are known, and no more can be")
+        assert client.http.get("/api/model").json()["limits"] == {
+            "body_bytes": 30_000,
+            "picture_bytes": 5000,
+            "pixels": 10_000,
+            "pictures": 3,
+            "classes": 4,
+            "name_length": 200,
+        }
+
+
+def test_when_too_much_waits_it_says_when_to_come_again(model: Path, inside: Inside, picture: Picture, monkeypatch: pytest.MonkeyPatch):
+    with inside(model, limits=Limits(pictures_waiting=2, changes_waiting=0)) as client:
+        for response in (client.predict(*[picture("a")] * 3), client.teach("okapi", picture("a"))):
+            problem(response, 503, "more is waiting than can be done soon")
+            assert response.headers["retry-after"] == "1"
+    with inside(model, limits=Limits(per_client=0)) as client:
+        response = client.http.get("/api/model")
+        problem(response, 429, "more than 0 requests of yours are under way")
+        assert response.headers["retry-after"] == "1"
+    with inside(model, limits=Limits(bytes_under_way=100)) as client:
+        problem(client.predict(picture("a")), 503, "too many pictures are being sent")
+
+
+def test_a_full_disk_is_told_and_nothing_changes(client: Any, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", full)
+        problem(client.teach("okapi"), 503, "could not be written to the disk .No space left on device., and was not made")
+    assert client.version() == 1
+    assert client.teach("okapi").status_code == 200
+
+
+def test_a_fault_of_ours_tells_nothing_of_the_inside(client: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    monkeypatch.setattr(IncrementalClassifier, "info", lambda _: 1 / 0)
+    response = client.http.get("/api/model")
+    problem(response, 500, "^the service failed at this request, and its log says why")
+    assert "division" not in response.text
+    assert "division" in caplog.text
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+# Who may ask
+
+
+def test_every_answer_carries_the_headers(client: Any):
+    for path in ("/api/model", "/nowhere", "/health"):
+        headers = client.http.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert not any(name.startswith("access-control") for name in headers)
+        assert "server" not in headers
+
+
+def test_other_sites_pages_cannot_use_it(client: Any, picture: Picture):
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:9", "https://127.0.0.1.evil.example"):
+        problem(client.teach("okapi", Origin=origin), 403, "comes from another site's page")
+    assert client.teach("okapi", Origin="http://127.0.0.1").status_code == 200
+    for host in ("evil.example", "127.0.0.1.evil.example", "", "[::1", "127.0.0.1@evil.example"):
+        problem(client.http.get("/api/model", headers={"Host": host}), 400, "this service is not ")
+    for host in ("localhost:8000", "127.0.0.1", "[::1]:80"):
+        assert client.http.get("/api/model", headers={"Host": host}).status_code == 200
+    answer = client.http.options("/api/classes", headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"})
+    assert not any(name.startswith("access-control") for name in answer.headers)
+
+
+def test_changes_take_the_token(model: Path, inside: Inside, picture: Picture):
+    with inside(model, access=Access(TOKEN, hosts=None)) as client:
+        assert client.http.get("/api/model").json()["token"] == "changes"
+        assert client.predict(picture("a")).status_code == 200
+        requests = [("POST", "/api/classes"), ("POST", "/api/classes/pictures"), ("PATCH", "/api/classes?name=jay")]
+        for method, path in (*requests, ("DELETE", "/api/classes?name=jay"), ("POST", "/api/sessions/undo")):
+            response = client.http.request(method, path)
+            problem(response, 401, "the token is missing: send the header")
+            assert response.headers["www-authenticate"] == "Bearer"
+            for wrong in (f"Bearer {TOKEN}x", "Bearer ", TOKEN, f"Basic {TOKEN}", "Bearer ä".encode("latin-1")):
+                problem(client.http.request(method, path, headers={"Authorization": wrong}), 401, "the token is ")
+        assert client.teach("okapi", Authorization=f"Bearer {TOKEN}").status_code == 200
+
+
+def test_reading_takes_the_token_where_asked_for(model: Path, inside: Inside, picture: Picture):
+    with inside(model, access=Access(TOKEN, private=True)) as client:
+        for path in ("/api/model", "/api/classes", "/api/thumbnails/0123456789abcdef", "/metrics", "/openapi.json", "/api/model/file"):
+            problem(client.http.get(path), 401, "token")
+        problem(client.predict(picture("a")), 401, "token")
+        assert client.http.get("/health").status_code == 200
+        assert client.http.get("/ready").status_code == 200
+        assert client.http.get("/api/model", headers={"Authorization": f"Bearer {TOKEN}"}).json()["token"] == "everything"
+
+
+# Operation
+
+
+def test_health_readiness_and_metrics(client: Any, picture: Picture, monkeypatch: pytest.MonkeyPatch):
+    assert client.http.get("/health").json() == {"status": "alive"}
+    assert client.http.get("/ready").json() == {"status": "ready", "version": 1}
+    client.predict(picture("a"), picture("b"))
+    client.predict(b"x")
+    client.http.get("/nowhere/x")
+    text = client.http.get("/metrics").text
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert lines['cecil_requests_total{method="POST",route="/api/predict",status="200"}'] == "1"
+    assert lines['cecil_requests_total{method="POST",route="/api/predict",status="422"}'] == "1"
+    assert lines['cecil_request_seconds_bucket{method="POST",route="/api/predict",le="+Inf"}'] == "2"
+    assert lines["cecil_pictures_total"] == "2"
+    assert lines["cecil_classes"] == "3"
+    assert "nowhere" not in text
+    for line in text.splitlines():
+        assert re.fullmatch(r'# (HELP|TYPE) cecil_\w+ .+|cecil_\w+(\{(\w+="[^"]*",?)+\})? -?[\d.e+]+', line), line
+    monkeypatch.setattr("cecil.service.batching.Batcher.alive", False)
+    response = client.http.get("/ready")
+    problem(response, 503, "starting or ending")
+    assert response.headers["retry-after"] == "1"
+
+
+def test_the_page_is_served(model: Path, inside: Inside, tmp_path: Path):
+    page = tmp_path / "page"
+    (page / "icons").mkdir(parents=True)
+    (page / "index.html").write_text("<!doctype html><title>cecil</title>")
+    (page / "icons" / "a.svg").write_text("<svg/>")
+    (tmp_path / "secret").write_text("secret")
+    with inside(model, page=page) as client:
+        response = client.http.get("/")
+        assert response.headers["content-type"].startswith("text/html")
+        assert response.headers["cache-control"] == "no-cache"
+        assert client.http.get("/icons/a.svg").headers["content-type"].startswith("image/svg+xml")
+        problem(client.http.get("/%2e%2e/secret"), 404, "nothing here")
+        problem(client.http.get("/none.js"), 404, "nothing here")
+        assert client.http.get("/api/model").status_code == 200
+
+
+def test_the_openapi_document_has_examples(client: Any):
+    document = client.http.get("/openapi.json").json()
+    assert document["info"]["title"] == "cecil"
+    for path, methods in document["paths"].items():
+        for method, described in methods.items():
+            assert described["description"], (method, path)
+            assert described["tags"], (method, path)
+            assert {"200", "500"} <= described["responses"].keys()
+            for status, response in described["responses"].items():
+                assert response["content"], (method, path, status)
+                assert (int(status) >= 400) == ("application/problem+json" in response["content"]), (method, path, status)
+    for name in ("Predictions", "Classes", "Taught", "Changed", "NewName", "Sessions", "Undone", "Map", "Problem"):
+        assert document["components"]["schemas"][name]["example"], name

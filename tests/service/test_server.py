@@ -1,0 +1,177 @@
+"""A real server process: what it prints, what it keeps, and how it treats clients that are slow or broken."""
+
+import re
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cecil import IncrementalClassifier
+from cecil.service.app import create_app
+from cecil.service.limits import Limits
+from cecil.service.server import listening, protocol
+from cecil.service.store import Store
+
+Serving = Callable[..., AbstractContextManager[Any]]
+Connect = Callable[[Any], Any]
+Picture = Callable[..., bytes]
+
+
+def test_what_was_taught_outlives_a_kill_and_a_stop(model: Path, serving: Serving, connect: Connect, picture: Picture):
+    key = {"Idempotency-Key": "once"}
+    with serving(model) as one:
+        client = connect(one)
+        assert client.http.get("/ready").json()["version"] == 1
+        first = client.teach("okapi", **key).json()
+        assert client.predict(picture("okapi", 9)).json()["predictions"][0]["classes"][0]["name"] == "okapi"
+        one.kill()
+    assert "okapi" not in IncrementalClassifier.load(model).classes_  # it is in the journal alone
+    with serving(model) as one:
+        client = connect(one)
+        assert client.classes()["okapi"] == 3
+        assert client.version() == 2
+        assert client.teach("okapi", **key).json() == first
+        (okapi,) = client.http.get("/api/classes", params={"query": "okapi"}).json()["classes"]
+        assert client.http.get(okapi["thumbnails"][0]).status_code == 200
+        assert client.teach("zebra").status_code == 200
+        assert one.stop() == 0
+        assert one.process.stderr.read() == ""
+    assert IncrementalClassifier.load(model).classes_[-2:] == ["okapi", "zebra"]
+
+
+def test_no_secret_is_logged(model: Path, serving: Serving, connect: Connect):
+    token = "correct-horse-battery"
+    with serving(model, "--private", CECIL_TOKEN=token) as one:
+        client = connect(one)
+        assert client.http.get("/api/model").status_code == 401
+        assert client.teach("okapi", Authorization=f"Bearer {token}").status_code == 200
+        assert client.teach("zebra", Authorization=f"Bearer {token}x").status_code == 401
+        assert one.stop() == 0
+        printed = one.process.stdout.read() + one.process.stderr.read()
+    assert token not in printed  # the address, which has it, was printed once, before this
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_file_and_folder_are_on_the_disk_before_the_answer(model: Path, serving: Serving, connect: Connect, tmp_path: Path):
+    """By the system calls that the process makes."""
+    trace = tmp_path / "trace"
+    calls = "trace=openat,write,fsync,fdatasync,rename,renameat,renameat2,sendto,recvfrom"
+    strace = (
+        "strace",
+        "-D",
+        "-f",
+        "--seccomp-bpf",
+        "-y",
+        "-s",
+        "160",
+        "-e",
+        calls,
+        "-o",
+        str(trace),
+    )  # -D: beside the process, not above it
+    with serving(model, before=strace) as one:
+        assert connect(one).teach("okapi").status_code == 200
+        one.stop()
+    lines = trace.read_text(errors="replace").splitlines()
+    journal, folder = re.escape(f"{model}.journal"), re.escape(str(model.parent))
+
+    def first(pattern: str, since: int = 0) -> int:
+        return next(number for number, line in enumerate(lines[since:], since) if re.search(pattern, line))
+
+    created = first(rf'rename\w*\(.*"{folder}/\.birds\.cecil\.journal\..*"{journal}"')
+    synced = first(rf"fsync\(\d+<{folder}/\.birds\.cecil\.journal\.")
+    folder_synced = first(rf"fsync\(\d+<{folder}>", created)
+    asked = first(r"recvfrom\(.*POST /api/classes")
+    written = first(rf'write\(\d+<{journal}>, "cecJ', asked)
+    on_disk = first(rf"fsync\(\d+<{journal}>", written)
+    answered = first(r'sendto\(.*"HTTP/1\.1 200', asked)
+    assert synced < created < folder_synced < asked < written < on_disk < answered
+    done = next(number for number, line in enumerate(lines[on_disk:], on_disk) if re.search(r"fsync.*= 0", line))
+    assert done < answered
+
+
+# Slow and broken clients
+
+
+@pytest.fixture
+def impatient(model: Path) -> Any:
+    """The address of a service with little patience, in a thread of this process."""
+    import uvicorn
+
+    limits = Limits(head_seconds=0.3, body_seconds=0.3, send_seconds=5, connections=20)
+    config = uvicorn.Config(create_app(Store(model), limits=limits, workers=1), http=protocol(limits), ws="none", log_level="critical")
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    with listening("127.0.0.1", 0) as at:
+        thread = threading.Thread(target=lambda: server.run(sockets=[at]))
+        thread.start()
+        yield at.getsockname()
+        server.should_exit = True
+        thread.join(timeout=30)
+
+
+def said(address: Any, *parts: bytes, pause: float = 0.0) -> bytes:
+    """All that comes back until the connection is closed."""
+    with socket.create_connection(address[:2], timeout=20) as connection:
+        found = b""
+        try:
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(pause)
+            while chunk := connection.recv(65536):
+                found += chunk
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+        return found
+
+
+HEAD = b"POST /api/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+
+
+def test_a_head_that_does_not_come_ends_the_connection(impatient: Any):
+    assert said(impatient) == b""
+    assert said(impatient, b"GET /hea") == b""
+    answered_first = said(impatient, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"GET /hea", pause=0.1)
+    assert answered_first.startswith(b"HTTP/1.1 200")
+    assert answered_first.count(b"HTTP/1.1") == 1
+
+
+def test_a_body_that_does_not_come_is_answered_408(impatient: Any):
+    found = said(impatient, HEAD + b"Content-Length: 100\r\n\r\n--x")
+    assert found.startswith(b"HTTP/1.1 408")
+    assert b"was not there after 0.3 seconds" in found
+    found = said(impatient, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[b"1\r\nx\r\n"] * 2, pause=0.1)
+    assert found.startswith(b"HTTP/1.1 408")
+
+
+def test_what_is_no_http_is_refused(impatient: Any):
+    assert said(impatient, b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400")
+    assert said(impatient, b"GET /" + b"x" * 100_000).startswith(b"HTTP/1.1 400")
+
+
+def test_a_large_body_is_refused_by_its_length_alone(impatient: Any):
+    found = said(impatient, HEAD + b"Content-Length: 99999999999\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 413")
+
+
+def test_too_many_connections_are_closed_and_others_go_on(impatient: Any):
+    crowd = [socket.create_connection(impatient[:2], timeout=20) for _ in range(40)]
+    time.sleep(0.6)  # longer than a head may take
+    for one in crowd:
+        one.close()
+    assert said(impatient, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 200")
+
+
+def test_clients_that_go_away_leave_nothing_behind(impatient: Any, picture: Picture):
+    body = b"--x\r\nContent-Disposition: form-data; name=pictures; filename=a\r\n\r\n" + picture("a") + b"\r\n--x--\r\n"
+    for cut in (10, len(body) // 2, len(body)):
+        with socket.create_connection(impatient[:2], timeout=20) as connection:
+            connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body[:cut])
+    found = said(impatient, HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    assert found.startswith(b"HTTP/1.1 200")
