@@ -310,3 +310,8 @@ def test_a_figure_for_a_page_has_no_size_and_no_background(results):
     assert "<metadata>" not in svg
     assert "#ffffff" not in svg
     assert svg == to_svg(sessions_figure(results))
+
+
+def test_all_formats_are_written(results, tmp_path):
+    figures.save_all(sessions_figure(results), tmp_path / "deep" / "one.two")
+    assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["one.two.pdf", "one.two.png", "one.two.svg"]

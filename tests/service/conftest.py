@@ -2,8 +2,8 @@
 
 import io
 import os
-import signal
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator

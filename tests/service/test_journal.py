@@ -60,7 +60,7 @@ def test_damage_in_the_middle_is_no_crash(path: Path):
     data = bytearray(path.read_bytes())
     data[70] ^= 1  # in the second record
     path.write_bytes(data)
-    with pytest.raises(ModelFileError, match="damaged at byte .* with whole records behind that"):
+    with pytest.raises(ModelFileError, match=r"damaged at byte .* with whole records behind that"):
         Journal.opened(path)
 
 

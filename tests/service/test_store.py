@@ -217,7 +217,7 @@ def test_two_stores_cannot_have_one_file(store: Store, model: Path, monkeypatch:
 
 
 def test_a_missing_file_is_said_to_be_missing(tmp_path: Path):
-    with pytest.raises(ModelFileError, match="there is no model file .*none.cecil"):
+    with pytest.raises(ModelFileError, match=r"there is no model file .*none\.cecil"):
         Store(tmp_path / "none.cecil")
     assert not list(tmp_path.iterdir())
 

@@ -335,7 +335,7 @@ def reliability_figure(confidence: Floats, right: Floats, bins: int = 10) -> Fig
         upper, lower = figure.add_axes((0.13, 0.38, 0.83, 0.58)), figure.add_axes((0.13, 0.14, 0.83, 0.16))
         upper.bar(middles, share, width, color=BLUE, zorder=2)
         upper.plot([0, 100], [0, 100], color=VERMILION, linewidth=1.2, linestyle=(0, (4, 2)), zorder=3)
-        upper.annotate("as right as confident", (50, 50), (-6, 4), textcoords="offset points", color=VERMILION, fontsize=8, ha="right")
+        upper.text(2, 97, "dashed: as right as confident", color=VERMILION, fontsize=8, va="top")
         upper.set_ylim(0, 100)
         upper.set_ylabel("right (%)")
         upper.tick_params(labelbottom=False)

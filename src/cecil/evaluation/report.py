@@ -48,7 +48,7 @@ h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .3rem; }
 h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
 p, ul { margin: .4rem 0; max-width: 44rem; }
 .faint { color: var(--faint); font-size: .9rem; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: .7rem; margin: 1.2rem 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .7rem; margin: 1.2rem 0; }
 .cards div { background: var(--card); border-radius: .6rem; padding: .7rem .9rem; }
 .cards b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
 .scroll { overflow-x: auto; }

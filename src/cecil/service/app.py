@@ -23,6 +23,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 from PIL import Image
+from pydantic import WithJsonSchema
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 
@@ -64,7 +65,8 @@ NAMED = 100  # classes that a session's entry names
 T = TypeVar("T")
 ClassName = Annotated[str, Query(min_length=1, max_length=LONGEST_NAME, description="The class's name.", examples=["okapi"])]
 FormName = Annotated[str, Form(min_length=1, max_length=LONGEST_NAME, description="The class's name.", examples=["okapi"])]
-Pictures = Annotated[list[UploadFile], File(description="Picture files, of any format and size.")]
+Picture = Annotated[UploadFile, WithJsonSchema({"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"})]
+Pictures = Annotated[list[Picture], File(min_length=1, description="Picture files, of any format and size.")]
 IdempotencyKey = Annotated[
     str | None,
     Header(

@@ -9,6 +9,7 @@ import { Stage } from "./stage.js";
 
 let version = null; // of the model that the page shows
 let loading = null;
+let loads = 0; // begun so far
 
 const stage = new Stage(follow, learnt);
 const gallery = new Gallery((name) => stage.addTo(name), changed);
@@ -25,8 +26,10 @@ function refresh() {
 }
 
 async function load() {
+  const mine = ++loads;
   const model = await api.model();
   const [classes, history, places] = await Promise.all([api.classes(), api.sessions(), api.map()]);
+  if (mine !== loads) return true; // a later one knows more
   const first = version === null;
   const other = version !== model.version;
   version = model.version;
@@ -37,11 +40,12 @@ async function load() {
   showHistory(history);
   showModel(model);
   if (other && !first) stage.lookAgain();
+  return true;
 }
 
 /** After a change of this page's own: everything anew, and the way back. */
 async function changed(...sentences) {
-  await refresh();
+  if (!(await refresh())) return;
   notice.show(sentences, { action: find("undo").disabled ? null : { label: "Undo", run: undo } });
 }
 
@@ -53,9 +57,7 @@ function learnt(answer, known) {
 
 async function undo() {
   const answer = await notice.attempt(api.undo);
-  if (!answer) return;
-  await refresh();
-  notice.show([answer.undone]);
+  if (answer && (await refresh())) notice.show([answer.undone]);
 }
 
 function showHistory({ sessions, undoable }) {
@@ -75,7 +77,8 @@ function showHistory({ sessions, undoable }) {
 function showModel(model) {
   document.title = `${model.name} · cecil`;
   find("model-name").textContent = model.name;
-  const facts = [count(model.classes, "class", "classes"), count(model.pictures, "picture"), model.backbone, `sees ${model.picture_size} × ${model.picture_size} pixels`];
+  const size = model.picture_size;
+  const facts = [count(model.classes, "class", "classes"), count(model.pictures, "picture"), model.backbone, `sees ${size} × ${size} pixels`];
   if (model.accuracy !== null) facts.push(`${percent(model.accuracy)} right when it was made`);
   find("facts").textContent = facts.join(" · ");
   refill(find("notes"), model.notes.map((text) => make("li", { textContent: text })));

@@ -58,15 +58,17 @@ export class Gallery {
 
   #card(one) {
     const title = make("h3", { textContent: one.name, title: one.name });
-    const facts = make("p", { className: "small", textContent: one.taught ? `${count(one.pictures, "picture")} · taught` : count(one.pictures, "picture") });
+    const facts = make("p", { className: "small", textContent: count(one.pictures, "picture") + (one.taught ? " · taught" : "") });
     const images = one.thumbnails.slice(-THUMBNAILS).map((address) => this.#thumbnail(address));
-    const button = (text, run) => {
-      const element = make("button", { type: "button", className: "link", textContent: text, ariaLabel: `${text} ${one.name}` });
+    const button = (text, run, to = "") => {
+      const element = make("button", { type: "button", className: "link", textContent: text, ariaLabel: `${text} ${to}${one.name}` });
       element.addEventListener("click", run);
       return element;
     };
     const renaming = button("Rename", () => this.#rename(one, title, renaming));
-    const actions = make("div", { className: "actions" }, button("Add pictures", () => this.#add(one.name)), renaming, button("Forget", () => this.#forget(one.name)));
+    const adding = button("Add pictures", () => this.#add(one.name), "to ");
+    const forgetting = button("Forget", () => this.#forget(one.name));
+    const actions = make("div", { className: "actions" }, adding, renaming, forgetting);
     const initial = make("span", { className: "blank", textContent: [...one.name][0], ariaHidden: "true" });
     const strip = make("div", { className: "strip" }, ...(images.length ? images : [initial]));
     return make("li", { className: "card" }, strip, title, facts, actions);

@@ -40,7 +40,7 @@ export class Stage {
     find("clear").addEventListener("click", () => this.#clearPad());
     find("clear-pictures").addEventListener("click", () => {
       this.#empty();
-      find("files").focus();
+      this.#input.focus();
     });
     find("camera").hidden = !this.#camera.possible;
     find("camera").addEventListener("click", () => (this.#camera.on ? this.#snap() : this.#startCamera()));
@@ -86,8 +86,9 @@ export class Stage {
     find("name").value = name;
     this.#invite();
     find("stage").scrollIntoView();
-    find(this.#mode === "drawing" ? "pad" : "files").focus({ preventScroll: true });
-    if (this.#mode === "pictures" && !this.#camera.on) find("files").click();
+    const next = this.#input;
+    next.focus({ preventScroll: true });
+    if (next.type === "file") next.click();
   }
 
   // Pictures
@@ -219,6 +220,11 @@ export class Stage {
     return this.#mode === "drawing" ? this.#drawings : this.#pictures;
   }
 
+  /** What a person shows something with. */
+  get #input() {
+    return find(this.#mode === "drawing" ? "pad" : this.#camera.on ? "camera" : "files");
+  }
+
   get #onPad() {
     return this.#mode === "drawing" && !this.#pad.empty;
   }
@@ -232,7 +238,7 @@ export class Stage {
     const drawing = this.#mode === "drawing";
     if (!this.#total || !name) {
       this.#invite(this.#total ? "Give it a name first." : drawing ? "Draw it first." : "Show it a picture first.");
-      find(this.#total ? "name" : drawing ? "pad" : "files").focus();
+      (this.#total ? find("name") : this.#input).focus();
       return;
     }
     const button = find("teach-button");
@@ -246,7 +252,7 @@ export class Stage {
     if (!taught) return;
     find("name").value = "";
     this.#empty();
-    find(drawing ? "pad" : "files").focus({ preventScroll: true }); // the next thing is to show it another
+    this.#input.focus({ preventScroll: true }); // the next thing is to show it another
     find("stage").scrollIntoView({ block: "nearest" });
     this.#learnt(taught, known);
   }
@@ -276,8 +282,9 @@ export class Stage {
   #render() {
     const filming = this.#camera.on;
     find("video").hidden = !filming;
-    find("camera").textContent = filming ? "Take this picture" : "Use the camera";
+    find("camera").textContent = filming ? "Take this picture" : "Camera";
     find("camera-off").hidden = !filming;
+    find("choose").hidden = filming;
     find("clear-pictures").hidden = !this.#pictures.length;
     this.#showLarge(filming ? null : this.#chosen);
     if (!this.#live) this.#showAnswer();
