@@ -471,6 +471,18 @@ def test_names(clf: IncrementalClassifier):
         clf.forget("clas 1")
 
 
+def test_another_one_shares_what_is_known_and_goes_its_own_way(clf: IncrementalClassifier, unseen: dict[str, list[Tensor]]):
+    before = clf.model.knowledge
+    other = clf.knowing(before)
+    given = embedding.shown({"class 6": unseen["class 6"]})
+    features, prints = clf.embedder.embedded(given.pictures, given.titles, prints=True)
+    assert other.learn_embedded(given, features, prints).added == ["class 6"]
+    assert clf.model.knowledge.classes == before.classes
+    clf.learn({"class 6": unseen["class 6"]})
+    same(clf, other, features)
+    assert clf.knowing(before).classes_ == [known.name for known in before.classes]
+
+
 # Forgetting, renaming, undoing
 
 

@@ -115,13 +115,6 @@ def serve_outside(model: Path, *options: str, before: tuple[str, ...] = (), **en
         process.communicate(timeout=30)
 
 
-@pytest.fixture
-def served(model: Path) -> Iterator[Served]:
-    """A real server process over a tiny model."""
-    with serve_outside(model) as one:
-        yield one
-
-
 @pytest.fixture(scope="session")
 def picture() -> Callable[..., bytes]:
     """picture("okapi", 2) is the content of a PNG file."""

@@ -1,0 +1,119 @@
+"""Pictures of many requests, gathered for the backbone."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from cecil import IncrementalClassifier
+from cecil.embedding import fingerprint
+from cecil.errors import PictureError
+from cecil.service.batching import Batcher, Busy
+
+Picture = Callable[..., bytes]
+
+
+@pytest.fixture
+def classifier(model: Path) -> IncrementalClassifier:
+    return IncrementalClassifier.load(model, "cpu")
+
+
+@pytest.fixture
+def batcher(classifier: IncrementalClassifier) -> Iterator[Batcher]:
+    batcher = Batcher(lambda: classifier, 1, 100)
+    yield batcher
+    batcher.close()
+
+
+@pytest.fixture
+def held(batcher: Batcher, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, list[int]]:
+    """The backbone waits for this; and how large its batches were."""
+    go_on, sizes = threading.Event(), []
+    real = batcher.embedder.features
+
+    def features(squares: Tensor, *rest: Any) -> Tensor:
+        sizes.append(len(squares))
+        assert go_on.wait(20)
+        return real(squares, *rest)
+
+    monkeypatch.setattr(batcher.embedder, "features", features)
+    return go_on, sizes
+
+
+def test_what_waits_is_gathered(batcher: Batcher, held: tuple[threading.Event, list[int]], picture: Picture, classifier: Any):
+    go_on, sizes = held
+    pictures = [picture(name, number) for name in ("robin", "wren", "jay") for number in range(4)]
+
+    async def ask() -> list[Any]:
+        asked = [asyncio.create_task(batcher.predict([one], [""], 1 + number % 3)) for number, one in enumerate(pictures)]
+        while not sizes or sizes[0] + batcher.waiting < len(pictures):
+            await asyncio.sleep(0.001)
+        go_on.set()
+        return await asyncio.gather(*asked)
+
+    found = asyncio.run(ask())
+    rest = len(pictures) - sizes[0]  # the first batch is what was there when the worker woke
+    assert sizes[1:] == ([8, rest - 8] if rest > 8 else [rest])
+    for number, (one, expected) in enumerate(zip(found, classifier.predict(pictures, 3), strict=True)):
+        (own,) = one.predictions
+        assert own.names == expected.names[: 1 + number % 3]
+        assert one.version == 1
+
+
+def test_lessons_have_a_quarter_of_the_places(batcher: Batcher, picture: Picture):
+    with batcher._arrived:
+        batcher._predictions.extend(("prediction", place) for place in range(20))  # type: ignore[misc]
+        batcher._lessons.extend(("lesson", place) for place in range(5))  # type: ignore[misc]
+        taken = [[what for what, _ in batcher._take()] for _ in range(4)]
+    assert [len(batch) for batch in taken] == [8, 8, 8, 1]
+    assert [batch.count("lesson") for batch in taken] == [2, 2, 1, 0]
+
+
+def test_a_lesson_comes_with_squares_and_fingerprints(batcher: Batcher, picture: Picture, classifier: Any):
+    pictures = [picture("okapi", number) for number in range(20)]
+    seen = asyncio.run(batcher.embed(pictures, [""] * 20))
+    features, prints = classifier.embedder.embedded(pictures, [""] * 20, prints=True)
+    assert seen.prints == prints == tuple(map(fingerprint, seen.squares))
+    assert (seen.features - features).abs().max() < 1e-4
+
+
+def test_broken_pictures_are_named_and_others_go_on(batcher: Batcher, picture: Picture):
+    async def ask() -> list[Any]:
+        broken = batcher.predict([b"x", picture("a"), b"y"], ["first", "second", "third"], 1)
+        return await asyncio.gather(broken, batcher.predict([picture("robin")], [""], 1), return_exceptions=True)
+
+    error, fine = asyncio.run(ask())
+    assert isinstance(error, PictureError)
+    assert str(error).startswith("2 pictures cannot be used: first cannot")
+    assert fine.predictions[0].names == ("robin",)
+
+
+def test_a_fault_ends_a_request_and_not_the_worker(batcher: Batcher, picture: Picture, monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(batcher.embedder, "features", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(batcher.predict([picture("robin")], [""], 1))
+    assert asyncio.run(batcher.predict([picture("robin")], [""], 1)).predictions[0].names == ("robin",)
+    assert batcher.alive
+
+
+def test_after_the_end_nothing_is_taken(batcher: Batcher, held: tuple[threading.Event, list[int]], picture: Picture):
+    go_on, sizes = held
+
+    async def ask() -> list[Any]:
+        asked = [asyncio.create_task(batcher.predict([picture("robin", number)], [""], 1)) for number in range(5)]
+        while not sizes or sizes[0] + batcher.waiting < 5:
+            await asyncio.sleep(0.001)
+        threading.Timer(0.05, go_on.set).start()
+        await asyncio.to_thread(batcher.close)
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    found = asyncio.run(ask())
+    assert all(one.predictions for one in found[: sizes[0]])
+    assert all(isinstance(one, asyncio.CancelledError) for one in found[sizes[0] :])
+    with pytest.raises(Busy):
+        asyncio.run(batcher.predict([picture("robin")], [""], 1))
