@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,11 +151,16 @@ def _chromium_path() -> str:
     """Where Chromium is. Where it is not, CI and containers (root, apt-get) install Debian's package, and other machines skip."""
     if found := shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome"):
         return found
-    in_ci, is_root = bool(os.environ.get("CI")), hasattr(os, "geteuid") and os.geteuid() == 0
-    if shutil.which("apt-get") and (in_ci or is_root):
-        for command in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
-            line = [*([] if is_root else ["sudo"]), "apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", *command]
-            subprocess.run(line, check=in_ci, stdout=subprocess.DEVNULL, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    if shutil.which("apt-get") and (is_root or os.environ.get("CI")):
+        import fcntl
+
+        with (Path(tempfile.gettempdir()) / "cecil-installs-chromium.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one of the test workers installs it, the others wait
+            for command in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
+                if shutil.which("chromium") is None:
+                    line = [*([] if is_root else ["sudo", "-n"]), "apt-get", "-q", *command]
+                    subprocess.run(line, stdout=subprocess.DEVNULL, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, timeout=300)
     found = shutil.which("chromium")
     if found is None:
         pytest.skip("needs Chromium: apt-get install chromium")

@@ -143,7 +143,7 @@ def test_the_demo_is_trained_once(run: Run, apps: list[Any], tmp_path: Path, mon
     monkeypatch.setattr(serve, "DEMO_PICTURES", 3)
     monkeypatch.setenv("CECIL_DATA", str(tmp_path / "data"))
     for _ in range(2):
-        code, out, err = run("serve", "--demo", "--port", 0)
+        code, _, err = run("serve", "--demo", "--port", 0)
         assert (code, err) == (0, "")
     assert trained == [dict.fromkeys(glyphs.CLASSES[:60], 6)]
     folder = tmp_path / "data" / "demo"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import shutil
 from html.parser import HTMLParser
 
 import numpy as np
@@ -15,7 +14,6 @@ from cecil.evaluation.runner import Experiment
 from cecil.stages.checkpoint import read_state
 
 NASTY = ('<script>alert("x")</script>', '" onerror="alert(1)', "a & b", "$x_1$ <b>", "plain", "ünï → ✓", "</style>", "x" * 60)
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 class Tags(HTMLParser):
@@ -177,24 +175,13 @@ def test_calibration_is_told_in_numbers(make_page):
 # ---- in a browser
 
 
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium on this machine")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def opened(browser, written):
+def opened(chromium, written):
     """Opens the report at a width, in light or dark; gives the page and what it asked the network for, and closes all afterwards."""
     contexts = []
 
     def opened(width=1100, scheme="light"):
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
         contexts.append(context)
         page, asked, said = context.new_page(), [], []
         page.on("request", lambda request: asked.append(request.url))
