@@ -210,6 +210,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "bench scoring": lambda: bench("scoring"),
     "bench training": lambda: bench("training"),
     "bench practice": lambda: bench("practice"),
+    "bench serving": lambda: bench("serving"),
     "bench transport": lambda: bench("transport"),
 }
 
