@@ -1,6 +1,7 @@
 """Tables hold the right numbers in the right places, in every format."""
 
 import csv
+import dataclasses
 import io
 import re
 
@@ -223,3 +224,11 @@ def test_a_grid_in_every_format():
     assert r"ways & 1 shot & $\pm$5$^\circ$ \\" in latex
     assert r"x\_y & -- & $-$3.00 \\" in latex
     assert grid_to_csv(Grid("", "ways", ("1",), (("5", (Cell(1.0),)),))).splitlines() == ["ways,1", "5,1.0"]
+
+
+def test_a_method_that_keeps_pictures_says_so(make_result):
+    plain = make_result()
+    assert "keeps" not in build([plain]).rows[0].detail
+    counted = dataclasses.replace(plain, keeps="a few pictures a class", extra={"pictures_kept": ((1200.0, 1400.0),) * plain.runs})
+    assert build([counted]).rows[0].detail.endswith(", keeps 1,400 pictures")
+    assert build([dataclasses.replace(plain, keeps="every picture")]).rows[0].detail.endswith(", keeps every picture")

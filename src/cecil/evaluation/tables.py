@@ -40,7 +40,7 @@ class Row:
 
     name: str
     source: str  # "measured" or "published"
-    detail: str  # runs, or the backbone
+    detail: str  # runs and what is kept of old pictures, or the backbone
     cells: tuple[Cell, ...]
     recipe: str | None = None
     split: str | None = None
@@ -166,7 +166,8 @@ def _measured(result: RunResult, name: str) -> Row:
     columns += [result.average, result.pd]
     columns += [[run[-1] for run in table] for table in (result.base, result.novel, result.harmonic)]
     columns.append(result.gacc)
-    return Row(name, "measured", _runs(result), tuple(map(spread, columns)), result.recipe, result.split, result.runs)
+    detail = ", ".join(filter(None, (_runs(result), _kept(result))))
+    return Row(name, "measured", detail, tuple(map(spread, columns)), result.recipe, result.split, result.runs)
 
 
 def spread(values: Sequence[float | None]) -> Cell:
@@ -186,6 +187,14 @@ def _runs(result: RunResult) -> str:
     if seeds * draws == result.runs > 1:
         return " × ".join(f"{count} {what}" for count, what in ((seeds, "seeds"), (draws, "draws")) if count > 1)
     return "1 run" if result.runs == 1 else f"{result.runs} runs"
+
+
+def _kept(result: RunResult) -> str:
+    """What a method keeps of old pictures, in the end: it is no fair comparison without it."""
+    counts = [run[-1] for run in result.extra.get("pictures_kept", ()) if run[-1] is not None]
+    if counts:
+        return f"keeps {max(counts):,.0f} pictures"
+    return f"keeps {result.keeps}" if result.keeps else ""
 
 
 def _spread_notes(results: Sequence[RunResult], labels: Sequence[str]) -> list[str]:
