@@ -13,11 +13,14 @@ from torch import Tensor
 from cecil.data.augment import Transform
 from cecil.data.images import ImageSet, concatenate
 from cecil.errors import NotFitted
+from cecil.methods.base import Method, Recipe
+from cecil.methods.network import Network
 from cecil.methods.settings import ExemplarConfig
 from cecil.nn.backbones import Backbone
 from cecil.nn.prototypes import Classifier, class_means
 from cecil.stages.checkpoint import State
 from cecil.stages.embed import embed
+from cecil.stages.loop import Runtime
 
 
 class Exemplars:
@@ -63,6 +66,40 @@ class Exemplars:
 
     def restore(self, state: State, device: torch.device) -> None:
         self._pictures = ImageSet.from_state(state).to(device)
+
+
+class NearestMean(Method):
+    """A method that keeps exemplars and answers by the nearest of their means, with the network as it is now."""
+
+    keeps = Exemplars.keeps
+
+    def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
+        super().__init__(recipe, runtime, seed)
+        self.network = Network(recipe, runtime)
+        self.exemplars = Exemplars(recipe.exemplars)
+
+    def keep(self, session: ImageSet) -> None:
+        """A session is learnt: its best pictures are kept."""
+        self.exemplars.add(session, self.network.embed(session))
+        self.sessions += 1
+
+    @torch.no_grad()
+    def scores(self, images: ImageSet) -> Tensor:
+        means = self.exemplars.means(self.network.backbone, self.recipe.transform)
+        scores: Tensor = means(self.network.embed(images))
+        return scores
+
+    def pictures_kept(self) -> int:
+        return len(self.exemplars)
+
+    def state(self) -> State:
+        network = self.network.state()  # says so where nothing was learnt
+        return {"sessions": self.sessions, "network": network, "exemplars": self.exemplars.state()}
+
+    def restore(self, state: State) -> None:
+        self.sessions = state["sessions"]
+        self.network.restore(state["network"])
+        self.exemplars.restore(state["exemplars"], self.runtime.device)
 
 
 def herd(features: Tensor, labels: Tensor, classes: int, per_class: int) -> Tensor:

@@ -10,33 +10,21 @@ asked: a picture belongs to the class whose exemplars' mean, taken with the netw
 The paper trains sigmoid outputs; here they are a softmax, as stage 1 is the one that other methods share.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from cecil.data.images import ImageSet
-from cecil.methods.base import Method, Recipe
 from cecil.methods.distillation import Teacher, distillation
-from cecil.methods.exemplars import Exemplars
-from cecil.methods.network import Network
-from cecil.stages.checkpoint import State
+from cecil.methods.exemplars import NearestMean
 from cecil.stages.learn_session import new_rows, outputs, train_by
-from cecil.stages.loop import Runtime
 
 
-class ICaRL(Method):
+class ICaRL(NearestMean):
     """Nearest mean of exemplars, on features that are trained with distillation."""
-
-    keeps = Exemplars.keeps
-
-    def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
-        super().__init__(recipe, runtime, seed)
-        self.network = Network(recipe, runtime)
-        self.exemplars = Exemplars(recipe.exemplars)
 
     def fit(self, base: ImageSet) -> None:
         self.network.fit(base, "linear", self.seed)
-        self._keep(base)
+        self.keep(base)
 
     def learn(self, session: ImageSet) -> None:
         network, recipe = self.network, self.recipe
@@ -54,25 +42,4 @@ class ICaRL(Method):
         modules = {"backbone": backbone, "classifier": classifier}
         pictures, stage = self.exemplars.joined_by(session), f"session {self.sessions}"
         train_by(loss_of, modules, pictures, recipe.transform, recipe.session, self.runtime, self.seed, stage)
-        self._keep(session)
-
-    def _keep(self, session: ImageSet) -> None:
-        self.exemplars.add(session, self.network.embed(session))
-        self.sessions += 1
-
-    @torch.no_grad()
-    def scores(self, images: ImageSet) -> Tensor:
-        means = self.exemplars.means(self.network.backbone, self.recipe.transform)
-        scores: Tensor = means(self.network.embed(images))
-        return scores
-
-    def pictures_kept(self) -> int:
-        return len(self.exemplars)
-
-    def state(self) -> State:
-        return {"sessions": self.sessions, "network": self.network.state(), "exemplars": self.exemplars.state()}
-
-    def restore(self, state: State) -> None:
-        self.sessions = state["sessions"]
-        self.network.restore(state["network"])
-        self.exemplars.restore(state["exemplars"], self.runtime.device)
+        self.keep(session)

@@ -18,10 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cecil.data.images import ImageSet
-from cecil.methods.base import Method, Recipe
+from cecil.methods.base import Recipe
 from cecil.methods.distillation import Teacher
-from cecil.methods.exemplars import Exemplars
-from cecil.methods.network import Network
+from cecil.methods.exemplars import NearestMean
 from cecil.nn.prototypes import Classifier
 from cecil.nn.similarity import TEMPERATURE
 from cecil.stages.checkpoint import State
@@ -29,20 +28,16 @@ from cecil.stages.learn_session import new_rows, outputs, train_by
 from cecil.stages.loop import Runtime
 
 
-class LUCIR(Method):
+class LUCIR(NearestMean):
     """A cosine classifier whose features keep their directions and their distance from new classes."""
-
-    keeps = Exemplars.keeps
 
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
-        self.network = Network(recipe, runtime)
-        self.exemplars = Exemplars(recipe.exemplars)
         self.scale = TEMPERATURE  # of the cosines; stage 1's to begin with
 
     def fit(self, base: ImageSet) -> None:
         self.network.fit(base, "cosine", self.seed)
-        self._keep(base)
+        self.keep(base)
 
     def learn(self, session: ImageSet) -> None:
         network, recipe, weights = self.network, self.recipe, self.recipe.lucir
@@ -66,29 +61,14 @@ class LUCIR(Method):
         pictures, stage = self.exemplars.joined_by(session), f"session {self.sessions}"
         train_by(loss_of, modules, pictures, recipe.transform, recipe.session, self.runtime, self.seed, stage)
         network.classifier, self.scale = known.grown(new.rows.detach()), float(scale.value.detach())
-        self._keep(session)
-
-    def _keep(self, session: ImageSet) -> None:
-        self.exemplars.add(session, self.network.embed(session))
-        self.sessions += 1
-
-    @torch.no_grad()
-    def scores(self, images: ImageSet) -> Tensor:
-        means = self.exemplars.means(self.network.backbone, self.recipe.transform)
-        scores: Tensor = means(self.network.embed(images))
-        return scores
-
-    def pictures_kept(self) -> int:
-        return len(self.exemplars)
+        self.keep(session)
 
     def state(self) -> State:
-        network = self.network.state()  # says so where nothing was learnt
-        return {"sessions": self.sessions, "scale": self.scale, "network": network, "exemplars": self.exemplars.state()}
+        return {**super().state(), "scale": self.scale}
 
     def restore(self, state: State) -> None:
-        self.sessions, self.scale = state["sessions"], state["scale"]
-        self.network.restore(state["network"])
-        self.exemplars.restore(state["exemplars"], self.runtime.device)
+        super().restore(state)
+        self.scale = state["scale"]
 
 
 class _Scale(nn.Module):
