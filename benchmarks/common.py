@@ -1,13 +1,71 @@
-"""What the benchmarks share: a result with its machine, command and date."""
+"""What the benchmarks share: how something is timed, and a result with its machine, command and date."""
 
+import argparse
 import json
 import shlex
+import statistics
+import time
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from cecil.evaluation.results import commit, machine
+
+
+def asked(doc: str | None) -> tuple[torch.device, Path | None]:
+    """The device, and the folder to record in, from the command line; products are in full float32."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", type=torch.device, default="cpu")
+    parser.add_argument("--record", type=Path)
+    args = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return args.device, args.record
+
+
+def timed(device: torch.device, *calls: Callable[[], object], budget: float = 4.0) -> list[float]:
+    """Median milliseconds of each call. They take turns, so that what else the machine does meets all of them alike."""
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    times: list[list[float]] = [[] for _ in calls]
+    began = time.perf_counter()
+    for round_ in range(301):
+        for call, own in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            wait()
+            own.append(time.perf_counter() - start)
+        if round_ >= 3 and time.perf_counter() - began > budget:
+            break
+    return [1e3 * statistics.median(own[1:]) for own in times]  # the first round warms up
+
+
+def peak_memory(call: Callable[[], object], device: torch.device) -> float:
+    """The megabytes of tensors that a call holds at its peak, beyond what was there before."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    now = top = 0
+    for event in profiler.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            top = max(top, now)
+    return top / 2**20
+
+
+def shown(row: dict[str, object]) -> dict[str, object]:
+    """A row, printed as soon as it is there."""
+    print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+    return row
 
 
 def record(name: str, device: torch.device, rows: list[dict[str, object]], about: dict[str, object], folder: Path | None) -> None:

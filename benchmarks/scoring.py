@@ -6,18 +6,12 @@ One run, one machine, the same batch and threads for all three. The naive graph 
 at a time, as memory permits. Time is the median of several calls; memory is what a call adds at its peak.
 """
 
-import argparse
 import math
-import statistics
-import time
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from common import record
+from common import asked, peak_memory, record, shown, timed
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from cecil.nn.adapter import Adapter, Context
 from cecil.nn.backbones import build
@@ -37,43 +31,6 @@ def naive(adapter: Adapter, features: Tensor, rows: Tensor) -> Tensor:
         z = F.layer_norm(nodes + (attention @ v) @ adapter.output[0].T + adapter.bias, (adapter.dim,), adapter.gain, adapter.shift)
         scores.append(16 * F.cosine_similarity(z[:, -1:], z[:, :-1], dim=-1))
     return torch.cat(scores)
-
-
-def timed(device: torch.device, *calls: Callable[[], object], budget: float = 4.0) -> list[float]:
-    """Median milliseconds of each call. They take turns, so that what else the machine does meets all of them alike."""
-
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-
-    times: list[list[float]] = [[] for _ in calls]
-    began = time.perf_counter()
-    for round_ in range(301):
-        for call, own in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            wait()
-            own.append(time.perf_counter() - start)
-        if round_ >= 3 and time.perf_counter() - began > budget:
-            break
-    return [1e3 * statistics.median(own[1:]) for own in times]  # the first round warms up
-
-
-def peak_memory(call: Callable[[], object], device: torch.device) -> float:
-    """The megabytes of tensors that a call holds at its peak, beyond what was there before."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        call()
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        call()
-    now = top = 0
-    for event in profiler.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            top = max(top, now)
-    return top / 2**20
 
 
 def stand_in(adapter: Adapter, rows: Tensor) -> Context:
@@ -117,18 +74,12 @@ def measure(classes: int, dim: int, device: torch.device) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--record", type=Path)
-    args = parser.parse_args()
-    device = torch.device(args.device)
-    torch.backends.cuda.matmul.allow_tf32 = False
+    device, folder = asked(__doc__)
     rows = []
     with torch.inference_mode():
         for dim in (64, 512):
             for classes in (100, 1000, 10_000, 100_000):
-                rows.append(measure(classes, dim, device))
-                print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
+                rows.append(shown(measure(classes, dim, device)))
         network = build("resnet20").eval().to(device, memory_format=torch.channels_last)
         pictures = torch.rand(BATCH, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
         (backbone,) = timed(device, lambda: network(pictures))
@@ -140,7 +91,7 @@ def main() -> None:
         "resnet20 ms": backbone,
         "closed form at 100 classes, share of resnet20": first / backbone,
     }
-    record("scoring", device, rows, about, args.record)
+    record("scoring", device, rows, about, folder)
 
 
 if __name__ == "__main__":

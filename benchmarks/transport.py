@@ -6,13 +6,9 @@ Maps are random, smooth and behind a ReLU; time does not depend on what is in th
 whole test set of 10,000 pictures.
 """
 
-import argparse
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
-from common import record
-from scoring import timed
+from common import asked, peak_memory, record, shown, timed
 from torch import Tensor
 
 from cecil.nn.similarity import earth_mover
@@ -29,31 +25,24 @@ def measure(side: int, dim: int, device: torch.device) -> dict[str, object]:
     """One row: the maps of one backbone."""
     pictures = 2000 if device.type == "cuda" else 20
     queries, classes = maps(pictures, side, dim, 0).to(device), maps(CLASSES, side, dim, 1).to(device)
-    milliseconds, memory = timed(lambda: earth_mover(queries, classes, centred=True), device)
-    seconds = milliseconds / 1e3 / pictures
-    row: dict[str, object] = {
+
+    def call() -> Tensor:
+        return earth_mover(queries, classes, centred=True)
+
+    seconds = timed(device, call)[0] / 1e3 / pictures
+    return {
         "cells": f"{side} × {side}",
         "d": dim,
         "problems a second": CLASSES / seconds,
         "10,000 × 100, s": TEST * seconds,
+        "peak MB": peak_memory(call, device),
     }
-    if device.type == "cuda":
-        row["peak MB"] = memory
-    return row
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--record", type=Path)
-    args = parser.parse_args()
-    device = torch.device(args.device)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    rows = []
-    for side, dim in ((3, 64), (4, 64), (8, 64), (3, 512), (7, 512)):
-        rows.append(measure(side, dim, device))
-        print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
-    record("transport", device, rows, {"threads": torch.get_num_threads()}, args.record)
+    device, folder = asked(__doc__)
+    rows = [shown(measure(side, dim, device)) for side, dim in ((3, 64), (4, 64), (8, 64), (3, 512), (7, 512))]
+    record("transport", device, rows, {"threads": torch.get_num_threads()}, folder)
 
 
 if __name__ == "__main__":
