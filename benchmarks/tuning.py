@@ -14,12 +14,11 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 
 import torch
-from common import record
+from common import record, shown
 
 from cecil.data import benchmarks
 from cecil.data.benchmarks import Task
@@ -49,6 +48,10 @@ def settings_of(method: str) -> list[dict[str, float]]:
     ]
 
 
+def _named(method: str) -> list[tuple[str, dict[str, float]]]:
+    return [(method, setting) for setting in settings_of(method)]
+
+
 def tried(task: Task, method: str, settings: dict[str, float], args: argparse.Namespace, share: Path) -> dict[str, object]:
     """What one setting reaches on the pretended sessions, in percent."""
     changes = [f"{name}={value!r}" for name, value in settings.items()]
@@ -76,23 +79,19 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="change a setting in all of them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--parallel", type=int, help="settings side by side; 6 on a GPU, else 1")
+    parser.add_argument("--parallel", type=int, help="settings side by side; 12 on a GPU, else 1")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     task = pretend(benchmarks.load(args.benchmark, args.data_root))
     task = replace(task, train=task.train.to(args.device), test=task.test.to(args.device))
     print(f"{task.split.name}: {len(task.train):,} pictures to train on, {len(task.test):,} held out")
-    rows: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.parallel or (6 if args.device.type == "cuda" else 1)) as pool:
-        for method in args.methods.split(","):
-            first, *others = settings_of(method)
-            # The first one trains stage 1 where no other method has, so that the others find it.
-            found = [tried(task, method, first, args, Path(folder))]
-            found += pool.map(partial(tried, task, method, args=args, share=Path(folder)), others)
-            for row in found:
-                print(row, flush=True)
-            rows += found
+    # One setting of each method at a time, so that both kinds of stage 1 begin at once; who needs one that is under way waits for it.
+    every = [(method, setting) for settings in zip(*map(_named, args.methods.split(",")), strict=True) for method, setting in settings]
+    workers = args.parallel or (12 if args.device.type == "cuda" else 1)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
+        found = pool.map(lambda one: shown(tried(task, *one, args, Path(folder))), every)
+        rows = sorted(found, key=lambda row: str(row["method"]))
     best = {str(row["method"]): row for row in sorted(rows, key=lambda row: float(str(row["last"])))}  # the best of a method comes last
     about = {method: ", ".join(f"{name}={value}" for name, value in row.items() if "." in name) for method, row in best.items()}
     record("tuning", args.device, rows, {"benchmark": args.benchmark, "split": task.split.name, **about}, args.record)
