@@ -29,20 +29,20 @@ TRAINED = SessionConfig(data_init=False, epochs=100, lr=0.1)
 # The comparison's fine-tuning goes gently, as a person would who hopes to keep the old classes.
 GENTLE = SessionConfig(data_init=False, epochs=100, lr=0.01)
 # How the other methods of the comparison learn a session. Epochs and milestones are their papers', and so is where new rows start: from
-# class means in LUCIR, else at random. The papers' rates are for hundreds of pictures of each new class, and a tenth of them is taken
-# here; the weights below are theirs. benchmarks/tuning.py compares such settings on base classes alone.
+# class means in LUCIR, else at random. The papers' rates and weights are for hundreds of pictures of each new class; those here were
+# chosen on base classes alone, out of the same eight for each method (benchmarks/tuning.py, results/bench-tuning-gpu.json).
 SESSIONS = {
     "finetune": GENTLE,
     "linear": TRAINED,
     "cosine": TRAINED,
-    "icarl": SessionConfig(data_init=False, epochs=70, lr=0.01, milestones=(49, 63), decay=0.2),
-    "eeil": SessionConfig(data_init=False, epochs=40, lr=0.01, milestones=(10, 20, 30)),
+    "icarl": SessionConfig(data_init=False, epochs=70, lr=0.001, milestones=(49, 63), decay=0.2, frozen_norm=True),
+    "eeil": SessionConfig(data_init=False, epochs=40, lr=0.001, milestones=(10, 20, 30), frozen_norm=True),
     "lucir": SessionConfig(epochs=160, lr=0.01, milestones=(80, 120)),
-    "topic": SessionConfig(data_init=False, epochs=100, lr=0.01),
+    "topic": SessionConfig(data_init=False, epochs=100, lr=0.001),
 }
-BALANCED = Epochs(epochs=30, lr=0.001, milestones=(10, 20))  # EEIL's second part, at a tenth of the first one's rate
-DISTILLATION = {"icarl": DistillationConfig(weight=1.0), "eeil": DistillationConfig(weight=1.0)}
-LUCIR = LucirConfig(less_forget=5.0)
+BALANCED = Epochs(epochs=30, lr=0.0001, milestones=(10, 20))  # EEIL's second part, at a tenth of the first one's rate
+DISTILLATION = {"icarl": DistillationConfig(weight=5.0), "eeil": DistillationConfig(weight=5.0)}
+LUCIR = LucirConfig(less_forget=25.0)
 TOPIC = TopicConfig(anchor=0.5)
 
 

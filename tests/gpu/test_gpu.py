@@ -266,10 +266,10 @@ def test_runs_in_threads_learn_what_they_learn_alone(pictures: ImageSet) -> None
     assert not torch.allclose(alone[0]["conv1.weight"], alone[1]["conv1.weight"])
 
 
-@pytest.mark.parametrize("benchmark", [False, True])
-def test_embedding_goes_on_while_another_thread_captures(pictures: ImageSet, monkeypatch: pytest.MonkeyPatch, benchmark: bool) -> None:
+@pytest.mark.parametrize("trying", [False, True])
+def test_embedding_goes_on_while_another_thread_captures(pictures: ImageSet, monkeypatch: pytest.MonkeyPatch, trying: bool) -> None:
     """Also where cuDNN looks for its fastest kernel, which it does for every new shape."""
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", benchmark)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", trying)
     images = pictures.to(CUDA)
     backbone, _ = untrained()
     expected = embed(backbone, images, PAD)
