@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -277,7 +278,7 @@ def test_only_a_few_pictures_are_in_memory(weights: Path):
     for batch in embedding.squares(pictures(), [""] * 2000, transform, 8):
         alive -= len(batch)
     assert alive == 0
-    assert most <= 8 * (2 * (embedding.os.cpu_count() or 1) + 4)
+    assert most <= 8 * (2 * (os.cpu_count() or 1) + 4)
 
 
 # From scratch

@@ -5,10 +5,7 @@ few batches are in memory. A picture's fingerprint tells it from others, so that
 """
 
 import hashlib
-import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from cecil.data.augment import Transform, normalise
-from cecil.data.files import list_classes
+from cecil.data.files import in_order, list_classes
 from cecil.data.images import ImageSet
 from cecil.data.pictures import Picture, as_rgb
 from cecil.errors import CecilError, DataError, PictureError
@@ -55,7 +52,7 @@ class Shown:
 def shown(pictures: Pictures) -> Shown:
     """A folder of class folders, a set of pictures or a table of them, by class; names are cleaned and must differ."""
     if isinstance(pictures, (str, Path)):
-        listing = list_classes(Path(pictures).expanduser(), least=1)
+        listing = list_classes(Path(pictures))
         return _by_class(listing.class_names, listing.labels, listing.paths)
     if isinstance(pictures, ImageSet):
         return _by_class(pictures.class_names, pictures.labels.tolist(), Stored(pictures))
@@ -180,7 +177,7 @@ def squares(pictures: Sequence[Any], titles: Sequence[str], transform: Transform
         return start, found
 
     broken: list[CecilError] = []
-    for start, found in _ahead(decode, range(0, len(pictures), batch)):
+    for start, found in in_order(decode, range(0, len(pictures), batch)):
         broken += [one for one in found if isinstance(one, CecilError)]
         good = [one for one in found if not isinstance(one, CecilError)]
         if not broken:  # else only the rest of the broken ones is looked for
@@ -195,26 +192,6 @@ def broken_pictures(broken: Sequence[CecilError]) -> CecilError:
         return broken[0]
     more = f" and {len(broken) - NAMED:,} more" if len(broken) > NAMED else ""
     return PictureError(f"{len(broken)} pictures cannot be used: {'; '.join(map(str, broken[:NAMED]))}{more}")
-
-
-def _ahead(work: Callable[[int], Any], starts: Sequence[int]) -> Iterator[Any]:
-    """The results in order, a few of them computed ahead by threads."""
-    if len(starts) <= 1:  # a single batch needs no threads
-        yield from map(work, starts)
-        return
-    threads = os.cpu_count() or 1
-    waiting: deque[Future[Any]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for start in starts:
-                waiting.append(pool.submit(work, start))
-                if len(waiting) > threads + 1:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 # Features

@@ -91,6 +91,11 @@ class Knowledge:
     def names(self) -> tuple[str, ...]:
         return tuple(known.name for known in self.classes)
 
+    @property
+    def kept(self) -> tuple[KnownClass, ...]:
+        """All classes, and behind them those that an undo can bring back."""
+        return (*self.classes, *(known for reversal in self.reversals for _, known in reversal.restore))
+
     def learned(self, lessons: Sequence[Lesson]) -> "Knowledge":
         """With new classes at the end, and known ones refined in their places."""
         places = {known.name: place for place, known in enumerate(self.classes)}
@@ -155,6 +160,23 @@ class Knowledge:
     def _changed(self, classes: Sequence[KnownClass], change: Change, reversal: Reversal) -> "Knowledge":
         reversals = (*self.reversals, reversal)[-UNDOABLE:]
         return Knowledge(tuple(classes), (*self.history, change), reversals, self.version + 1)
+
+
+def class_sessions(history: Iterable[Change]) -> dict[str, int]:
+    """The session that each known class came in: training is 0, and every lesson one more."""
+    came: dict[str, int] = {}
+    session = -1
+    for change in history:
+        if change.kind in ("fit", "learn"):
+            session += 1
+            came |= {name: session for name in change.classes if name not in came}
+        elif change.kind == "rename":
+            old, new = change.classes
+            came[new] = came.pop(old)
+        else:
+            for name in change.classes:
+                del came[name]
+    return came
 
 
 def clean_name(name: object) -> str:

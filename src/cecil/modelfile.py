@@ -88,7 +88,7 @@ class Model:
 def write(path: str | Path, model: Model) -> None:
     """Write a model, in one move."""
     path = Path(path).expanduser()
-    stored = [*model.knowledge.classes, *(known for one in model.knowledge.reversals for _, known in one.restore)]
+    stored = model.knowledge.kept
     prints = [number for known in stored for number in sorted(known.prints)]
     tensors = {f"backbone/{name}": tensor for name, tensor in model.weights.items()}
     tensors |= {f"adapter/{name}": tensor for name, tensor in (model.adapter or {}).items()}
@@ -153,8 +153,7 @@ Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]  # of tensors, by name
 def read(path: str | Path) -> Model:
     """Read a model back, or say what is wrong with the file."""
     path = Path(path).expanduser()
-    if not path.exists():
-        raise ModelFileError(f"there is no model file {path}: check its name, or make one with `cecil train PHOTOS -o {path}`")
+    check_there(path)
     try:
         with path.open("rb") as file:
             return _read(file)
@@ -171,6 +170,12 @@ def read(path: str | Path) -> Model:
         raise ModelFileError(
             f"{path} is damaged, or not a model file of cecil's ({why}): take a copy of it that is whole, or train anew"
         ) from error
+
+
+def check_there(path: Path) -> None:
+    """Refuse a path without a file: by itself where the file is about to be locked, which would make a file beside it."""
+    if not path.expanduser().exists():
+        raise ModelFileError(f"there is no model file {path}: check its name, or make one with `cecil train PHOTOS -o {path}`")
 
 
 class _Newer(Exception):

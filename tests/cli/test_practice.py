@@ -11,29 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cecil import IncrementalClassifier, cli
+from cecil import IncrementalClassifier
 
 Photos = Callable[..., Path]
-Run = Callable[..., tuple[int, str, str]]
+Cecil = Callable[..., tuple[int, str, str]]
 
 BASE = {"robin": 5, "wren": 5, "jay": 4}
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """run("learn", …) gives the exit code, what was printed, and what was complained of."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cecil", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return code if isinstance(code, int) else 0, out, err
-
-    return run
 
 
 @pytest.fixture
@@ -54,10 +37,9 @@ def known(model: Path) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("small_pretrained")
-def test_train_says_what_it_chose_and_what_to_type_next(photos: Photos, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_train_says_what_it_chose_and_what_to_type_next(photos: Photos, cecil: Cecil) -> None:
     photos("photos", BASE)
-    code, out, err = run("train", "photos", "-o", "my birds.cecil")
+    code, out, err = cecil("train", "photos", "-o", "my birds.cecil")
     assert (code, err) == (0, "")
     assert known(Path("my birds.cecil")) == dict(sorted(BASE.items()))
     lines = out.splitlines()
@@ -69,12 +51,12 @@ def test_train_says_what_it_chose_and_what_to_type_next(photos: Photos, run: Run
     assert "Now type: cecil predict 'my birds.cecil' PICTURE…" in lines
     # Never over an existing file
     before = Path("my birds.cecil").read_bytes()
-    code, out, err = run("train", "photos", "-o", "my birds.cecil")
+    code, out, err = cecil("train", "photos", "-o", "my birds.cecil")
     assert (code, out) == (2, "")
     assert err == "cecil: my birds.cecil is there already: give another name with -o, or replace it with --force\n"
     assert Path("my birds.cecil").read_bytes() == before
     shutil.copy("my birds.cecil", "photos.cecil")
-    assert run("train", "photos", "--seed", 1, "--force")[0] == 0
+    assert cecil("train", "photos", "--seed", 1, "--force")[0] == 0
     assert Path("photos.cecil").read_bytes() != before, "the folder's name is the default"
 
 
@@ -90,12 +72,9 @@ def test_train_says_what_it_chose_and_what_to_type_next(photos: Photos, run: Run
     ],
 )
 @pytest.mark.usefixtures("small_pretrained")
-def test_train_refuses_with_a_sentence(
-    photos: Photos, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], complaint: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_train_refuses_with_a_sentence(photos: Photos, cecil: Cecil, tmp_path: Path, words: list[str], complaint: str) -> None:
     photos("photos", BASE)
-    code, _, err = run("train", *words)
+    code, _, err = cecil("train", *words)
     assert code == 2
     assert err.startswith(f"cecil: {complaint}")
     assert err.count("\n") == 1
@@ -103,10 +82,9 @@ def test_train_refuses_with_a_sentence(
 
 
 @pytest.mark.usefixtures("small_pretrained")
-def test_train_checks_first_whether_it_may_write(photos: Photos, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_train_checks_first_whether_it_may_write(photos: Photos, cecil: Cecil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    code, out, err = run("train", "photos", "-o", "a.cecil")
+    code, out, err = cecil("train", "photos", "-o", "a.cecil")
     assert (code, out) == (2, "")
     assert err == f"cecil: -o a.cecil: you may not write into the folder {tmp_path}; give another name\n"
 
@@ -114,32 +92,32 @@ def test_train_checks_first_whether_it_may_write(photos: Photos, run: Run, tmp_p
 # learn, forget, rename, undo
 
 
-def test_learn_a_folder_of_classes(model: Path, photos: Photos, run: Run) -> None:
+def test_learn_a_folder_of_classes(model: Path, photos: Photos, cecil: Cecil) -> None:
     photos("new", {"owl": 3, "robin": 2})
-    code, out, err = run("learn", model, "new")
+    code, out, err = cecil("learn", model, "new")
     assert (code, err) == (0, "")
     assert "learnt owl: 3 pictures\nrefined robin: 7 pictures\n" in out
     assert out.endswith("birds.cecil: 4 classes; take it back with: cecil undo birds.cecil\n")
     assert known(model) == {"jay": 4, "robin": 7, "wren": 5, "owl": 3}
 
 
-def test_learn_pictures_of_one_class(model: Path, photos: Photos, run: Run) -> None:
+def test_learn_pictures_of_one_class(model: Path, photos: Photos, cecil: Cecil) -> None:
     folder = photos("new", {"okapi [x]": 4})
     first, *rest = sorted(folder.rglob("*.png"))
-    assert run("learn", model, "--name", "okapi [x]", first)[0] == 0
-    code, out, _ = run("learn", model, "--name", "okapi [x]", *rest, first)
+    assert cecil("learn", model, "--name", "okapi [x]", first)[0] == 0
+    code, out, _ = cecil("learn", model, "--name", "okapi [x]", *rest, first)
     assert code == 0
     assert out.startswith(f"refined okapi [x]: 4 pictures\nnote: {first} is a duplicate")
-    code, out, _ = run("learn", model, "--name", "okapi [x]", folder / "okapi [x]")
+    code, out, _ = cecil("learn", model, "--name", "okapi [x]", folder / "okapi [x]")
     assert out.endswith("birds.cecil: nothing new was learnt, and it is as it was\n")
     assert known(model)["okapi [x]"] == 4
 
 
-def test_learn_is_all_or_nothing(model: Path, photos: Photos, run: Run) -> None:
+def test_learn_is_all_or_nothing(model: Path, photos: Photos, cecil: Cecil) -> None:
     folder = photos("new", {"owl": 3, "tern": 3})
     (folder / "tern" / "bad.jpg").write_bytes(b"no picture")
     before = model.read_bytes()
-    code, out, err = run("learn", model, "new")
+    code, out, err = cecil("learn", model, "new")
     assert (code, out) == (2, "")
     assert err.startswith("cecil: new/tern/bad.jpg cannot be read as a picture")
     assert model.read_bytes() == before
@@ -157,41 +135,40 @@ def test_learn_is_all_or_nothing(model: Path, photos: Photos, run: Run) -> None:
         (["--name", "owl", "new"], "new has no pictures straight in it: give a folder that has some (.avif, "),
     ],
 )
-def test_learn_refuses_with_a_sentence(model: Path, photos: Photos, run: Run, words: list[str], complaint: str) -> None:
+def test_learn_refuses_with_a_sentence(model: Path, photos: Photos, cecil: Cecil, words: list[str], complaint: str) -> None:
     photos("new", {"owl": 2})
     before = model.read_bytes()
-    code, out, err = run("learn", model, *words)
+    code, out, err = cecil("learn", model, *words)
     assert (code, out) == (2, "")
     assert err.startswith(f"cecil: {complaint}")
     assert model.read_bytes() == before
 
 
-def test_forget_rename_and_undo(model: Path, run: Run) -> None:
-    assert run("rename", model, "robin", "European robin")[:2] == (
+def test_forget_rename_and_undo(model: Path, cecil: Cecil) -> None:
+    assert cecil("rename", model, "robin", "European robin")[:2] == (
         0,
         "renamed robin to European robin; take it back with: cecil undo birds.cecil\n",
     )
-    code, out, _ = run("forget", model, "wren", "jay", "wren")
+    code, out, _ = cecil("forget", model, "wren", "jay", "wren")
     assert (code, out) == (0, "forgot wren, jay; birds.cecil: 1 class; take it back with: cecil undo birds.cecil\n")
     assert known(model) == {"European robin": 5}
-    code, out, _ = run("undo", model)
+    code, out, _ = cecil("undo", model)
     assert out.startswith("undone: the forget of wren, jay (")
     assert out.endswith("); birds.cecil: 3 classes\n")
-    assert run("undo", model)[0] == 0
+    assert cecil("undo", model)[0] == 0
     assert known(model) == {"jay": 4, "robin": 5, "wren": 5}
-    code, out, err = run("undo", model)
+    code, out, err = cecil("undo", model)
     assert (code, out) == (2, "")
     assert err == "cecil: there is nothing to undo: no change was made since training\n"
-    assert run("forget", model, "robbin")[2] == "cecil: no class is named 'robbin': did you mean robin?\n"
-    assert run("rename", model, "robin", "wren")[2].startswith("cecil: 'wren' is the name of a class already")
+    assert cecil("forget", model, "robbin")[2] == "cecil: no class is named 'robbin': did you mean robin?\n"
+    assert cecil("rename", model, "robin", "wren")[2].startswith("cecil: 'wren' is the name of a class already")
 
 
 @pytest.mark.parametrize(
     "words", [["learn", "{}", "x"], ["predict", "{}", "x"], ["forget", "{}", "x"], ["rename", "{}", "x", "y"], ["undo", "{}"]]
 )
-def test_a_model_file_that_is_not_there(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run(*(word.format("gone.cecil") for word in words))
+def test_a_model_file_that_is_not_there(cecil: Cecil, tmp_path: Path, words: list[str]) -> None:
+    code, out, err = cecil(*(word.format("gone.cecil") for word in words))
     assert (code, out) == (2, "")
     assert err.startswith("cecil: there is no model file gone.cecil: check its name, or make one with `cecil train")
     assert not list(tmp_path.iterdir())
@@ -212,9 +189,9 @@ def test_two_processes_that_learn_at_once_both_land(model: Path, photos: Photos)
 # predict
 
 
-def test_predict_a_picture_and_a_folder(model: Path, photos: Photos, run: Run) -> None:
+def test_predict_a_picture_and_a_folder(model: Path, photos: Photos, cecil: Cecil) -> None:
     photos("holiday", {"wren": 2, "robin": 1})
-    code, out, err = run("predict", model, "holiday", "holiday/robin/00.png")
+    code, out, err = cecil("predict", model, "holiday", "holiday/robin/00.png")
     assert (code, err) == (0, "")
     heading, *rows = [line.split() for line in out.splitlines()]
     assert heading == ["picture", "is", "confidence"]
@@ -225,9 +202,9 @@ def test_predict_a_picture_and_a_folder(model: Path, photos: Photos, run: Run) -
     assert rows[0] == rows[-1]
 
 
-def test_predict_as_json_and_csv(model: Path, photos: Photos, run: Run) -> None:
+def test_predict_as_json_and_csv(model: Path, photos: Photos, cecil: Cecil) -> None:
     photos("holiday", {"wren": 2})
-    code, out, _ = run("predict", model, "holiday", "--top", 2, "--json")
+    code, out, _ = cecil("predict", model, "holiday", "--top", 2, "--json")
     assert code == 0
     answers = json.loads(out)
     assert [answer["picture"] for answer in answers] == ["holiday/wren/00.png", "holiday/wren/01.png"]
@@ -235,7 +212,7 @@ def test_predict_as_json_and_csv(model: Path, photos: Photos, run: Run) -> None:
         assert answer["known"] in (True, False)
         assert answer["classes"][0]["name"] == "wren"
         assert 1 >= answer["classes"][0]["confidence"] > answer["classes"][1]["confidence"] >= 0
-    code, out, _ = run("predict", model, "holiday", "--top", 9, "--csv")
+    code, out, _ = cecil("predict", model, "holiday", "--top", 9, "--csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
     assert list(rows[0])[:5] == ["picture", "name", "confidence", "name_2", "confidence_2"]
@@ -246,10 +223,10 @@ def test_predict_as_json_and_csv(model: Path, photos: Photos, run: Run) -> None:
 
 
 @pytest.mark.parametrize("form", ["", "--json", "--csv"])
-def test_one_bad_picture_among_many_is_named_and_the_others_are_answered(model: Path, photos: Photos, run: Run, form: str) -> None:
+def test_one_bad_picture_among_many_is_named_and_the_others_are_answered(model: Path, photos: Photos, cecil: Cecil, form: str) -> None:
     folder = photos("holiday", {"wren": 3})
     (folder / "wren" / "01.png").write_bytes(b"no picture")
-    code, out, err = run("predict", model, "holiday", "gone.jpg", *filter(None, [form]))
+    code, out, err = cecil("predict", model, "holiday", "gone.jpg", *filter(None, [form]))
     assert code == 1
     assert [line.split()[1] for line in err.splitlines()] == ["holiday/wren/01.png", "gone.jpg"]
     if form == "--json":
@@ -262,52 +239,52 @@ def test_one_bad_picture_among_many_is_named_and_the_others_are_answered(model: 
         assert out.count("wren ") == 2
 
 
-def test_what_is_like_no_class_is_none_of_these(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_like_no_class_is_none_of_these(model: Path, cecil: Cecil, monkeypatch: pytest.MonkeyPatch) -> None:
     predict = IncrementalClassifier.predict
 
     def unsure(self: IncrementalClassifier, *given: object, **settings: object) -> object:
         return [type(one)(one.names, one.confidences, False, 0.1) for one in predict(self, *given, **settings)]  # type: ignore[arg-type]
 
     monkeypatch.setattr(IncrementalClassifier, "predict", unsure)
-    _, out, _ = run("predict", model, "photos/wren/00.png")
+    _, out, _ = cecil("predict", model, "photos/wren/00.png")
     assert out.splitlines()[1].split() == ["photos/wren/00.png", "none", "of", "these"]
     assert "if any, wren" in out.splitlines()[2]
 
 
-def test_predict_refuses_with_a_sentence(model: Path, run: Run, tmp_path: Path) -> None:
+def test_predict_refuses_with_a_sentence(model: Path, cecil: Cecil, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert run("predict", model, "empty")[2].startswith("cecil: empty has no pictures in it: give a folder that has some (")
-    assert run("predict", model, "a.jpg", "--json", "--csv")[2].startswith("cecil: --json and --csv were given together")
+    assert cecil("predict", model, "empty")[2].startswith("cecil: empty has no pictures in it: give a folder that has some (")
+    assert cecil("predict", model, "a.jpg", "--json", "--csv")[2].startswith("cecil: --json and --csv were given together")
     shutil.copy("photos/wren/00.png", "not.cecil")
-    assert "is damaged, or not a model file" in run("predict", "not.cecil", "a.jpg")[2]
+    assert "is damaged, or not a model file" in cecil("predict", "not.cecil", "a.jpg")[2]
 
 
 # info, evaluate, export
 
 
-def test_info(model: Path, photos: Photos, run: Run) -> None:
-    _, out, _ = run("learn", model, photos("new", {f"species {number}": 1 for number in range(130)}, size=8))
+def test_info(model: Path, photos: Photos, cecil: Cecil) -> None:
+    _, out, _ = cecil("learn", model, photos("new", {f"species {number}": 1 for number in range(130)}, size=8))
     assert "learnt species 1: 1 picture\n" in out
     assert "learnt 100 more classes\n" in out
-    code, out, err = run("info", model)
+    code, out, err = cecil("info", model)
     assert (code, err) == (0, "")
     assert out.startswith("birds.cecil: ")
     assert "classes        133, from 144 pictures in 2 sessions" in out
     assert "robin 5" in out
     assert "and 13 more; all of them: cecil info birds.cecil --json" in out
     assert "learn of species 0, species 1, species 10" in out
-    about = json.loads(run("info", model, "--json")[1])
+    about = json.loads(cecil("info", model, "--json")[1])
     assert len(about["classes"]) == 133
     assert about["file bytes"] == model.stat().st_size
 
 
-def test_evaluate(model: Path, photos: Photos, run: Run) -> None:
-    run("learn", model, photos("new", {"owl": 2}))
-    run("rename", model, "robin", "European robin")
+def test_evaluate(model: Path, photos: Photos, cecil: Cecil) -> None:
+    cecil("learn", model, photos("new", {"owl": 2}))
+    cecil("rename", model, "robin", "European robin")
     test = photos("test", {"wren": 4, "European robin": 2, "owl": 2})
     shutil.rmtree(test / "wren")
     shutil.copytree(photos("other", {"jay": 4}) / "jay", test / "wren")  # all of its pictures are wrong
-    code, out, err = run("evaluate", model, "test")
+    code, out, err = cecil("evaluate", model, "test")
     assert (code, err) == (0, "evaluating …\n")
     lines = out.splitlines()
     assert lines[0].startswith("accuracy: ")
@@ -316,30 +293,30 @@ def test_evaluate(model: Path, photos: Photos, run: Run) -> None:
     assert lines[4].split()[:6] == ["wren", "0.0", "%", "4", "jay", "(4)"]
     assert lines[-1] == "confusion matrix: birds-confusion.png"
     assert Path("birds-confusion.png").read_bytes().startswith(b"\x89PNG")
-    code, out, err = run("evaluate", model, "test", "--json", "--plot", "plots/a.svg")
+    code, out, err = cecil("evaluate", model, "test", "--json", "--plot", "plots/a.svg")
     found = json.loads(out)
     assert err == ""
     assert found["by class"][0] == {"class": "wren", "accuracy": 0.0, "pictures": 4, "taken for": {"jay": 4}}
     assert Path("plots/a.svg").exists()
 
 
-def test_a_thousand_classes_fit_on_a_page(model: Path, photos: Photos, run: Run) -> None:
+def test_a_thousand_classes_fit_on_a_page(model: Path, photos: Photos, cecil: Cecil) -> None:
     many = {f"species {number}": 1 for number in range(60)}
-    run("learn", model, photos("new", many, size=8))
-    _, out, _ = run("evaluate", model, photos("test", many, size=8))
+    cecil("learn", model, photos("new", many, size=8))
+    _, out, _ = cecil("evaluate", model, photos("test", many, size=8))
     assert len(out.splitlines()) < 45
     assert "and 30 more classes, each with 100.0 % or better; all of them: cecil evaluate birds.cecil … --json" in out
 
 
-def test_evaluate_refuses_with_a_sentence(model: Path, photos: Photos, run: Run) -> None:
+def test_evaluate_refuses_with_a_sentence(model: Path, photos: Photos, cecil: Cecil) -> None:
     photos("test", {"wrem": 1, "robin": 1})
-    assert run("evaluate", model, "test")[2] == "cecil: no class is named 'wrem': did you mean wren?\n"
-    assert run("evaluate", model, "photos", "--plot", "a.txt")[2].startswith("cecil: --plot a.txt does not end in .png, .svg or .pdf")
+    assert cecil("evaluate", model, "test")[2] == "cecil: no class is named 'wrem': did you mean wren?\n"
+    assert cecil("evaluate", model, "photos", "--plot", "a.txt")[2].startswith("cecil: --plot a.txt does not end in .png, .svg or .pdf")
 
 
-def test_export_without_its_packages_is_a_sentence(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_without_its_packages_is_a_sentence(model: Path, cecil: Cecil, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    code, out, err = run("export", model, "--onnx", "out")
+    code, out, err = cecil("export", model, "--onnx", "out")
     assert (code, out) == (2, "")
     assert err.startswith("cecil: export takes packages that are not installed")
     assert err.endswith("pip install 'cecil[export]'\n")
@@ -347,7 +324,7 @@ def test_export_without_its_packages_is_a_sentence(model: Path, run: Run, monkey
 
 
 @pytest.mark.parametrize("command", ["train", "learn", "predict", "evaluate", "info", "forget", "rename", "undo", "export"])
-def test_every_command_has_an_example(run: Run, command: str) -> None:
-    code, out, _ = run(command, "--help")
+def test_every_command_has_an_example(cecil: Cecil, command: str) -> None:
+    code, out, _ = cecil(command, "--help")
     assert code == 0
     assert f"Example: cecil {command} " in out

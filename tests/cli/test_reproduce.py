@@ -1,12 +1,11 @@
 """`cecil reproduce`, as a person calls it: it runs what is missing, skips what is done and goes on after a stop."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from cecil import cli, recipes
+from cecil import recipes
 from cecil.cli.live import StudyWatcher
 from cecil.evaluation import results, runner
 from cecil.studies import STUDIES
@@ -16,17 +15,9 @@ ROWS = 2  # experiments of the study `confusion`
 
 
 @pytest.fixture
-def cecil(monkeypatch, capsys, tmp_path):
-    """Calls the command as the shell does; gives its exit code and what it printed."""
-    monkeypatch.chdir(tmp_path)
+def cecil(cecil, monkeypatch):
+    """With room for the longest title."""
     monkeypatch.setenv("COLUMNS", "150")
-
-    def cecil(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cecil", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return ended.value.code or 0, *capsys.readouterr()
-
     return cecil
 
 

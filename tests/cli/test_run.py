@@ -1,7 +1,6 @@
 """`cecil run`, `cecil methods` and `cecil benchmarks`, as a person calls them."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -47,22 +46,6 @@ class Nearest(Method):
         pixels = self._pixels(images)
         return torch.stack([pixels[images.labels == c].mean(0) for c in range(len(images.class_names))])
 '''
-
-
-@pytest.fixture
-def cecil(monkeypatch, capsys, tmp_path):
-    """Calls the command as the shell does; gives its exit code and what it printed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CECIL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def cecil(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cecil", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return ended.value.code or 0, *capsys.readouterr()
-
-    return cecil
 
 
 @pytest.fixture
@@ -316,27 +299,17 @@ def test_no_command_shows_the_help(cecil):
     assert cecil("--help")[0] == 0
 
 
-def test_errors_are_told_by_main_alone(monkeypatch, capsys):
+def test_errors_are_told_by_main_alone(cecil, monkeypatch):
     def fails() -> None:
         raise MethodError("what was given, why that cannot be, what to type instead")
 
     monkeypatch.setattr(cli, "app", fails)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == "cecil: what was given, why that cannot be, what to type instead\n"
+    assert cecil() == (2, "", "cecil: what was given, why that cannot be, what to type instead\n")
 
 
-def test_a_run_that_cannot_begin_leaves_no_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = tmp_path / "runs"
-    words = ["cecil", "run", "cifar100", "-m", "cec", "--data-root", str(tmp_path / "nowhere"), "--runs", str(runs)]
-    monkeypatch.setattr("sys.argv", words)
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert "cecil data get cifar100" in capsys.readouterr().err
-    assert list(runs.iterdir()) == []
+def test_a_run_that_cannot_begin_leaves_no_folder(cecil):
+    assert "cecil data get cifar100" in sentence(cecil("run", "cifar100", "-m", "cec", "--data-root", "nowhere"))
+    assert list(Path("runs").iterdir()) == []
 
 
 def test_a_command_is_recorded_without_places() -> None:

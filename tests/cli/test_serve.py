@@ -11,12 +11,12 @@ import pytest
 import torch
 from fastapi.testclient import TestClient
 
-from cecil import IncrementalClassifier, cli
+from cecil import IncrementalClassifier
 from cecil.cli import practice
 from cecil.data import glyphs
 from cecil.service.store import Store
 
-Run = Callable[..., tuple[int, str, str]]
+Cecil = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -42,27 +42,18 @@ def apps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], apps: list[Any]) -> Run:
-    """run("serve", …) gives the exit code, what was printed, and what was complained of."""
+def cecil(cecil: Cecil, apps: list[Any], monkeypatch: pytest.MonkeyPatch) -> Cecil:
+    """With nothing answered, and without a token of the tester's own."""
     monkeypatch.delenv("CECIL_TOKEN", raising=False)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cecil", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ended.value.code if isinstance(ended.value.code, int) else 0, out, err
-
-    return run
+    return cecil
 
 
 def guard(app: Any) -> Any:
     return app.user_middleware[0].kwargs["access"]
 
 
-def test_on_this_machine_no_token_is_needed(model: Path, run: Run, apps: list[Any]):
-    code, out, err = run("serve", model, "--port", 0)
+def test_on_this_machine_no_token_is_needed(model: Path, cecil: Cecil, apps: list[Any]):
+    code, out, err = cecil("serve", model, "--port", 0)
     assert (code, err) == (0, "")
     assert out.startswith("cecil is served at http://127.0.0.1:")
     assert "token" not in out
@@ -70,8 +61,8 @@ def test_on_this_machine_no_token_is_needed(model: Path, run: Run, apps: list[An
     assert "localhost" in guard(apps[0]).hosts
 
 
-def test_elsewhere_one_is_drawn(model: Path, run: Run, apps: list[Any]):
-    code, out, _ = run("serve", model, "--port", 0, "--host", "0.0.0.0")
+def test_elsewhere_one_is_drawn(model: Path, cecil: Cecil, apps: list[Any]):
+    code, out, _ = cecil("serve", model, "--port", 0, "--host", "0.0.0.0")
     assert code == 0
     token = out.splitlines()[0].partition("#token=")[2]
     assert len(token) >= 32
@@ -81,18 +72,18 @@ def test_elsewhere_one_is_drawn(model: Path, run: Run, apps: list[Any]):
     assert "this is plain HTTP" in out
 
 
-def test_a_token_may_be_given(model: Path, run: Run, apps: list[Any], monkeypatch: pytest.MonkeyPatch):
-    _, out, _ = run("serve", model, "--port", 0, "--token", "correct-horse", "--private")
+def test_a_token_may_be_given(model: Path, cecil: Cecil, apps: list[Any], monkeypatch: pytest.MonkeyPatch):
+    _, out, _ = cecil("serve", model, "--port", 0, "--token", "correct-horse", "--private")
     assert "all requests need the token" in out
     assert "#token=correct-horse" in out
     assert guard(apps[0]).needed_for == "everything"
     monkeypatch.setenv("CECIL_TOKEN", "battery-staple")
-    run("serve", model, "--port", 0)
+    cecil("serve", model, "--port", 0)
     assert guard(apps[1]).token == "battery-staple"
     assert guard(apps[1]).needed_for == "changes"
 
 
-def test_what_cannot_be_served(model: Path, run: Run):
+def test_what_cannot_be_served(model: Path, cecil: Cecil):
     for words, why in (
         ((), "give a model file, as in cecil serve birds.cecil, or --demo, and not both"),
         ((model, "--demo"), "and not both"),
@@ -100,34 +91,34 @@ def test_what_cannot_be_served(model: Path, run: Run):
         ((model, "--token", "short"), "at least 8 characters"),
         ((model, "--host", "no such host"), "the service cannot listen at no such host, port 8000"),
     ):
-        code, _, err = run("serve", *words)
+        code, _, err = cecil("serve", *words)
         assert code == 2
         assert why in err
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        code, _, err = run("serve", model, "--port", taken.getsockname()[1])
+        code, _, err = cecil("serve", model, "--port", taken.getsockname()[1])
         assert code == 2
         assert "the service cannot listen at 127.0.0.1" in err
     Store(model).close()  # each of them let go of the file
 
 
-def test_without_the_extra_it_says_what_to_install(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_without_the_extra_it_says_what_to_install(model: Path, cecil: Cecil, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "fastapi", None)
     monkeypatch.delitem(sys.modules, "cecil.service.app", raising=False)
-    code, _, err = run("serve", model)
+    code, _, err = cecil("serve", model)
     assert code == 2
     assert "pip install 'cecil[service]'" in err
 
 
-def test_other_commands_wait_while_it_is_served(model: Path, run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_other_commands_wait_while_it_is_served(model: Path, cecil: Cecil, monkeypatch: pytest.MonkeyPatch):
     store = Store(model)
     monkeypatch.setattr(practice, "PATIENCE", 0.1)
     monkeypatch.setattr("cecil.service.store.PATIENCE", 0.1)
-    assert "another process is writing birds.cecil: try again" in run("undo", model)[2]
-    assert "is served or changed by another process: stop that one first" in run("serve", model)[2]
+    assert "another process is writing birds.cecil: try again" in cecil("undo", model)[2]
+    assert "is served or changed by another process: stop that one first" in cecil("serve", model)[2]
     store.close()
 
 
-def test_the_demo_is_trained_once(run: Run, apps: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_weights: Path):
+def test_the_demo_is_trained_once(cecil: Cecil, apps: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_weights: Path):
     """With a network that is trained no further, and two pictures a class."""
     serve = sys.modules["cecil.cli.serve"]
     trained = []
@@ -143,7 +134,7 @@ def test_the_demo_is_trained_once(run: Run, apps: list[Any], tmp_path: Path, mon
     monkeypatch.setattr(serve, "DEMO_PICTURES", 3)
     monkeypatch.setenv("CECIL_DATA", str(tmp_path / "data"))
     for _ in range(2):
-        code, _, err = run("serve", "--demo", "--port", 0)
+        code, _, err = cecil("serve", "--demo", "--port", 0)
         assert (code, err) == (0, "")
     assert trained == [dict.fromkeys(glyphs.CLASSES[:60], 6)]
     folder = tmp_path / "data" / "demo"

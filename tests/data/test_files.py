@@ -5,6 +5,7 @@ import os
 import struct
 import threading
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ import torch
 from PIL import Image
 
 from cecil.data import files
-from cecil.data.files import Listing, decode, list_folder, read
+from cecil.data.files import Listing, list_folder, read
 from cecil.data.images import Ragged
 from cecil.errors import DataError, MissingData, PictureError
+
+Photographed = Callable[[np.ndarray], tuple[Image.Image, Image.Exif]]
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +41,11 @@ def save(path: Path, seed: int = 0, width: int = 12, height: int = 8) -> Path:
 
 def listing(paths: list[Path]) -> Listing:
     return Listing(tuple(paths), tuple(i % 2 for i in range(len(paths))), ("a", "b"))
+
+
+def decode(path: Path, short_side: int | None = None, square: int | None = None) -> np.ndarray:
+    """What is stored of one picture."""
+    return read(listing([path]), short_side, square).picture(0).numpy()
 
 
 # One picture
@@ -73,22 +81,10 @@ def test_sixteen_bits_of_grey_keep_their_brightness(tmp_path: Path) -> None:
     assert decode(tmp_path / "a.png")[0, 0].tolist() == [0, 1, 128, 255]
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_turned_upright_as_exif_says(tmp_path: Path, orientation: int) -> None:
+def test_turned_upright_as_exif_says(tmp_path: Path, photographed: Photographed) -> None:
     upright = noise(1)
-    stored = {  # how a camera held that way writes the upright picture
-        1: upright,
-        2: upright[:, ::-1],
-        3: upright[::-1, ::-1],
-        4: upright[::-1],
-        5: upright.transpose(1, 0, 2),
-        6: np.rot90(upright, 1),
-        7: upright[::-1, ::-1].transpose(1, 0, 2),
-        8: np.rot90(upright, -1),
-    }[orientation]
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / "a.png", exif=exif)
+    stored, exif = photographed(upright)
+    stored.save(tmp_path / "a.png", exif=exif)
     assert np.array_equal(decode(tmp_path / "a.png"), upright.transpose(2, 0, 1))
 
 
@@ -141,7 +137,7 @@ def broken(folder: Path) -> dict[str, Path]:
 
 def test_broken_pictures_are_named_with_a_remedy(tmp_path: Path) -> None:
     for path in broken(tmp_path).values():
-        with pytest.raises(PictureError, match=r"cannot be read as a picture \(.+\): replace it, or remove it") as caught:
+        with pytest.raises(PictureError, match=r"^1 picture \(.+ \(.+\)\) cannot be read: replace or remove them") as caught:
             decode(path)
         assert str(path) in str(caught.value)
 
@@ -160,11 +156,6 @@ def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
 def test_a_thread_of_pixels_is_not_blown_up(tmp_path: Path) -> None:
     with pytest.raises(PictureError, match="would be stored as"):
         decode(save(tmp_path / "a.png", 0, 1, 5000), short_side=256)
-
-
-def test_a_picture_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match="there is no picture"):
-        decode(tmp_path / "a.png")
 
 
 # Many pictures

@@ -66,8 +66,8 @@ class PixelMeans:
         self.means = state["means"]
 
 
-class Spy(Method):
-    """Remembers every set of pictures that it is shown."""
+class Watched:
+    """What the spies share: they remember every set of pictures that they are shown."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(None, Runtime(), seed)
@@ -78,10 +78,6 @@ class Spy(Method):
 
     def learn(self, session: ImageSet) -> None:
         self.inner.add(session)
-
-    def scores(self, images: ImageSet) -> Tensor:
-        self.inner.asked[-1].append(images)
-        return self.inner.compare(self.inner.look(images))
 
     def state(self):
         return self.inner.state()
@@ -91,18 +87,16 @@ class Spy(Method):
         self.inner.asked.append([])
 
 
-class FrozenSpy(FrozenBackbone):
+class Spy(Watched, Method):
+    """Looks at pictures whenever it is asked."""
+
+    def scores(self, images: ImageSet) -> Tensor:
+        self.inner.asked[-1].append(images)
+        return self.inner.compare(self.inner.look(images))
+
+
+class FrozenSpy(Watched, FrozenBackbone):
     """The same with features that are asked for apart."""
-
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__(None, Runtime(), seed)
-        self.inner = PixelMeans()
-
-    def fit(self, base: ImageSet) -> None:
-        self.inner.add(base)
-
-    def learn(self, session: ImageSet) -> None:
-        self.inner.add(session)
 
     def embed(self, images: ImageSet) -> Tensor:
         self.inner.asked[-1].append(images)
@@ -113,13 +107,6 @@ class FrozenSpy(FrozenBackbone):
 
     def also_scores_of(self, features: Tensor) -> dict[str, Tensor]:
         return {"worst": -self.inner.compare(features)}
-
-    def state(self):
-        return self.inner.state()
-
-    def restore(self, state) -> None:
-        self.inner.restore(state)
-        self.inner.asked.append([])
 
 
 SPIES = pytest.mark.parametrize("spy", [Spy, FrozenSpy])

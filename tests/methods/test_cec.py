@@ -27,11 +27,6 @@ def recipe(tiny_task: Task, tiny_settings: tuple[str, ...]) -> Recipe:
     return recipes.recipe("quick", tiny_task.benchmark, "cec", [*tiny_settings, "pseudo.encoder_lr=0.02"])
 
 
-@pytest.fixture
-def sessions(tiny_task: Task) -> list[ImageSet]:
-    return [session.of(tiny_task.train).alone() for session in tiny_task.split.sessions]
-
-
 def learnt(recipe: Recipe, sessions: Sequence[ImageSet], seed: int = 0, runtime: Runtime | None = None) -> CEC:
     method = CEC(recipe, runtime or Runtime(), seed)
     method.fit(sessions[0])

@@ -11,11 +11,6 @@ from cecil.stages.loop import Epochs, Runtime
 
 
 @pytest.fixture
-def sessions(tiny_task):
-    return [session.of(tiny_task.train).alone() for session in tiny_task.split.sessions]
-
-
-@pytest.fixture
 def recipe(tiny_recipe):
     config = SessionConfig(data_init=False, epochs=4, batch=16, lr=0.03)
     return dataclasses.replace(tiny_recipe, session=config, balanced=Epochs(epochs=3, batch=16, lr=0.003))

@@ -15,11 +15,6 @@ from cecil.stages.loop import Runtime
 
 
 @pytest.fixture
-def sessions(tiny_task):
-    return [session.of(tiny_task.train).alone() for session in tiny_task.split.sessions]
-
-
-@pytest.fixture
 def recipe(tiny_recipe):
     return dataclasses.replace(tiny_recipe, session=SessionConfig(epochs=6, batch=16, lr=0.01))
 

@@ -13,11 +13,6 @@ from cecil.stages.loop import Runtime
 
 
 @pytest.fixture
-def sessions(tiny_task):
-    return [session.of(tiny_task.train).alone() for session in tiny_task.split.sessions]
-
-
-@pytest.fixture
 def recipe(tiny_recipe):
     config = SessionConfig(data_init=False, epochs=8, batch=16, lr=0.01)
     return dataclasses.replace(tiny_recipe, session=config, topic=TopicConfig(nodes=8, rounds=6))

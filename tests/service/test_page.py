@@ -25,7 +25,6 @@ expect.set_options(timeout=20_000)  # a loaded machine is slow
 
 HOSTILE = '<img src=x onerror="document.title=1">&amp;'
 SPIRAL = [(0.5 + 0.38 * t * math.cos(11 * t), 0.5 + 0.38 * t * math.sin(11 * t)) for t in (step / 16 for step in range(1, 17))]
-CROSS = [[(0.2, 0.5), (0.8, 0.5)], [(0.5, 0.2), (0.5, 0.8)]]
 
 # Every visible piece of text whose contrast with what lies behind it is below 4.5 : 1.
 PALE_TEXT = """() => {

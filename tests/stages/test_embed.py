@@ -8,18 +8,9 @@ import torch
 from cecil.data import augment
 from cecil.data.augment import Transform
 from cecil.data.images import ImageSet
-from cecil.nn.backbones import Backbone, build
+from cecil.nn.backbones import Backbone
 from cecil.stages import embed as module
 from cecil.stages.embed import embed
-
-
-@pytest.fixture
-def backbone() -> Backbone:
-    """With statistics of its own, so that the mode makes a difference."""
-    made = build("resnet8")
-    made.train()
-    made(torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(0)))
-    return made
 
 
 def test_features_are_those_of_each_picture_alone(

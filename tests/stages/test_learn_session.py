@@ -26,14 +26,6 @@ def session(tiny_images: Callable[..., ImageSet]) -> ImageSet:
 
 
 @pytest.fixture
-def backbone() -> Backbone:
-    made = build("resnet8")
-    made.train()
-    made(torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(0)))
-    return made
-
-
-@pytest.fixture
 def known() -> Classifier:
     return Classifier("cosine", random_rows(4, 64, torch.Generator().manual_seed(1)))
 

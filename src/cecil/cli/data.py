@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cecil.cli.terminal import plain
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -35,7 +37,7 @@ def get(
     from cecil.data.sources import SOURCES
     from cecil.errors import UnknownName
 
-    console, root = _console(), files.data_root(data_root)
+    console, root = plain(), files.data_root(data_root)
     if name not in SOURCES and (name in BENCHMARKS or name.startswith(FOLDER)):
         console.print(f"{name} needs no download.")
         return
@@ -65,7 +67,7 @@ def check(name: Annotated[str, typer.Argument(help="A benchmark, or folder:PATH.
     """Read all pictures and session lists of a benchmark, and say for which use they suffice."""
     from cecil.data import benchmarks, files
 
-    console, root = _console(), files.data_root(data_root)
+    console, root = plain(), files.data_root(data_root)
     benchmark = benchmarks.find(name)
     with _bar(console, "reading pictures") as on_progress:
         found = benchmarks.pictures(benchmark, root, on_progress)
@@ -90,7 +92,7 @@ def list_(data_root: Root = None) -> None:
     from cecil.data.benchmarks import BENCHMARKS
     from cecil.data.sources import SOURCES
 
-    console, root = _console(), files.data_root(data_root)
+    console, root = plain(), files.data_root(data_root)
     places = {"cifar100": "cifar-100-python/train", "miniimagenet": "miniimagenet/images", "cub200": "CUB_200_2011/images"}
     for name, benchmark in BENCHMARKS.items():
         there = name not in SOURCES or (root / places[name]).exists()
@@ -149,12 +151,6 @@ def _weights_state(benchmark: "Benchmark", root: Path) -> str:
 
     path = root / WEIGHTS[benchmark.backbone].to
     return "ready" if path.exists() else f"not there, will be downloaded when needed; or run `cecil data get {benchmark.backbone}`"
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    return Console(soft_wrap=True, highlight=False, markup=False)
 
 
 @contextmanager

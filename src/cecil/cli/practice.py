@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cecil.cli.terminal import plain, stages
 from cecil.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # torch and rich wait until a command runs
@@ -53,9 +54,9 @@ def train(
     from cecil.classifier import IncrementalClassifier
     from cecil.modelfile import locked
 
-    out = _console()
+    out = plain()
     classifier = IncrementalClassifier(backbone, None if weights == "none" else weights, device=device, seed=seed)
-    with _stages(out) as progress:
+    with stages(out) as progress:
         classifier.fit(photos, progress)
     with locked(target, PATIENCE):
         _check_target(target, force)  # again: training takes time
@@ -99,7 +100,7 @@ def learn(
     pictures = _lesson(model, photos, name)
     with _changed(model) as classifier:
         learned = classifier.learn(pictures)
-    out, counts = _console(), classifier.info()["classes"]
+    out, counts = plain(), classifier.info()["classes"]
     for what, names in (("learnt", learned.added), ("refined", learned.refined)):
         for one in names[:SHOWN]:
             out.print(f"{what} {one}: {counted(counts[one], 'picture')}")
@@ -146,7 +147,7 @@ def forget(
     with _changed(model) as classifier:
         classifier.forget(names)
     left = counted(len(classifier.classes_), "class")
-    _console().print(f"forgot {', '.join(dict.fromkeys(names))}; {model}: {left}; take it back with: cecil undo {_quoted(model)}")
+    plain().print(f"forgot {', '.join(dict.fromkeys(names))}; {model}: {left}; take it back with: cecil undo {_quoted(model)}")
 
 
 def rename(
@@ -160,7 +161,7 @@ def rename(
     """
     with _changed(model) as classifier:
         classifier.rename(old, new)
-    _console().print(f"renamed {old} to {new}; take it back with: cecil undo {_quoted(model)}")
+    plain().print(f"renamed {old} to {new}; take it back with: cecil undo {_quoted(model)}")
 
 
 def undo(model: Model) -> None:
@@ -172,18 +173,16 @@ def undo(model: Model) -> None:
 
     with _changed(model) as classifier:
         said = classifier.undo()
-    _console().print(f"{said}; {model}: {counted(len(classifier.classes_), 'class')}")
+    plain().print(f"{said}; {model}: {counted(len(classifier.classes_), 'class')}")
 
 
 @contextmanager
 def _changed(model: Path) -> "Iterator[IncrementalClassifier]":
     """Load, change, save, while other processes wait; an error on the way leaves the file as it was."""
     from cecil.classifier import IncrementalClassifier
-    from cecil.errors import ModelFileError
-    from cecil.modelfile import locked
+    from cecil.modelfile import check_there, locked
 
-    if not model.expanduser().exists():  # before a lock file is made beside it
-        raise ModelFileError(f"there is no model file {model}: check its name, or make one with `cecil train PHOTOS -o {model}`")
+    check_there(model)
     with locked(model, PATIENCE):
         classifier = IncrementalClassifier.load(model)
         version = classifier.version
@@ -217,7 +216,7 @@ def predict(
 
     paths = _pictures(pictures, "**/*")
     classifier = IncrementalClassifier.load(model, device)
-    with _stages(_console(stderr=True), quiet=json or csv or len(paths) <= AT_ONCE) as progress:
+    with stages(plain(stderr=True), quiet=json or csv or len(paths) <= AT_ONCE) as progress:
         answers = _predicted(classifier, paths, top, progress)
     if json:
         typer.echo(json_format.dumps([_as_json(*answer) for answer in answers], indent=1, ensure_ascii=False))
@@ -288,7 +287,7 @@ def _print_answers(answers: Sequence[Answer]) -> None:
             rows = [(NONE_OF_THESE, ""), *((f"  if any, {name}", sure) for name, sure in rows)]
         for number, (name, sure) in enumerate(rows):
             table.add_row(Text("" if number else str(path)), Text(name), sure)
-    _console().print(table)
+    plain().print(table)
 
 
 def info(model: Model, json: Json = False) -> None:
@@ -308,7 +307,7 @@ def info(model: Model, json: Json = False) -> None:
             json_format.dumps({"file": str(model), "file bytes": model.expanduser().stat().st_size, **about}, indent=1, ensure_ascii=False)
         )
         return
-    out = _console()
+    out = plain()
     out.print(f"{model}: {_size(model)}")
     _describe(out, about)
     out.print("\nClasses, with their numbers of pictures:")
@@ -342,7 +341,7 @@ def evaluate(
     if plot and plot.suffix.lower() not in figures.FORMATS:
         raise ConfigError(f"--plot {plot} does not end in .png, .svg or .pdf: use --plot {plot.with_suffix('.png')}")
     classifier = IncrementalClassifier.load(model, device)
-    with _stages(_console(stderr=True), quiet=json) as progress:
+    with stages(plain(stderr=True), quiet=json) as progress:
         found = classifier.evaluate(photos, progress)
     target = plot or (None if json else Path(f"{model.stem}-confusion.png"))
     if target is not None:
@@ -350,7 +349,7 @@ def evaluate(
     if json:
         typer.echo(json_format.dumps(_evaluation_as_json(found), indent=1, ensure_ascii=False))
         return
-    out = _console()
+    out = plain()
     given = f"{counted(found.pictures, 'picture')} of {counted(len(found.by_class), 'class')}"
     out.print(f"accuracy: {100 * found.accuracy:.1f} % of {given}")
     out.print(f"expected calibration error: {found.ece:.3f}; answered with '{NONE_OF_THESE}': {100 * found.rejected:.1f} %")
@@ -396,32 +395,18 @@ def _evaluation_as_json(found: "Evaluation") -> dict[str, Any]:
 
 
 def _plot(found: "Evaluation", history: "Sequence[Change]", target: Path) -> None:
-    from cecil.evaluation import figures
-
-    sessions = _sessions(found.classes, history)
-    heading = f"{len(found.classes)} classes, {100 * found.accuracy:.1f} % of {found.pictures:,} pictures right"
-    try:
-        figures.save(figures.confusion_figure(found.confusion.numpy(), sessions, heading, found.classes), target)
-    except OSError as error:
-        raise ConfigError(f"{target} cannot be written ({error.strerror or error}): give another place with --plot") from error
-
-
-def _sessions(classes: Sequence[str], history: "Sequence[Change]") -> Any:
-    """The session that each class came in: training is 0, and every lesson one more."""
     import numpy as np
 
-    came: dict[str, int] = {}
-    session = -1
-    for change in history:
-        if change.kind in ("fit", "learn"):
-            session += 1
-            came |= {name: session for name in change.classes if name not in came}
-        elif change.kind == "rename":
-            old, new = change.classes
-            came[new] = came.pop(old)
-        else:
-            came = {name: number for name, number in came.items() if name not in change.classes}
-    return np.array([came[name] for name in classes])
+    from cecil.evaluation import figures
+    from cecil.knowledge import class_sessions
+
+    sessions = class_sessions(history)
+    by_class = np.array([sessions[name] for name in found.classes])
+    heading = f"{len(found.classes)} classes, {100 * found.accuracy:.1f} % of {found.pictures:,} pictures right"
+    try:
+        figures.save(figures.confusion_figure(found.confusion.numpy(), by_class, heading, found.classes), target)
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written ({error.strerror or error}): give another place with --plot") from error
 
 
 # Other programs
@@ -443,7 +428,7 @@ def export(
     packages()  # what is missing is said before the model is loaded
     from cecil.classifier import IncrementalClassifier
 
-    out = _console()
+    out = plain()
     for one in to_onnx(IncrementalClassifier.load(model, "cpu"), onnx):
         out.print(f"{one.path}: {_size(one.path)}, {'written' if one.written else 'kept as it was'}")
     out.print("checked with onnxruntime; docs/quickstart.md shows how to use it")
@@ -508,14 +493,6 @@ def _describe(out: "Console", about: dict[str, Any]) -> None:
         out.print(f"  {'note':<{width}}  {note}")
 
 
-def _console(stderr: bool = False) -> "Console":
-    """Plain text: names of classes and files are never taken for markup, and lines are not cut; a page is 120 columns wide."""
-    from rich.console import Console
-
-    width = None if "COLUMNS" in os.environ or (sys.stderr if stderr else sys.stdout).isatty() else 120
-    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False, soft_wrap=True)
-
-
 def _table(*columns: str) -> Any:
     from rich.table import Table
 
@@ -523,25 +500,6 @@ def _table(*columns: str) -> Any:
     for name in columns:
         table.add_column(name, justify="right" if name in ("confidence", "accuracy", "pictures") else "left", overflow="fold")
     return table
-
-
-@contextmanager
-def _stages(out: "Console", quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar a stage on a terminal; elsewhere a line when a stage begins."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
-    bars: dict[str, TaskID] = {}
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=out, transient=True, disable=quiet or not out.is_terminal) as progress:
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in bars:
-                bars[stage] = progress.add_task(stage)
-                if not quiet and not out.is_terminal:
-                    out.print(f"{stage} …")
-            progress.update(bars[stage], completed=done, total=total)
-
-        yield report
 
 
 def _quoted(path: Path) -> str:

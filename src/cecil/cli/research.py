@@ -116,7 +116,7 @@ def _run_all(
         task = watcher.task
         if task is not None:
             report.write(folder, task)
-        draw(result, folder)
+        _draw(result, folder)
         if record is not None:
             results.write(record / f"{results.file_name(result)}.json", result)
         out.print(f"[dim]run folder: {escape(str(folder))}[/dim]", soft_wrap=True)
@@ -124,7 +124,7 @@ def _run_all(
         out.print(render(tables.build(group), out.width))
 
 
-def draw(result: "RunResult", folder: Path) -> None:
+def _draw(result: "RunResult", folder: Path) -> None:
     """The figures of a run folder."""
     from cecil.evaluation import figures, tables
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cecil.cli.practice import _console, _stages
+from cecil.cli.terminal import plain, stages
 from cecil.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,12 +55,14 @@ def serve(
 
     from cecil.service.store import Store
 
-    torch.set_num_threads(1)  # each worker computes on a core of its own
-    out = _console()
+    out = plain()
     local = host in LOOPBACK
     if token is None and (private or not local):
         token = secrets.token_urlsafe(24)
     store = Store(_demo(out, thumbnails) if model is None else model, thumbnails)
+    torch.set_num_threads(1)  # each worker computes on a core of its own
+    access = Access(token, private, hosts=tuple({*LOOPBACK, host.lower()}) if local else None)
+    app = create_app(store, access, demo=demo)
     try:
         at = listening(host, port)
     except ConfigError:
@@ -76,8 +78,8 @@ def serve(
         out.print(
             "note: this is plain HTTP, and others on the way can read it: put a server with TLS before it outside of your own network"
         )
-    access = Access(token, private, hosts=tuple({*LOOPBACK, host.lower()}) if local else None)
-    answer(create_app(store, access, demo=demo), at)
+    out.print("open it in a browser; Ctrl+C ends it")
+    answer(app, at)
 
 
 def _demo(out: "Console", thumbnails: bool) -> Path:
@@ -110,8 +112,8 @@ def _train_demo(out: "Console", path: Path, thumbnails: bool) -> None:
     freely = replace(glyphs.DIFFICULTY, turn=15.0, stretch=0.25, largest=0.9, stroke=4, noise=0.05)
     recipe = quick(benchmark, "cec")
     recipe = replace(recipe, pretrain=replace(recipe.pretrain, epochs=DEMO_EPOCHS, milestones=(DEMO_EPOCHS * 3 // 4,)))
-    out.print("the demo's model is trained once, which takes about two minutes:")
-    with _stages(out) as progress:
+    out.print("the demo's model is trained once, which takes a few minutes:")
+    with stages(out) as progress:
         halves = [
             glyphs.draw(
                 split, DEMO_PICTURES, on_progress=lambda done, total: progress("drawing characters", done, total), difficulty=freely

@@ -15,12 +15,13 @@ import threading
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +32,8 @@ from cecil.errors import DataError, MissingData, PictureError
 
 Progress = Callable[[int, int], None]  # done, total
 Pixels = np.ndarray  # (3, height, width) uint8
+T = TypeVar("T")
+R = TypeVar("R")
 
 SUFFIXES = frozenset(
     {".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -68,22 +71,11 @@ def data_root(given: Path | None = None) -> Path:
 # One picture
 
 
-def decode(path: Path, short_side: int | None = None, square: int | None = None) -> Pixels:
-    """One picture file as (3, height, width) uint8, upright and in RGB.
+def attempt(source: Path | bytes | Image.Image, short_side: int | None = None, square: int | None = None) -> Pixels | str:
+    """The pixels of a file, of a file's content or of a Pillow image, upright and in RGB; or why there are none.
 
     `short_side` resizes it so that the short side has this length; `square` makes it this high and this wide.
     """
-    if not path.exists():
-        raise MissingData(f"there is no picture {path}: check its name")
-    with quiet():
-        pixels = attempt(path, short_side, square)
-    if isinstance(pixels, str):
-        raise PictureError(f"{path} cannot be read as a picture ({pixels}): replace it, or remove it")
-    return pixels
-
-
-def attempt(source: Path | bytes | Image.Image, short_side: int | None = None, square: int | None = None) -> Pixels | str:
-    """The pixels of a file, of a file's content or of a Pillow image; or why there are none."""
     try:
         if isinstance(source, Image.Image):
             return _pixels(source, short_side, square)
@@ -295,7 +287,7 @@ def _write(paths: Sequence[Path], entry: Path, short_side: int | None, square: i
     def decode_chunk(chunk: Sequence[Path]) -> list[Pixels | str]:
         return [attempt(path, short_side, square) for path in chunk]
 
-    chunks = (paths[start : start + CHUNK] for start in range(0, len(paths), CHUNK))
+    chunks = [paths[start : start + CHUNK] for start in range(0, len(paths), CHUNK)]
     shapes: list[tuple[int, int]] = []
     broken: list[str] = []
     try:
@@ -304,8 +296,8 @@ def _write(paths: Sequence[Path], entry: Path, short_side: int | None, square: i
         with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=entry.parent) as temporary:
             unfinished = Path(temporary) / "entry"
             unfinished.mkdir()
-            with quiet(), open(unfinished / "pixels", "wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
-                for decoded in _in_order(pool, decode_chunk, chunks, ahead=2 * (os.cpu_count() or 1)):
+            with quiet(), open(unfinished / "pixels", "wb") as file:
+                for decoded in in_order(decode_chunk, chunks):
                     for pixels in decoded:
                         if isinstance(pixels, str):
                             broken.append(f"{paths[len(shapes)]} ({pixels})")
@@ -340,20 +332,24 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _in_order(
-    pool: ThreadPoolExecutor,
-    work: Callable[[Sequence[Path]], list[Pixels | str]],
-    chunks: Iterable[Sequence[Path]],
-    ahead: int,
-) -> Iterator[list[Pixels | str]]:
-    """The results in the order of the chunks, never more than `ahead` of them waiting in memory."""
-    waiting: deque[Future[list[Pixels | str]]] = deque()
-    for chunk in chunks:
-        waiting.append(pool.submit(work, chunk))
-        if len(waiting) > ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+def in_order(work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[R]:
+    """The results of tasks in their order, worked out ahead by threads; at most two for each thread wait in memory."""
+    if len(tasks) <= 1:  # a single one needs no threads
+        yield from map(work, tasks)
+        return
+    threads = os.cpu_count() or 1
+    waiting: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for task in tasks:
+                waiting.append(pool.submit(work, task))
+                if len(waiting) > 2 * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def _some(things: Sequence[object], many: str, one: str) -> str:
@@ -376,10 +372,10 @@ def list_folder(folder: Path, seed: int = 0) -> tuple[Listing, Listing]:
         return _list_folder(folder, seed)
 
 
-def list_classes(folder: Path, least: int = 2) -> Listing:
+def list_classes(folder: Path) -> Listing:
     """All pictures of a folder with one sub-folder a class, of which there must be some."""
     with _readable(folder := folder.expanduser()):
-        return _list_classes(folder, least)
+        return _list_classes(folder, least=1)
 
 
 @contextmanager

@@ -274,7 +274,7 @@ def bars_figure(results: Mapping[str, RunResult]) -> Figure:
     return figure
 
 
-def grid_figure(accuracy: Floats, ways: Sequence[int], shots: Sequence[int], heading: str = "") -> Figure:
+def grid_figure(accuracy: Floats, ways: Sequence[int], shots: Sequence[int]) -> Figure:
     """Last session's accuracy by ways (rows) and shots (columns) of the pseudo-incremental episodes; the best is framed.
 
     NaN is a cell that was not measured.
@@ -300,7 +300,7 @@ def grid_figure(accuracy: Floats, ways: Sequence[int], shots: Sequence[int], hea
         axes.tick_params(length=0)
         axes.set_xlabel("shots")
         axes.set_ylabel("ways")
-        axes.set_title(heading or "accuracy after the last session (%)")
+        axes.set_title("accuracy after the last session (%)")
     return figure
 
 
@@ -324,8 +324,9 @@ def run_figure(result: RunResult, lines: Mapping[str, Table], published_rows: Se
     return figure
 
 
-def reliability_figure(confidence: Floats, right: Floats, bins: int = 10) -> Figure:
+def reliability_figure(confidence: Floats, right: Floats) -> Figure:
     """How often answers are right, by how confident they were; below, how many there are of each."""
+    bins = 10
     place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     count = np.bincount(place, minlength=bins)
     share = 100 * np.divide(np.bincount(place, right, bins), count, out=np.full(bins, np.nan), where=count > 0)
@@ -347,14 +348,12 @@ def reliability_figure(confidence: Floats, right: Floats, bins: int = 10) -> Fig
     return figure
 
 
-def tsne_figure(
-    embeddings: Floats, labels: Ints, before: Floats, after: Floats, class_names: Sequence[str], base: int, seed: int = 0
-) -> Figure:
+def tsne_figure(embeddings: Floats, labels: Ints, before: Floats, after: Floats, class_names: Sequence[str], base: int) -> Figure:
     """Embeddings of a few classes with their weights before (crosses) and after adaptation (triangles), joined by red arrows.
 
     The first `base` classes have filled dots, the new ones rings. All are laid out by one t-SNE of their cosines.
     """
-    points = _laid_out(np.concatenate([embeddings, before, after]), seed)
+    points = _laid_out(np.concatenate([embeddings, before, after]))
     dots, crosses, triangles = np.split(points, [len(embeddings), len(embeddings) + len(before)])
     with matplotlib.rc_context(FRAMED):
         figure = Figure(figsize=(6.6, 4.8))
@@ -387,12 +386,12 @@ def tsne_figure(
     return figure
 
 
-def _laid_out(points: Floats, seed: int) -> Floats:
+def _laid_out(points: Floats) -> Floats:
     """Two dimensions for each point, so that near ones stay near: t-SNE of the cosines, from the main axes on."""
     from sklearn.manifold import TSNE  # takes a second
 
     unit = points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
-    layout = TSNE(perplexity=min(30.0, (len(points) - 1) / 3), init="pca", learning_rate="auto", random_state=seed)
+    layout = TSNE(perplexity=min(30.0, (len(points) - 1) / 3), init="pca", learning_rate="auto", random_state=0)
     found: Floats = layout.fit_transform(unit).astype(np.float64)
     return found
 

@@ -176,7 +176,6 @@ def run_together(
     parallel: int | None = None,
     checkpoint_every: float = 20.0,
     share: Path | None = None,
-    on_result: Callable[[Plan, RunResult], None] = lambda plan, result: None,
 ) -> list[RunResult]:
     """Run experiments on the same pictures and sessions, several runs at a time on a GPU, and write each result as soon as it is there."""
     task = dataclasses.replace(task, train=task.train.to(device), test=task.test.to(device))
@@ -200,7 +199,6 @@ def run_together(
         ordered = [own[other] for other in jobs if other in own]
         if len(ordered) == len(job.plan.experiment.runs()):
             found[job.plan.folder] = _gathered(job.plan, ordered, task, job.info, device, command, workers)
-            on_result(job.plan, found[job.plan.folder])
 
     _work(jobs, workers, stop, done)
     return [found[plan.folder] for plan in plans]

@@ -273,8 +273,8 @@ class _Folded(nn.Module):
 def for_inference(backbone: Backbone) -> Backbone:
     """A frozen copy for features alone, its batch norms folded into the convolutions before them.
 
-    The features are the same to rounding, and a CPU has them in little more than half the time. Batches of 8 to 16
-    pictures suit it best: the wide maps of larger ones leave its cache.
+    The features are the same to rounding, and a CPU has them in roughly half to two thirds of the time. Batches of 8 to
+    16 pictures suit it best: the wide maps of larger ones leave its cache.
     """
     folded = copy.deepcopy(backbone).eval().requires_grad_(False)
     for part in list(folded.modules()):

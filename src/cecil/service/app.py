@@ -22,7 +22,7 @@ from fastapi import FastAPI, File, Form, Header, Path, Query, Request, UploadFil
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 from pydantic import WithJsonSchema
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
@@ -30,7 +30,7 @@ from starlette.exceptions import HTTPException
 from cecil import __version__
 from cecil.classifier import IncrementalClassifier, Learned
 from cecil.errors import CecilError, ConfigError, UnknownName
-from cecil.knowledge import LONGEST_NAME, Change, clean_name
+from cecil.knowledge import LONGEST_NAME, class_sessions, clean_name
 from cecil.service.batching import Batcher, Busy
 from cecil.service.guard import Access, Guard
 from cecil.service.limits import Limits, cores
@@ -98,7 +98,7 @@ def create_app(
         redoc_url=None,
     )
     made.add_routes(app)
-    app.openapi()["components"]["schemas"]["Problem"] = Problem.model_json_schema()
+    _describe(app.openapi(), made.access)
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(CecilError, _cecil_problem)
@@ -123,8 +123,9 @@ class _Service:
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        most_pixels = Image.MAX_IMAGE_PIXELS
+        most_pixels, ghostscript = Image.MAX_IMAGE_PIXELS, EpsImagePlugin.gs_binary
         Image.MAX_IMAGE_PIXELS = self.limits.pixels // 2  # Pillow refuses twice as many, before it decodes them
+        EpsImagePlugin.gs_binary = False  # a picture may be no program, which PostScript is
         self.batcher = Batcher(lambda: self.store.current, self.workers, self.limits.pictures_waiting)
         folding = asyncio.create_task(self._fold_when_quiet())
         self.ready = True
@@ -136,7 +137,7 @@ class _Service:
             self.batcher.close()
             await asyncio.get_running_loop().run_in_executor(self._changes, self.store.close)
             self._changes.shutdown()
-            Image.MAX_IMAGE_PIXELS = most_pixels
+            Image.MAX_IMAGE_PIXELS, EpsImagePlugin.gs_binary = most_pixels, ghostscript
 
     async def _fold_when_quiet(self) -> None:
         while True:
@@ -248,7 +249,7 @@ class _Service:
         ) -> Classes:
             """The known classes, in the order they came."""
             current = self.store.current
-            base, wanted = _base(current.history_), query.casefold()
+            sessions, wanted = class_sessions(current.history_), query.casefold()
             fitting = [one for one in current.model.knowledge.classes if wanted in one.name.casefold()]
             return Classes(
                 version=current.version,
@@ -257,7 +258,7 @@ class _Service:
                     ClassOut(
                         name=one.name,
                         pictures=one.count,
-                        taught=one.name not in base,
+                        taught=sessions[one.name] > 0,
                         thumbnails=[f"/api/thumbnails/{name}" for name in self.store.thumbnails.of(one.prints)],
                     )
                     for one in fitting[offset : offset + limit]
@@ -441,25 +442,14 @@ def _key(name: str | None, *parts: str) -> Key | None:
     return Key(name, hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode("utf-8", "surrogatepass")).hexdigest())
 
 
-def _base(history: Sequence[Change]) -> set[str]:
-    """Names of the classes that training knew, as far as they are still known by it."""
-    base = set(history[0].classes)
-    for change in history[1:]:
-        if change.kind == "rename" and change.classes[0] in base:
-            base = base - {change.classes[0]} | {change.classes[1]}
-        elif change.kind == "forget":
-            base -= set(change.classes)
-    return base
-
-
 def _map(classifier: IncrementalClassifier) -> Map:
     before, after, adapted = plane(classifier.scorer)
-    base = _base(classifier.history_)
+    sessions = class_sessions(classifier.history_)
     return Map(
         version=classifier.version,
         adapted=adapted,
         classes=[
-            Place(name=name, taught=name not in base, before=first, after=second)
+            Place(name=name, taught=sessions[name] > 0, before=first, after=second)
             for name, first, second in zip(classifier.classes_, before.tolist(), after.tolist(), strict=True)
         ],
     )
@@ -494,6 +484,20 @@ async def _busy(_: Request, error: Exception) -> Response:
 
 
 # For the OpenAPI document
+
+
+def _describe(document: dict[str, Any], access: Access) -> None:
+    """Add what the routes do not say of themselves: how errors look, and what takes the token."""
+    document["components"]["schemas"]["Problem"] = Problem.model_json_schema()
+    if access.token is None:
+        return
+    document["components"]["securitySchemes"] = {
+        "token": {"type": "http", "scheme": "bearer", "description": "Printed when the service starts."}
+    }
+    for path, methods in document["paths"].items():
+        for method, described in methods.items():
+            if access.guards(method.upper(), path):
+                described["security"] = [{"token": []}]
 
 
 def _problems(*statuses: int, private: bool = False) -> dict[int | str, dict[str, Any]]:

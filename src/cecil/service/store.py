@@ -32,7 +32,7 @@ from cecil.classifier import IncrementalClassifier, Learned
 from cecil.embedding import Shown
 from cecil.errors import CecilError, ConfigError, ModelFileError
 from cecil.knowledge import Knowledge
-from cecil.modelfile import locked
+from cecil.modelfile import check_there, locked
 from cecil.service.journal import Journal, Record
 from cecil.service.thumbnails import Thumbnails
 
@@ -73,8 +73,7 @@ class Store:
 
     def __init__(self, path: Path, thumbnails: bool = True) -> None:
         self.path = path.expanduser()
-        if not self.path.exists():
-            raise ModelFileError(f"there is no model file {path}: check its name, or make one with `cecil train PHOTOS -o {path}`")
+        check_there(path)
         self._changing = threading.RLock()
         self._held = ExitStack()
         try:
@@ -288,8 +287,7 @@ def fingerprint(weights: dict[str, Tensor]) -> str:
 
 def _prints(knowledge: Knowledge) -> Iterable[int]:
     """Fingerprints of all classes, also of those that an undo can bring back."""
-    for known in [*knowledge.classes, *(known for one in knowledge.reversals for _, known in one.restore)]:
-        yield from known.prints
+    return (number for known in knowledge.kept for number in known.prints)
 
 
 def _packed(features: Tensor | None) -> bytes:
