@@ -1,21 +1,30 @@
 """Fill in the generated parts of README.md and docs/*.md: `make docs`.
 
-A part stands between `<!-- NAME -->` and `<!-- /NAME -->`; what it says comes from results/*.json and from the code, never from
-a hand. `python docs/make.py --check` only says which files are stale.
+A part stands between `<!-- NAME -->` and `<!-- /NAME -->`; what it says comes from results/ and from the code, never from a hand.
+`python docs/make.py --check` only says which files are stale.
+
+    results/BENCHMARK-METHOD….json          the tables, one row each
+    results/explain/*.json                  the same with other settings: what the gaps to published rows are checked by
+    results/studies/STUDY-BENCHMARK/        what `cecil reproduce` has written: the paper's claims are judged by it (claims.py)
+    results/bench-….json                    speed and memory
 """
 
 import ast
 import json
+import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import claims
+
 from cecil.data.benchmarks import BENCHMARKS
 from cecil.evaluation import figures, results, tables
-from cecil.evaluation.results import RunResult
+from cecil.evaluation.published import ROW_OF_METHOD
+from cecil.evaluation.results import RunResult, published_row
 from cecil.methods import METHODS
 from cecil.nn.backbones import BACKBONES, parameters
 
@@ -42,21 +51,28 @@ def table(benchmark: str) -> str:
 
 
 def summary(benchmark: str) -> str:
-    """First and last session, average, drop, and what is kept and learnt at the end: measured beside published."""
-    rows = [r for r in measured(benchmark) if not r.settings]
+    """The paper's comparison in short: how it begins and ends, and what is kept and learnt at the end; published numbers in italics."""
+    rows = [r for r in measured(benchmark) if r.method in ROW_OF_METHOD and not r.settings]
     if not rows:
         return "Not measured yet.\n"
-    lines = ["| method | base session | last session | average | PD | last: base | last: novel |", "| --- |" + " ---: |" * 6]
-    for row in tables.build(rows).rows:
-        sessions, (average, drop, base, novel, *_) = row.cells[: len(rows[0].sessions)], row.cells[len(rows[0].sessions) :]
-        cells = [
-            tables.number(c.mean) + (f" ± {tables.number(c.std)}" if c.std is not None else "")
-            for c in (sessions[0], sessions[-1], average, drop, base, novel)
-        ]
-        name = row.full_label if row.source == "measured" else f"*{row.full_label}*"
-        lines.append("| " + " | ".join([name, *cells]) + " |")
+    titles = ("method", "base session", "last session", "*published*", "PD", "*published*", "last: base", "last: novel")
+    lines = ["| " + " | ".join(titles) + " |", "| --- |" + " ---: |" * (len(titles) - 1)]
+    for row, result in zip(tables.build(rows, with_published=False).rows, rows, strict=True):
+        sessions, (_, drop, base, novel, *_) = row.cells[: len(result.sessions)], row.cells[len(result.sessions) :]
+        theirs = published_row(result)
+        shown = [_spread(cell.mean, cell.std) for cell in (sessions[0], sessions[-1], drop, base, novel)]
+        shown[2:2], shown[4:4] = [_italic(theirs and theirs.sessions[-1])], [_italic(theirs and theirs.pd)]
+        lines.append("| " + " | ".join([row.full_label, *shown]) + " |")
     about = f"{', '.join(sorted({str(r.machine['device']) for r in rows}))}, {', '.join(sorted({r.date[:10] for r in rows}))}"
-    return "\n".join(lines) + f"\n\n{about}; commands, seeds, seconds and memory in docs/results.md.\n"
+    return "\n".join(lines) + f"\n\n{about}; all sessions, commands, seeds, seconds and memory in docs/results.md.\n"
+
+
+def _spread(mean: float | None, std: float | None) -> str:
+    return tables.number(mean) + (f" ± {tables.number(std)}" if std is not None else "")
+
+
+def _italic(value: float | None) -> str:
+    return f"*{tables.number(value)}*" if value is not None else "–"
 
 
 def provenance(rows: list[RunResult]) -> str:
@@ -101,6 +117,166 @@ def graph_or_encoder() -> str:
             adapted = cec.accuracy[i][-1]
             lines.append(f"| {benchmark} | {seed} | {first} | {plain:.2f} | {adapted:.2f} | {adapted - plain:+.2f} |")
     return "\n".join(lines) + "\n"
+
+
+# ---- the paper's claims
+
+ALT = {
+    "comparison": {
+        "sessions": "accuracy by session of all methods; published rows dashed",
+        "base-novel": "accuracy on base classes, on new classes and their harmonic mean, by session",
+    },
+    "ablation": {"bars": "bars of average accuracy and performance drop, one for each row of the ablation"},
+    "rotation": {"rotation": "bars of average accuracy and performance drop by rotation angles"},
+    "ways-shots": {"ways-shots": "grid of last accuracies by ways and shots; the best cell is framed"},
+    "confusion": {"confusion": "confusion matrices of Decoupled-Cosine, of CEC without its adapter and of CEC"},
+    "tsne": {"tsne": "features of nine classes, with arrows from the class weights before adaptation to those after"},
+}  # what a study's figures show
+
+
+RULES = (
+    "- A claim is a list of comparisons: a row is held against another one by some measure. The *gain* is how much better it is, "
+    "seed by seed; for PD and entropy, less is better.",
+    f"- With several seeds a comparison holds when the mean gain is above 0 at {claims.CERTAINTY:.0%} certainty (Student's t, one-sided). "
+    f"With one seed the gain must exceed {claims.DEVIATIONS} standard deviations of CEC's seeds in that measure; where these are unknown, "
+    "it holds in part at most. *Needed* is what the gain must exceed.",
+    "- It holds in part when the gain is above 0 and not beyond what is needed. Otherwise it does not hold.",
+    "- A claim holds when all its comparisons do, does not hold when none does, not even in part, and holds in part otherwise.",
+    "- At such a certainty one comparison in twenty holds by chance where there is nothing to be found.",
+)
+
+
+def verdicts() -> str:
+    """All claims with their verdicts, in short."""
+    lines = ["| | the paper's claim | verdict | comparisons that hold | in part | do not |", "| ---: | --- | --- | ---: | ---: | ---: |"]
+    for number, claim in enumerate(claims.CLAIMS, 1):
+        parts = claim.parts(claims.Evidence(RESULTS))
+        counts = [str(sum(part.verdict == verdict for part in parts)) for verdict in (claims.HOLDS, claims.PART, claims.NOT)]
+        counts = ["–"] * 3 if claims.overall(parts) == claims.UNKNOWN else counts
+        lines.append(f"| {number} | [{claim.title}](#{_anchor(number, claim)}) | {_verdict(parts)} | {' | '.join(counts)} |")
+    return "\n".join([*lines, "", *RULES]) + "\n"
+
+
+def _anchor(number: int, claim: claims.Claim) -> str:
+    """The heading's address, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", f"{number}. {claim.title}".lower()).replace(" ", "-")
+
+
+def _verdict(parts: Sequence[claims.Part]) -> str:
+    found = claims.overall(parts)
+    left = sorted({part.where for part in parts if part.verdict == claims.UNKNOWN}) if found != claims.UNKNOWN else []
+    return f"**{found}**" + (f", as far as measured: rows are missing on {', '.join(left)}" if left else "")
+
+
+def study(name: str) -> str:
+    """A study of the paper: its figures, the claims that it decides, and its table."""
+    own = [(number, claim) for number, claim in enumerate(claims.CLAIMS, 1) if claim.study == name]
+    benchmarks = own[0][1].benchmarks if own else (claims.MAIN,)
+    parts = [_drawn(name, benchmark) for benchmark in benchmarks]
+    return "\n".join([*parts, *(_claim(*one) for one in own)])
+
+
+def _drawn(name: str, benchmark: str) -> str:
+    """The study's figures and its table, or how to measure it."""
+    evidence = claims.Evidence(RESULTS)
+    folder, rows = evidence.folder(name, benchmark), evidence.rows(name, benchmark)
+    if not rows:
+        return f"On {benchmark} not measured yet: `{claims.command(name, benchmark)}`\n"
+    links = [
+        f"![{benchmark}: {alt}]({(Path('..') / folder.relative_to(ROOT) / figure).as_posix()}.png)" for figure, alt in ALT[name].items()
+    ]
+    runs, seconds = sum(r.runs for r in rows), sum(time["share of the wall clock"] for r in rows for time in r.seconds)
+    machines, dates, commands = (
+        ", ".join(sorted(found))
+        for found in ({str(r.machine["device"]) for r in rows}, {r.date[:10] for r in rows}, {f"`{r.command}`" for r in rows})
+    )
+    about = f"{runs} run{'s' if runs > 1 else ''}, {seconds / 60:.1f} minutes in all, on {machines}, {dates}: {commands}"
+    table = (folder / "table.md").read_text(encoding="utf-8")
+    return "\n\n".join([*links, about, f"<details><summary>The table</summary>\n\n{table}\n</details>"]) + "\n"
+
+
+def _claim(number: int, claim: claims.Claim) -> str:
+    """One claim: what the paper says, how it is judged, and every comparison."""
+    parts = claim.parts(claims.Evidence(RESULTS))
+    verdict = f"Verdict: {_verdict(parts)}."
+    if claims.overall(parts) == claims.UNKNOWN:
+        verdict += "".join(f" To be measured with `{claims.command(claim.study, benchmark)}`." for benchmark in claim.benchmarks)
+    lines = [f"### {number}. {claim.title}", "", verdict, "", f"*The paper:* {claim.said}", "", f"*Judged by:* {claim.judged}"]
+    if claims.overall(parts) != claims.UNKNOWN:
+        theirs = "published (CUB200)" if claim.study in ("ablation", "rotation") else "published"  # where the paper has those studies
+        several = len({part.where for part in parts}) > 1
+        titles = (*(["on"] if several else []), "row", "against", "by", theirs, "measured", "gain", "needed", "seeds", "verdict")
+        lines += ["", "| " + " | ".join(titles) + " |", "|" + " --- |" * (3 + several) + " ---: |" * 5 + " --- |"]
+        lines += ["| " + " | ".join([*([part.where] if several else []), *_part(part)]) + " |" for part in parts]
+    return "\n".join(lines) + "\n"
+
+
+def _part(part: claims.Part) -> list[str]:
+    """A comparison as cells of a table."""
+    theirs = " / ".join(map(tables.number, part.published)) if part.published != (None, None) else "–"
+    names = [part.better, part.worse, part.measure, theirs]
+    if part.measured is None or part.gain is None:
+        return [*names, "–", "–", "–", "–", part.verdict]
+    gain = ("+" if part.gain.mean > 0 else "") + _figure(part.gain)
+    limit = tables.number(None if math.isnan(part.needed) else part.needed)
+    return [*names, " / ".join(map(_figure, part.measured)), gain, limit, str(part.gain.seeds), part.verdict]
+
+
+def _figure(figure: claims.Figure) -> str:
+    return _spread(figure.mean, figure.std)
+
+
+# ---- gaps to published rows
+
+GAP = 5.0  # points at the last session that want an explanation
+
+
+def gaps(benchmark: str) -> str:
+    """Rows that end far from the published ones, and below each the same method with other settings, run to find out why."""
+    found = measured(benchmark)
+    compared = claims.Evidence(RESULTS).rows("comparison", benchmark)
+    plain = {r.method: r for r in (*compared, *found) if not r.settings and r.recipe == "official"}  # the main table's, if it has the row
+    own = [plain[method] for method in METHODS if method in plain and published_row(plain[method])]
+    tried = [r for r in found if r not in own] + [results.read(path) for path in sorted((RESULTS / "explain").glob("*.json"))]
+    far = [r for r in own if abs(_last_gap(r)) > GAP]
+    if not far:
+        return f"No row of {benchmark} ends more than {GAP:.0f} points from the published one.\n"
+    titles = ("method", "base session", "*published*", "difference", "last session", "*published*", "difference")
+    lines = ["| " + " | ".join(titles) + " |", "| --- |" + " ---: |" * (len(titles) - 1)]
+    for row in far:
+        experiments = [r for r in tried if r.benchmark == benchmark and r.method == row.method]
+        lines.append(_gap(f"**{row.method}**", row, row))
+        lines += [_gap(f"↳ {_changes(r, row)}", r, row) for r in experiments]
+        if not experiments:
+            lines.append("| ↳ no experiment yet |" + " |" * (len(titles) - 1))
+    near = [r.method for r in own if r not in far]
+    return "\n".join(lines) + (f"\n\nWithin {GAP:.0f} points: {', '.join(near)}.\n" if near else "\n")
+
+
+def _last_gap(result: RunResult) -> float:
+    theirs = published_row(result)
+    return math.nan if theirs is None else sum(result.last) / result.runs - float(theirs.sessions[-1] or 0)
+
+
+def _gap(name: str, result: RunResult, published_as: RunResult) -> str:
+    """One line: a result's first and last session beside the published ones of a method."""
+    theirs = published_row(published_as)
+    cells = [name]
+    for session in (0, -1):
+        ours = tables.spread([run[session] for run in result.accuracy])
+        said = theirs.sessions[session] if theirs else None
+        difference = None if said is None or ours.mean is None else ours.mean - said
+        cells += [_spread(ours.mean, ours.std), _italic(said), tables.Cell(difference, signed=True).text]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _changes(result: RunResult, beside: RunResult) -> str:
+    """What is different from a row: the recipe and the settings."""
+    recipe = [f"recipe {result.recipe}"] if result.recipe != beside.recipe else []
+    return ", ".join([*recipe, *(f"{key}={value}" for key, value in result.settings.items())]) or "the same again"
+
+
+# ---- what there is
 
 
 def methods() -> str:
@@ -199,6 +375,9 @@ def _cell(value: Any) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     **{f"table {name}": (lambda name=name: table(name)) for name in BENCHMARKS},
     **{f"summary {name}": (lambda name=name: summary(name)) for name in BENCHMARKS},
+    **{f"gaps {name}": (lambda name=name: gaps(name)) for name in BENCHMARKS},
+    **{f"study {name}": (lambda name=name: study(name)) for name in ALT},
+    "verdicts": verdicts,
     "graph or encoder": graph_or_encoder,
     "methods": methods,
     "catalogue": catalogue,
@@ -228,7 +407,7 @@ def pages() -> Iterator[Path]:
 def draw() -> None:
     """The figures that the pages show."""
     for name in BENCHMARKS:
-        rows = [r for r in measured(name) if not r.settings]
+        rows = [r for r in measured(name) if r.method in (*ROW_OF_METHOD, "joint") and not r.settings]
         if rows:
             figures.save(figures.sessions_figure(rows, tables.published_rows(rows)), ROOT / "docs" / "figures" / f"{name}.png")
 

@@ -12,8 +12,10 @@ import pytest
 
 from cecil import cli
 from cecil.data import glyphs
+from cecil.data.benchmarks import BENCHMARKS
 from cecil.evaluation import results
 from cecil.methods import METHODS
+from cecil.studies import STUDIES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,8 +25,13 @@ def test_generated_parts_are_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
+RECORDED = [
+    path for pattern in ("*.json", "explain/*.json", "studies/*/results/*.json") for path in sorted((ROOT / "results").glob(pattern))
+]
+
+
 @pytest.mark.parametrize(
-    "path", sorted(p for p in (ROOT / "results").glob("*.json") if not p.name.startswith("bench-")), ids=lambda p: p.stem
+    "path", [path for path in RECORDED if not path.name.startswith("bench-")], ids=lambda p: str(p.relative_to(ROOT / "results"))
 )
 def test_recorded_results_follow_the_schema(path: Path) -> None:
     result = results.read(path)
@@ -32,6 +39,16 @@ def test_recorded_results_follow_the_schema(path: Path) -> None:
     assert result.commit
     assert not result.commit.endswith("-dirty")
     assert results.to_json(result) == path.read_text()
+
+
+def test_studies_are_where_the_page_looks_for_them() -> None:
+    """By name, and whole: a claim must not go unnoticed for a folder that is called otherwise."""
+    known = {f"{study}-{benchmark}" for study in STUDIES for benchmark in BENCHMARKS}
+    for folder in (ROOT / "results" / "studies").glob("*"):
+        assert folder.name in known
+        assert (folder / "table.md").exists()
+        assert list(folder.glob("*.png"))
+        assert {results.read(path).benchmark for path in (folder / "results").glob("*.json")} == {folder.name.rpartition("-")[2]}
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name)

@@ -158,7 +158,11 @@ def test_ways_and_shots_are_drawn(reproduce):
 def test_confusion_is_drawn(reproduce, setting):
     out, grid = reproduce("confusion", dataclasses.replace(setting, seeds=(0, 1)))
     assert files(out) == drawn("confusion")
-    assert [name for name, _ in grid.rows] == ["Decoupled-Cosine", "CEC without its adapter", "CEC"]
+    assert [name for name, _ in grid.rows[:3]] == ["Decoupled-Cosine", "CEC without its adapter", "CEC"]
+    assert [name for name, _ in grid.rows[3:]] == ["CEC minus CEC without its adapter", "CEC minus Decoupled-Cosine"]
+    for cell, with_adapter, without in zip(*(dict(grid.rows)[name] for name in (grid.rows[4][0], "CEC", "Decoupled-Cosine")), strict=True):
+        assert cell.mean == pytest.approx(with_adapter.mean - without.mean)
+        assert cell.std is not None
     for file in (out / "results").iterdir():
         result = results.read(file)
         row = next(cells for name, cells in grid.rows if name == {"cec": "CEC"}.get(result.method, "Decoupled-Cosine"))

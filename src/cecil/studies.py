@@ -5,13 +5,12 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from cecil import methods, recipes
 from cecil.data.benchmarks import Task
@@ -24,6 +23,7 @@ from cecil.evaluation.runner import Experiment, run_name
 from cecil.evaluation.tables import Cell, Grid, Table
 from cecil.methods.base import Recipe
 from cecil.methods.cec import CEC
+from cecil.nn import similarity
 from cecil.stages.checkpoint import read_state, write_bytes
 from cecil.stages.loop import Runtime, seeded
 
@@ -186,37 +186,42 @@ def _draw_confusion(setting: Setting, measured: Mapping[str, Measured], out: Pat
         "CEC without its adapter": ("cec", "cosine_after_pil"),
         "CEC": ("cec", ""),
     }
-    matrices: dict[str, Ints] = {}
+    matrices: dict[str, list[Ints]] = {}
     for heading, (method, scores) in sources.items():
-        matrices[heading], session_of_class = _confusion_matrix(measured[method], scores)
-    figures.save_all(figures.confusions_figure(matrices, session_of_class), out / "confusion")
+        matrices[heading], session_of_class = _confusion_matrices(measured[method], scores)
+    pooled: dict[str, Ints] = {heading: np.sum(own, axis=0) for heading, own in matrices.items()}
+    figures.save_all(figures.confusions_figure(pooled, session_of_class), out / "confusion")
     new = session_of_class > 0
     columns = ("base right", "new right", "new taken for base", "base taken for new", "entropy of base", "entropy of new")
-    rows = tuple((heading, tuple(map(Cell, _scatter(matrix, new)))) for heading, matrix in matrices.items())
+    scatter = {heading: np.array([_scatter(matrix, new) for matrix in own]) for heading, own in matrices.items()}  # runs × columns
+    rows = [(heading, tuple(map(tables.spread, runs.T))) for heading, runs in scatter.items()]
+    for without in ("CEC without its adapter", "Decoupled-Cosine"):
+        differences = map(tables.spread, (scatter["CEC"] - scatter[without]).T)
+        rows.append((f"CEC minus {without}", tuple(replace(cell, signed=True) for cell in differences)))
     notes = (
         "after the last session, in percent of the pictures",
         "entropy: of the answers to one class's pictures, in bits, mean over classes; 0 where all are the same",
     )
-    return Grid(f"{setting.benchmark}: how scattered the answers are", "classifier", columns, rows, notes)
+    return Grid(f"{setting.benchmark}: how scattered the answers are", "classifier", columns, tuple(rows), notes)
 
 
-def _confusion_matrix(one: Measured, scores: str) -> tuple[Ints, Ints]:
-    """Over all runs of an experiment, after the last session."""
+def _confusion_matrices(one: Measured, scores: str) -> tuple[list[Ints], Ints]:
+    """One for each run of an experiment, after the last session."""
     states = [read_state(one.folder / run_name(*run) / "predictions.safetensors") for run in one.experiment.runs()]
     session_of_class: Ints = states[0]["session_of_class"].numpy()
     classes = len(session_of_class)
     found = [metrics.confusion_matrix(s["labels"].numpy(), s["predictions"][scores][-1].numpy(), classes) for s in states]
-    return np.sum(found, axis=0), session_of_class
+    return found, session_of_class
 
 
-def _scatter(confusion: Ints, new: NDArray[np.bool_]) -> list[float | None]:
+def _scatter(confusion: Ints, new: NDArray[np.bool_]) -> list[float]:
     """What a confusion matrix looks like, in numbers."""
     shares: Floats = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
     entropy = -(shares * np.log2(np.where(shares > 0, shares, 1))).sum(1)
     right = np.diag(shares)
     values = [right[~new], right[new], shares[new][:, ~new].sum(1), shares[~new][:, new].sum(1)]
     values = [100 * value for value in values] + [entropy[~new], entropy[new]]
-    return [float(value.mean()) if len(value) else None for value in values]
+    return [float(value.mean()) if len(value) else math.nan for value in values]
 
 
 # ---- t-SNE: weights before and after adaptation
@@ -245,7 +250,8 @@ def _draw_tsne(setting: Setting, measured: Mapping[str, Measured], out: Path) ->
         rows = method.network.classifier.rows[chosen]
         context = method.adapter.context(rows)
         before, after = method.adapter.normed(rows), method.adapter.adapted(context)
-        right = [100 * float((s.argmax(1) == pictures.labels).double().mean()) for s in _both_scores(method, embeddings, rows)]
+        scores = similarity.cosine(embeddings, rows), method.adapter.scores(embeddings, context)
+        right = [100 * float((s.argmax(1) == pictures.labels).double().mean()) for s in scores]
     figure = figures.tsne_figure(
         method.adapter.normed(embeddings).detach().double().numpy(),
         pictures.labels.numpy(),
@@ -260,12 +266,6 @@ def _draw_tsne(setting: Setting, measured: Mapping[str, Measured], out: Path) ->
     notes = (f"accuracy among these classes alone: {right[0]:.2f} % before, {right[1]:.2f} % after adaptation",)
     heading = f"{setting.benchmark}: how far adaptation turns weights"
     return Grid(heading, "class", ("cosine of before and after",), turned, notes)
-
-
-def _both_scores(method: CEC, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Plain cosines, and the adapter's scores."""
-    plain = torch.nn.functional.normalize(embeddings, dim=1) @ torch.nn.functional.normalize(rows, dim=1).T
-    return plain, method.adapter.scores(embeddings, method.adapter.context(rows))
 
 
 def _some(images: ImageSet, most: int) -> ImageSet:
