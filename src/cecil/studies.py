@@ -312,6 +312,8 @@ def write(study: Study, setting: Setting, found: Mapping[str, Measured], out: Pa
         texts = {"md": tables.grid_to_markdown(table), "csv": tables.grid_to_csv(table), "tex": tables.grid_to_latex(table)}
     for suffix, text in texts.items():
         write_bytes(out / f"table.{suffix}", text.encode())
+    for old in out.glob("results/*.json"):
+        old.unlink()  # of rows that are no longer in the table
     for one in found.values():
         results.write(out / "results" / f"{results.file_name(one.result)}.json", one.result)
     return table
