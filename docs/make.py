@@ -127,9 +127,9 @@ ALT = {
         "base-novel": "accuracy on base classes, on new classes and their harmonic mean, by session",
     },
     "ablation": {"bars": "bars of average accuracy and performance drop, one for each row of the ablation"},
-    "rotation": {"rotation": "bars of average accuracy and performance drop by rotation angles"},
-    "ways-shots": {"ways-shots": "grid of last accuracies by ways and shots; the best cell is framed"},
-    "confusion": {"confusion": "confusion matrices of Decoupled-Cosine, of CEC without its adapter and of CEC"},
+    "rotation": {"rotation": "points of average accuracy and performance drop by rotation angles"},
+    "ways-shots": {"ways-shots": "grid of last accuracies by ways and shots"},
+    "confusion": {"confusion": "confusion matrices of Decoupled-Cosine, of CEC without its adapter and of CEC, and the difference of the last two"},
     "tsne": {"tsne": "features of nine classes, with arrows from the class weights before adaptation to those after"},
 }  # what a study's figures show
 

@@ -36,9 +36,9 @@ def reproduce(setting, tmp_path, monkeypatch):
     """Runs a study and draws it; gives its folder and its table."""
     monkeypatch.setattr(figures, "FORMATS", (".svg",))  # the other formats take time
 
-    def reproduce(name, setting=setting):
+    def reproduce(name, setting=setting, only=None):
         study, runs = STUDIES[name], tmp_path / "runs"
-        experiments = study.experiments(setting)
+        experiments = {label: one for label, one in study.experiments(setting).items() if only is None or label in only}
         folders = {label: runner.new_folder(runs, experiment) for label, experiment in experiments.items()}
         plans = [runner.Plan(experiments[label], folder) for label, folder in folders.items()]
         runner.run_together(plans, setting.task, CPU, "cecil reproduce", share=runs / "stage1")
@@ -60,6 +60,11 @@ def test_an_experiment_is_that_of_the_plain_command(roomy):
     """So that what `cecil run` has done is not done again."""
     found = STUDIES["comparison"].experiments(Setting("cifar100", roomy, seeds=(0, 1)))
     assert found["cec"] == runner.Experiment("cifar100", "cec", recipes.official(BENCHMARKS["cifar100"], "cec"), {}, (0, 1))
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=list(STUDIES))
+def test_a_study_knows_how_many_experiments_it_has(roomy, study):
+    assert len(study.experiments(Setting("cifar100", roomy))) == study.size
 
 
 def test_the_ablation_has_the_papers_ten_rows_and_one_more(roomy):
@@ -134,14 +139,21 @@ def test_the_comparison_is_drawn(reproduce):
 def test_the_ablation_is_drawn(reproduce):
     out, table = reproduce("ablation")
     assert files(out) == drawn("bars")
-    assert table.rows[-1].name == "Cosine+Data Init., decoupled, adapter, PIL, no query node"
+    labels = [row.name for row in table.rows]
+    assert labels[:4] == ["Linear", "Linear, decoupled", "Cosine", "Cosine, decoupled"]
+    assert labels[4:8] == [f"{name}+Data Init." for name in ("Linear", "L2", "DeepEMD", "Cosine")]
+    assert labels[8:] == ["CEC, meta-learnt (no PIL)", "CEC", "CEC, no query node"]
+    assert any("CEC is Cosine+Data Init., decoupled, with adapter (AM) and PIL" in note for note in table.notes)
+    assert ">CEC, no query node</text>" in (out / "bars.svg").read_text()
     assert len(table.rows) == len(list((out / "results").iterdir())) == 11
 
 
 def test_rotations_are_drawn(reproduce):
     out, table = reproduce("rotation")
     assert files(out) == drawn("rotation")
-    assert [row.name for row in table.rows][:2] == ["180°", "±90°"]
+    assert [row.name for row in table.rows] == list(studies.ANGLES)
+    svg = (out / "rotation.svg").read_text()
+    assert all(f">{label}</text>" in svg for label in ("180°", "90°, 180°, 270° (CEC)", "tiny: 4 classes, then 2 sessions of 2"))
     assert r"$\pm$90$^\circ$" in (out / "table.tex").read_text()
 
 
@@ -152,7 +164,22 @@ def test_ways_and_shots_are_drawn(reproduce):
     first = results.read(next(path for path in (out / "results").iterdir() if "base_shot-5" in path.name))
     assert grid.rows[0][1][1].mean == pytest.approx(first.last[0], abs=1e-3)
     assert grid.rows[2][1][0].mean is None
-    assert any("too small" in note for note in grid.notes)
+    assert grid.notes[1].startswith("one run a cell")
+    small = ", ".join(f"{way}-way {shot}-shot" for way in (5, 10) for shot in (1, 5, 10))
+    assert grid.notes[2:] == (f"–: the base session is too small for {small}",)
+    assert ">tiny: accuracy after the last session (%)</text>" in (out / "ways-shots.svg").read_text()
+
+
+def test_cells_that_were_not_run_are_told_from_those_that_cannot_be(reproduce, setting):
+    setting = dataclasses.replace(setting, seeds=(0, 1))
+    out, grid = reproduce("ways-shots", setting, ["1-way 1-shot", "1-way 10-shot"])
+    assert grid.rows[0][1][1].mean is None
+    assert grid.notes[-1] == "–: not run: 1-way 5-shot"
+    assert "5-shot" not in grid.notes[-2].partition("5-way")[0], "it would have fitted"
+    last = [results.read(path).last for path in (out / "results").iterdir()]
+    apart = sum(abs(a - b) for a, b in last) / 2
+    assert grid.notes[1] == f"2 runs a cell, two of which are {apart:.2f} points apart on average"
+    assert f">{grid.notes[1]}</text>" in (out / "ways-shots.svg").read_text()
 
 
 def test_confusion_is_drawn(reproduce, setting):
@@ -160,6 +187,7 @@ def test_confusion_is_drawn(reproduce, setting):
     assert files(out) == drawn("confusion")
     assert [name for name, _ in grid.rows[:3]] == ["Decoupled-Cosine", "CEC without its adapter", "CEC"]
     assert [name for name, _ in grid.rows[3:]] == ["CEC minus CEC without its adapter", "CEC minus Decoupled-Cosine"]
+    assert ">CEC minus CEC without its adapter</text>" in (out / "confusion.svg").read_text()
     for cell, with_adapter, without in zip(*(dict(grid.rows)[name] for name in (grid.rows[4][0], "CEC", "Decoupled-Cosine")), strict=True):
         assert cell.mean == pytest.approx(with_adapter.mean - without.mean)
         assert cell.std is not None
@@ -175,4 +203,6 @@ def test_tsne_is_drawn(reproduce, tiny_task):
     assert files(out) == drawn("tsne")
     assert {name for name, _ in grid.rows} == set(tiny_task.test.class_names), "there are no more than four of each"
     assert all(-1 <= cells[0].mean <= 1 for _, cells in grid.rows)
-    assert "%" in grid.notes[0]
+    svg, told = (out / "tsne.svg").read_text(), grid.notes[0].partition(": ")[2]
+    assert f">accuracy among these classes: {told}</text>" in svg
+    assert ">tiny: 4 base classes (dots) and 4 new ones (rings)</text>" in svg

@@ -4,8 +4,9 @@
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from cecil.data.images import ImageSet
 from cecil.errors import ConfigError, UnknownName
 from cecil.evaluation import figures, metrics, published, results, tables
 from cecil.evaluation.metrics import Floats, Ints
+from cecil.evaluation.published import AblationRow
 from cecil.evaluation.results import RunResult
 from cecil.evaluation.runner import Experiment, run_name
 from cecil.evaluation.tables import Cell, Grid, Table
@@ -30,6 +32,7 @@ from cecil.stages.loop import Runtime, seeded
 SLOW = "joint"  # trains anew at each session: left out of a quick comparison
 ANGLES = {"180°": "180", "±90°": "90,270", "±45°": "45,-45", "±20°": "20,-20", "±10°": "10,-10", "±5°": "5,-5", "90°, 180°, 270°": None}
 GRID, QUICK_GRID = (1, 5, 10, 15, 20), (1, 5, 10)  # ways, and shots
+CEC_ROW = "CEC"  # what the subject is called among the ablation's rows and the angles
 QUERIES = 10  # of an episode of the grid
 BASE_CLASSES, NEW_CLASSES, PICTURES = 5, 4, 100  # that t-SNE lays out, and the most pictures of each
 
@@ -89,6 +92,8 @@ class Study:
     """One table or figure of the paper."""
 
     name: str
+    paper: str  # where it is in the paper
+    size: int  # experiments, where none is left out and the base session is large enough
     title: str
     experiments: Callable[[Setting], dict[str, Experiment]]  # by label
     draw: Callable[[Setting, Mapping[str, Measured], Path], Drawn]
@@ -117,17 +122,25 @@ def _ablation(setting: Setting) -> dict[str, Experiment]:
     rows = {}
     for row, (method, data_init) in zip(published.ablation(), published.METHOD_OF_ABLATION, strict=True):
         untrained = method.startswith("decoupled-") and not data_init
-        rows[row.name] = setting.experiment(method, *(["session.data_init=false"] if untrained else []))
-    ours = published.ablation()[-1].name
-    return {**rows, f"{ours}, no query node": setting.experiment("cec", "adapter.query_node=false")}
+        rows[_short(row)] = setting.experiment(method, *(["session.data_init=false"] if untrained else []))
+    return {**rows, f"{CEC_ROW}, no query node": setting.experiment("cec", "adapter.query_node=false")}
+
+
+def _short(row: AblationRow) -> str:
+    """A row of the paper's ablation, by the classifier's name there and what is not plain from it."""
+    if row.adapter:
+        return CEC_ROW if row.pil else f"{CEC_ROW}, meta-learnt (no PIL)"
+    return row.classifier if row.data_init else row.name
 
 
 def _draw_ablation(setting: Setting, measured: Mapping[str, Measured], out: Path) -> Drawn:
-    figures.save_all(figures.bars_figure({label: one.result for label, one in measured.items()}), out / "bars")
-    return tables.build([one.result for one in measured.values()], labels=list(measured))
+    figures.save_all(figures.bars_figure({label: one.result for label, one in measured.items()}, CEC_ROW), out / "bars")
+    table = tables.build([one.result for one in measured.values()], labels=list(measured))
+    note = "in the paper, data init is always decoupled, and CEC is Cosine+Data Init., decoupled, with adapter (AM) and PIL"
+    return replace(table, notes=(*table.notes, note))
 
 
-# ---- rotation: the bars of average accuracy and drop
+# ---- rotation: average accuracy and drop by angle
 
 
 def _rotation(setting: Setting) -> dict[str, Experiment]:
@@ -135,7 +148,8 @@ def _rotation(setting: Setting) -> dict[str, Experiment]:
 
 
 def _draw_rotation(setting: Setting, measured: Mapping[str, Measured], out: Path) -> Drawn:
-    figures.save_all(figures.bars_figure({label: one.result for label, one in measured.items()}), out / "rotation")
+    shown = {label if ANGLES[label] else f"{label} ({CEC_ROW})": one.result for label, one in measured.items()}
+    figures.save_all(figures.points_figure(shown, subject=next((label for label in shown if label not in ANGLES), "")), out / "rotation")
     return tables.build([one.result for one in measured.values()], with_published=False, labels=list(measured))
 
 
@@ -164,13 +178,28 @@ def _draw_ways_shots(setting: Setting, measured: Mapping[str, Measured], out: Pa
     sizes = QUICK_GRID if setting.quick else GRID
     cells = [[tables.spread(measured[n].result.last) if (n := _cell_name(w, s)) in measured else Cell() for s in sizes] for w in sizes]
     means = np.array([[math.nan if cell.mean is None else cell.mean for cell in row] for row in cells])
-    figures.save_all(figures.grid_figure(means, sizes, sizes), out / "ways-shots")
+    runs = min(one.result.runs for one in measured.values())
+    told, error = _noise([one.result.last for one in measured.values()], runs)
+    heading = f"{setting.benchmark}: accuracy after the last session (%)"
+    figures.save_all(figures.grid_figure(means, sizes, sizes, heading, told, error), out / "ways-shots")
     heading = f"{setting.benchmark}: accuracy after the last session by ways (rows) and shots (columns) of an episode"
-    notes = [f"{QUERIES} queries a class; as many ways and shots of pseudo-base as of pseudo-incremental classes"]
-    if np.isnan(means).any():
-        notes.append("–: the base session is too small for such an episode")
+    notes = [f"{QUERIES} queries a class; as many ways and shots of pseudo-base as of pseudo-incremental classes", told]
+    missing = [(w, s) for w in sizes for s in sizes if _cell_name(w, s) not in measured]
+    for why, fits in (("the base session is too small for", False), ("not run:", True)):
+        found = [_cell_name(way, shot) for way, shot in missing if setting.fits(way, shot + 1) is fits]
+        if found:
+            notes.append(f"–: {why} {', '.join(found)}")
     rows = tuple((str(way), tuple(row)) for way, row in zip(sizes, cells, strict=True))
     return Grid(heading, "ways", tuple(f"{shot} shots" for shot in sizes), rows, tuple(notes))
+
+
+def _noise(cells: Sequence[Sequence[float]], runs: int) -> tuple[str, float]:
+    """How far apart runs of one cell are, in words, and the standard error of a cell's mean."""
+    if runs < 2:
+        return "one run a cell: how far apart two of them would be is not known", math.nan
+    apart = np.mean([abs(a - b) for cell in cells for a, b in combinations(cell, 2)])
+    deviation = np.sqrt(np.mean([np.var(cell, ddof=1) for cell in cells]))
+    return f"{runs} runs a cell, two of which are {apart:.2f} points apart on average", float(deviation / np.sqrt(runs))
 
 
 # ---- confusion: with and without the adapter
@@ -190,7 +219,7 @@ def _draw_confusion(setting: Setting, measured: Mapping[str, Measured], out: Pat
     for heading, (method, scores) in sources.items():
         matrices[heading], session_of_class = _confusion_matrices(measured[method], scores)
     pooled: dict[str, Ints] = {heading: np.sum(own, axis=0) for heading, own in matrices.items()}
-    figures.save_all(figures.confusions_figure(pooled, session_of_class), out / "confusion")
+    figures.save_all(figures.confusions_figure(pooled, session_of_class, ("CEC", "CEC without its adapter")), out / "confusion")
     new = session_of_class > 0
     columns = ("base right", "new right", "new taken for base", "base taken for new", "entropy of base", "entropy of new")
     scatter = {heading: np.array([_scatter(matrix, new) for matrix in own]) for heading, own in matrices.items()}  # runs × columns
@@ -252,6 +281,7 @@ def _draw_tsne(setting: Setting, measured: Mapping[str, Measured], out: Path) ->
         before, after = method.adapter.normed(rows), method.adapter.adapted(context)
         scores = similarity.cosine(embeddings, rows), method.adapter.scores(embeddings, context)
         right = [100 * float((s.argmax(1) == pictures.labels).double().mean()) for s in scores]
+    told = f"{right[0]:.2f} % before, {right[1]:.2f} % after adaptation"
     figure = figures.tsne_figure(
         method.adapter.normed(embeddings).detach().double().numpy(),
         pictures.labels.numpy(),
@@ -259,11 +289,13 @@ def _draw_tsne(setting: Setting, measured: Mapping[str, Measured], out: Path) ->
         after.double().numpy(),
         pictures.class_names,
         len(old),
+        setting.benchmark,
+        f"accuracy among these classes: {told}",
     )
     figures.save_all(figure, out / "tsne")
     moved = torch.nn.functional.cosine_similarity(before, after)
     turned = tuple((name, (Cell(float(cosine)),)) for name, cosine in zip(pictures.class_names, moved, strict=True))
-    notes = (f"accuracy among these classes alone: {right[0]:.2f} % before, {right[1]:.2f} % after adaptation",)
+    notes = (f"accuracy among these classes alone: {told}",)
     heading = f"{setting.benchmark}: how far adaptation turns weights"
     return Grid(heading, "class", ("cosine of before and after",), turned, notes)
 
@@ -280,12 +312,18 @@ def _some(images: ImageSet, most: int) -> ImageSet:
 STUDIES = {
     study.name: study
     for study in (
-        Study("comparison", "All methods session by session, beside the published rows", _comparison, _draw_comparison),
-        Study("ablation", "Decoupling, data init, adapter, how it is learnt, query node: part by part", _ablation, _draw_ablation),
-        Study("rotation", "Average accuracy and drop by the angles that make pseudo-incremental classes", _rotation, _draw_rotation),
-        Study("ways-shots", "Last session's accuracy by ways and shots of the pseudo-incremental episodes", _ways_shots, _draw_ways_shots),
-        Study("confusion", "Confusion matrices with and without the adapter", _confusion, _draw_confusion),
-        Study("tsne", "Embeddings and weights of nine classes, before and after adaptation", _tsne, _draw_tsne),
+        Study("comparison", "Fig. 7, Table 2, supplement", 9,
+              "All methods session by session, beside the published rows", _comparison, _draw_comparison),
+        Study("ablation", "Table 1", 11,
+              "Part by part: decoupling, data init, adapter, PIL, query node", _ablation, _draw_ablation),
+        Study("rotation", "Fig. 6", 7,
+              "Accuracy and drop by the angles of pseudo-incremental classes", _rotation, _draw_rotation),
+        Study("ways-shots", "Fig. 5", 25,
+              "Last session's accuracy by ways and shots of an episode", _ways_shots, _draw_ways_shots),
+        Study("confusion", "Fig. 3", 2,
+              "Confusion matrices with and without the adapter", _confusion, _draw_confusion),
+        Study("tsne", "Fig. 4", 1,
+              "Embeddings and weights before and after adaptation", _tsne, _draw_tsne),
     )
 }  # fmt: skip
 
@@ -293,7 +331,7 @@ STUDIES = {
 def find(name: str) -> Study:
     """A study by its name."""
     if name not in STUDIES:
-        raise UnknownName("study", name, [*STUDIES, "list"])
+        raise UnknownName("study", name, [*STUDIES, "all", "list"])
     return STUDIES[name]
 
 

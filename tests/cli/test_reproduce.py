@@ -1,24 +1,20 @@
 """`cecil reproduce`, as a person calls it: it runs what is missing, skips what is done and goes on after a stop."""
 
+import io
 import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from cecil import recipes
+from cecil import recipes, studies
 from cecil.cli.live import StudyWatcher
-from cecil.evaluation import results, runner
+from cecil.evaluation import figures, results, runner
 from cecil.studies import STUDIES
 
 SMALL = ("backbone=resnet8", "transform.size=8", "transform.resize=9")
 ROWS = 2  # experiments of the study `confusion`
-
-
-@pytest.fixture
-def cecil(cecil, monkeypatch):
-    """With room for the longest title."""
-    monkeypatch.setenv("COLUMNS", "150")
-    return cecil
+OTHERS = ("finetune", "icarl", "eeil", "lucir", "topic", "decoupled-deepemd")  # methods of the comparison that it does not have
 
 
 @pytest.fixture
@@ -32,17 +28,33 @@ def measured() -> dict[str, results.RunResult]:
     return {path.parent.name: results.read(path) for path in sorted(Path("runs").glob("*/result.json"))}
 
 
+def told(out: str) -> list[tuple[str, str, str]]:
+    """The lines about runs: whose, what, and how many are done."""
+    found = re.findall(r"^(\S+, seed\d): (.+) \((\d+ of \d+) runs done, \d:\d\d:\d\d\)$", out, re.MULTILINE)
+    return [(run, re.sub(r"\d+\.\d\d \d+\.\d\d", "numbers", what), done) for run, what, done in found]
+
+
 def test_the_studies_are_listed(cecil):
     code, out, _ = cecil("reproduce", "list")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()[1:]] == list(STUDIES)
+    lines = out.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == [*STUDIES, "all"]
+    assert max(map(len, lines)) <= 120, "none is folded"
+    for line, study in zip(lines, STUDIES.values(), strict=False):
+        assert all(part in line for part in (study.paper, f" {study.size} ", study.title))
 
 
 def test_what_is_done_is_not_done_again(reproduce):
     code, out, err = reproduce("confusion")
     assert (code, err) == (0, "")
     assert f"0 of {ROWS} experiments are done" in out
-    assert re.search(r"^cec, seed0: \d+\.\d\d \d+\.\d\d$", out, re.MULTILINE)
+    assert told(out) == [
+        ("decoupled-cosine, seed0", "pretrain", "0 of 2"),
+        ("decoupled-cosine, seed0", "numbers", "1 of 2"),
+        ("cec, seed0", "pretrain (shared)", "1 of 2"),
+        ("cec, seed0", "pseudo-incremental", "1 of 2"),
+        ("cec, seed0", "numbers", "2 of 2"),
+    ]
     assert "how scattered the answers are" in out
     (drawn,) = Path("runs/reproduce").iterdir()
     assert drawn.name.startswith("confusion-folder-")
@@ -57,6 +69,7 @@ def test_what_is_done_is_not_done_again(reproduce):
     code, out, err = reproduce("confusion", "--out", "elsewhere")
     assert (code, err) == (0, "")
     assert f"{ROWS} of {ROWS} experiments are done" in out
+    assert told(out) == []
     assert Path("elsewhere/table.md").read_text() == before
     assert measured().keys() == found.keys()
 
@@ -83,11 +96,38 @@ def test_stopped_it_goes_on_with_the_same_command(reproduce, monkeypatch, parall
 
 
 def test_a_method_can_be_left_out(reproduce):
-    skipped = ("finetune", "icarl", "eeil", "lucir", "topic", "decoupled-deepemd")
-    code, out, _ = reproduce("comparison", *(word for name in skipped for word in ("--skip", name)))
+    code, out, _ = reproduce("comparison", *(word for name in OTHERS for word in ("--skip", name)))
     assert code == 0
     assert {result.method for result in measured().values()} == {"decoupled-cosine", "cec"}
     assert "relative improvement" in out
+
+
+def test_rounds_and_sessions_of_a_run_are_told_once_and_only_where_there_are_no_bars():
+    for terminal in (False, True):
+        screen = Console(file=io.StringIO(), width=100, force_terminal=terminal, highlight=False)
+        watcher = StudyWatcher(screen)
+        watcher.expect(3)
+        for stage in ("pretrain", "pretrain", "session 1", "session 1, all alike", "session 2"):
+            watcher.begin("icarl, seed0", stage)
+        watcher.finish("icarl, seed0", [70.0, 61.234])
+        said = re.sub(r"\d:\d\d:\d\d", "time", screen.file.getvalue()).splitlines()
+        plain = [
+            f"icarl, seed0: {what} ({done} of 3 runs done, time)" for what, done in (("pretrain", 0), ("sessions", 0), ("70.00 61.23", 1))
+        ]
+        assert said == (["icarl, seed0: 70.00 61.23"] if terminal else plain)
+
+
+def test_all_studies_in_one_command(reproduce, monkeypatch):
+    monkeypatch.setattr(studies, "STUDIES", {name: STUDIES[name] for name in ("comparison", "confusion")})
+    monkeypatch.setattr(figures, "FORMATS", (".svg",))
+    code, out, err = reproduce("all", "--out", "drawn", *(word for name in OTHERS for word in ("--skip", name)))
+    assert (code, err) == (0, "")
+    done = re.findall(r"^(\w+) on .*: (\d of \d) experiments are done$", out, re.MULTILINE)
+    assert done == [("comparison", "0 of 2"), ("confusion", "2 of 2")], "what both need is run once"
+    (first, second) = sorted(Path("drawn").iterdir())
+    assert first.name == second.name.replace("confusion", "comparison")
+    assert (first / "sessions.svg").exists()
+    assert (second / "confusion.svg").exists()
 
 
 def test_a_failure_leaves_no_empty_folders(reproduce, monkeypatch):
@@ -109,6 +149,7 @@ def failing(*_: object, **__: object) -> None:
         (("comparisons",), "did you mean comparison"),
         (("tsne", "--skip", "cec"), "--skip leaves methods out of a comparison or an ablation"),
         (("comparison", "--skip", "ceci"), "no method of comparison is named 'ceci'"),
+        (("all", "--skip", "ceci"), "no method of comparison or ablation is named 'ceci'"),
         (("tsne", "--recipe", "paper"), "--quick is a recipe of its own"),
     ],
 )

@@ -20,6 +20,7 @@ from cecil.evaluation.figures import (
     confusion_figure,
     confusions_figure,
     grid_figure,
+    points_figure,
     reliability_figure,
     run_figure,
     save,
@@ -78,13 +79,13 @@ def test_every_line_has_its_name_and_none_overlap(results):
     rows = [*published.published("cifar100").values(), *published.later("cifar100").values()]
     figure = sessions_figure(results, rows)
     named = {text.get_text() for text in figure.axes[0].texts}
-    assert named == {"cec", "finetune", "decoupled-l2", *(f"{row.name}, published" for row in rows)}
+    assert named == {"cec", "finetune (Ft-CNN)", "decoupled-l2", *(f"{row.name}, published" for row in rows)}
     assert not texts_overlap(figure)
 
 
 def test_rows_of_other_protocols_are_left_out(results):
     figure = sessions_figure(results, list(published.published("cub200").values()))
-    assert len(figure.axes[0].texts) == len(results)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["finetune", "decoupled-l2", "cec"], "and so are their names"
 
 
 def test_base_and_novel_share_one_scale(results):
@@ -165,47 +166,102 @@ def test_confusion_names_classes_where_there_is_room():
 def test_confusion_of_the_wrong_size_is_refused():
     with pytest.raises(ConfigError, match="must be 3 × 3, not 2 × 2"):
         confusion_figure(np.eye(2, dtype=int), np.array([0, 0, 1]))
+    with pytest.raises(ConfigError, match="must be 3 × 3, not 2 × 2"):
+        confusions_figure({"a": np.eye(3, dtype=int), "b": np.eye(2, dtype=int)}, np.array([0, 0, 1]), ("a", "b"))
 
 
-@pytest.mark.parametrize("seeds", [(0,), (0, 1, 2)], ids=["one run", "several runs"])
-def test_rotation_bars_are_averages_and_drops_with_the_best_in_colour(make_result, seeds):
-    given = {"180°": make_result(seeds=seeds, skill=0.7), "±5°": make_result(seeds=seeds, skill=0.4)}
-    figure = bars_figure(given)
-    for axes, field, best in zip(figure.axes, ("average", "pd"), (max, min), strict=True):
-        means = [np.mean(getattr(result, field)) for result in given.values()]
-        assert [bar.get_width() for bar in axes.patches] == pytest.approx(means)
+def test_the_last_of_several_confusions_is_a_difference_that_is_white_where_there_is_none():
+    without = np.array([[10, 0, 0], [0, 10, 0], [6, 0, 4]])
+    adapted = np.array([[8, 0, 2], [0, 10, 0], [2, 0, 8]])
+    figure = confusions_figure({"plain": without, "without": without, "with": adapted}, np.array([0, 0, 1]), ("with", "without"))
+    panels = [axes for axes in figure.axes if axes.images and axes.get_title(loc="left")]
+    assert [axes.get_title(loc="left") for axes in panels] == ["plain", "without", "with", "with minus without"]
+    (image,) = panels[-1].images
+    assert image.get_array().tolist() == [[-20, 0, 20], [0, 0, 0], [-40, 0, 40]]
+    assert image.norm(0) == pytest.approx(0.5)
+    assert image.to_rgba(0)[:3] == (1, 1, 1)
+    assert [image.norm(-40), image.norm(-10), image.norm(40)] == pytest.approx([0, 0.25, 1]), "grows with the root, alike on both sides"
+    assert [text.get_text() for text in panels[-1].texts] == ["−10.0", "+10.0", "−40.0", "+40.0"], "mean over the rows of a block"
+    bars = [axes.get_ylabel() for axes in figure.axes if axes not in panels]
+    assert bars == ["share of the true class (%)", "difference (points)"]
+    assert [axes.get_ylabel() for axes in panels] == ["true class", "", "true class", ""], "two in a row"
+    for axes in panels:
+        edges = [line for line in axes.lines if line.get_color() == figures.VERMILION]
+        assert {tuple(line.get_ydata()) for line in edges} == {(1.5, 1.5), (0, 1)}
+
+
+def deviations(axes):
+    """The error bars' ends, by row."""
+    return {float(y): (left, right) for bars in axes.collections for (left, y), (right, _) in bars.get_segments()}
+
+
+@pytest.fixture(params=[(0,), (0, 1, 2)], ids=["one run", "several runs"])
+def measured(make_result, request):
+    return {"180°": make_result(seeds=request.param, skill=0.7), "±5°": make_result(seeds=request.param, skill=0.4)}
+
+
+@pytest.mark.parametrize("draw", [bars_figure, points_figure])
+def test_averages_and_drops_have_their_numbers_and_deviations_and_the_subject_is_coloured(measured, draw):
+    figure = draw(measured, "±5°")
+    for axes, field in zip(figure.axes, ("average", "pd"), strict=True):
+        runs = [getattr(result, field) for result in measured.values()]
+        means = np.mean(runs, axis=1)
+        if draw is bars_figure:
+            found = [(bar.get_width(), bar.get_facecolor()) for bar in axes.patches]
+        else:
+            found = [(line.get_xdata()[0], line.get_color()) for line in axes.lines if line.get_marker() == "o"]
+        assert [mean for mean, _ in found] == pytest.approx(means)
+        assert [matplotlib.colors.same_color(colour, figures.VERMILION) for _, colour in found] == [False, True]
         assert [text.get_text() for text in axes.texts] == [f"{mean:.2f}" for mean in means]
-        coloured = [
-            mean for mean, bar in zip(means, axes.patches, strict=True) if matplotlib.colors.to_hex(bar.get_facecolor()) == "#d55e00"
-        ]
-        assert coloured == [best(means)]
-        assert bool(axes.collections) == (len(seeds) > 1), "a spread needs several runs"
-        assert axes.get_xlim()[0] == 0
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(given)
+        assert all(text.get_bbox_patch().get_facecolor()[:3] == (1, 1, 1) for text in axes.texts), "no line runs through a number"
+        if len(runs[0]) == 1:
+            assert not axes.collections, "a spread needs several runs"
+        else:
+            for row, (mean, std) in enumerate(zip(means, np.std(runs, axis=1, ddof=1), strict=True)):
+                assert deviations(axes)[row] == pytest.approx((mean - std, mean + std))
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(measured)
     assert figure.axes[0].yaxis_inverted(), "the first on top"
     assert not texts_overlap(figure)
+    told = " ".join(text.get_text() for text in figure.texts)
+    assert ("one run each" in told) != ("± one standard deviation over 3 runs" in told)
 
 
-def test_rotations_of_other_benchmarks_are_refused(make_result):
+def test_bars_begin_at_zero_and_points_where_the_data_do(make_result):
+    given = {"a": make_result(seeds=(0, 1), skill=0.7), "b": make_result(seeds=(0, 1), skill=0.69)}
+    assert [axes.get_xlim()[0] for axes in bars_figure(given).axes] == [0, 0]
+    figure = points_figure(given)
+    axes = figure.axes[0]
+    lowest = min(np.mean(one.average) - np.std(one.average, ddof=1) for one in given.values())
+    assert 30 < axes.get_xlim()[0] < lowest
+    assert "do not begin at 0" in figure.texts[-1].get_text()
+    FigureCanvasAgg(figure).draw()
+    assert all(text.get_window_extent().x1 <= axes.bbox.x1 for text in axes.texts), "numbers stay in their panel"
+
+
+def test_measures_of_other_benchmarks_are_refused(make_result):
     with pytest.raises(ConfigError, match="one figure shows results of one benchmark"):
-        bars_figure({"180°": make_result(), "±5°": make_result(benchmark="glyphs")})
+        points_figure({"180°": make_result(), "±5°": make_result(benchmark="glyphs")})
 
 
-def test_the_grid_of_ways_and_shots_has_a_number_in_each_cell_and_a_frame_around_the_best():
+@pytest.mark.parametrize(("error", "framed"), [(np.nan, set()), (1.0, {(0, 1)}), (3.25, {(0, 1), (1, 1)})])
+def test_the_grid_of_ways_and_shots_has_a_number_in_each_cell_and_frames_within_the_error_of_the_best(error, framed):
     accuracy = np.array([[40.0, 41.5, np.nan], [47.25, 44.0, 43.0]])
-    (axes,) = grid_figure(accuracy, ways=(1, 5), shots=(1, 10, 20)).axes
+    figure = grid_figure(accuracy, (1, 5), (1, 10, 20), "glyphs: accuracy", "a remark", error)
+    (axes,) = figure.axes
     written = {text.get_position(): text.get_text() for text in axes.texts}
     assert written == {(0, 0): "40.00", (1, 0): "41.50", (0, 1): "47.25", (1, 1): "44.00", (2, 1): "43.00"}
-    (frame,) = axes.patches
-    assert frame.get_xy() == (-0.5, 0.5)
+    assert {(x + 0.5, y + 0.5) for x, y in (frame.get_xy() for frame in axes.patches)} == framed
+    assert axes.get_title(loc="left") == "glyphs: accuracy"
+    assert figure.texts[0].get_text().splitlines()[0] == "a remark"
+    assert ("framed" in figure.texts[0].get_text()) == bool(framed)
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "10", "20"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["1", "5"]
 
 
 def test_a_grid_of_the_wrong_size_is_refused_and_an_empty_one_drawn():
     with pytest.raises(ConfigError, match="2 ways and 3 shots make a grid of 2 × 3, not 3 × 2"):
-        grid_figure(np.ones((3, 2)), (1, 5), (1, 10, 20))
-    (axes,) = grid_figure(np.full((1, 1), np.nan), (1,), (1,)).axes
+        grid_figure(np.ones((3, 2)), (1, 5), (1, 10, 20), "", "")
+    (axes,) = grid_figure(np.full((1, 1), np.nan), (1,), (1,), "", "", 1.0).axes
     assert not axes.texts
     assert not axes.patches
 
@@ -215,16 +271,23 @@ def test_tsne_joins_the_weights_before_and_after_by_arrows(tmp_path):
     centres, labels = rng.normal(size=(3, 8)) * 4, np.repeat(np.arange(3), 12)
     points = centres[labels] + rng.normal(size=(36, 8))
 
+    moved = centres.copy()
+    moved[0] = (centres[0] + centres[2]) / 2
+
     def draw():
-        return tsne_figure(points, labels, centres, centres + 0.5, ["a $b", "c", "d"], base=2)
+        return tsne_figure(points, labels, centres, moved, ["a $b", "c", "d"], 2, "birds", "50 % before, 60 % after")
 
     (axes,) = draw().axes
+    assert axes.get_title(loc="left") == "birds: 2 base classes (dots) and 1 new ones (rings)"
+    *arrows, remark = axes.texts
+    assert remark.get_text() == "50 % before, 60 % after"
     assert [len(dots.get_offsets()) for dots in axes.collections] == [12, 12, 12]
     assert [len(dots.get_facecolors()) > 0 for dots in axes.collections] == [True, True, False], "new classes have rings"
     signs = {marker: [line.get_xydata()[0] for line in axes.lines if line.get_marker() == marker] for marker in "X^"}
-    for arrow, cross, triangle in zip(axes.texts, signs["X"], signs["^"], strict=True):
-        assert arrow.xyann == pytest.approx(cross)
-        assert arrow.xy == pytest.approx(triangle)
+    (arrow,) = arrows  # the others stand still, and an arrow would cover them
+    assert arrow.xyann == pytest.approx(signs["X"][0])
+    assert arrow.xy == pytest.approx(signs["^"][0])
+    assert np.linalg.norm(np.subtract(*(axes.transData.transform(sign[0]) for sign in signs.values()))) > figures.SIGN_POINTS
     for number, dots in enumerate(axes.collections):  # a class's weights lie nearest to its own pictures
         middles = np.stack([d.get_offsets().mean(0) for d in axes.collections])
         assert np.linalg.norm(middles - signs["X"][number], axis=1).argmin() == number
@@ -262,20 +325,6 @@ def test_names_are_spread_apart_in_order_and_near_their_lines(values, gap):
         assert all(-1e-6 <= y <= 100 + 1e-6 for y in spread)
     if all(b - a >= gap for a, b in pairwise(values)):
         assert spread == pytest.approx(values)
-
-
-def test_confusions_stand_side_by_side():
-    session_of_class = np.array([0, 0, 1])
-    given = {"without": np.ones((3, 3), dtype=int), "with": np.eye(3, dtype=int)}
-    first, second, bar = confusions_figure(given, session_of_class).axes
-    assert [axes.get_title(loc="left") for axes in (first, second)] == list(given)
-    assert first.get_ylabel() == "true class"
-    assert second.get_ylabel() == ""
-    assert bar.get_ylabel() == "share of the true class (%)"
-    for axes in (first, second):
-        assert len([line for line in axes.lines if line.get_color() == figures.VERMILION]) == 2
-    with pytest.raises(ConfigError, match="must be 3 × 3, not 2 × 2"):
-        confusions_figure({"with": np.eye(2, dtype=int)}, session_of_class)
 
 
 def test_a_run_has_its_measures_in_one_chart(make_result):

@@ -131,7 +131,9 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, result, monkeypatch):
 def test_files_are_called_after_what_they_hold(make_result):
     assert results.file_name(make_result()) == "cifar100-cec"
     assert results.file_name(make_result(recipe="quick", settings={"pretrain.epochs": 5})) == "cifar100-cec-quick-epochs-5"
-    assert "/" not in results.file_name(make_result("folder:/my/birds", "mine.py:Mine"))
+    assert results.file_name(make_result(settings={"pseudo.angles": "10,-10"})) == "cifar100-cec-angles-10_-10"
+    odd = make_result("folder:/my birds/$HOME", "mine.py:Mine", settings={"x.y": "[1, 2] & 'ü'"})
+    assert results.file_name(odd) == "folder--my-birds--HOME-mine-y--1_2-----ü-"
 
 
 def test_runs_without_test_pictures_of_the_base_are_refused(make_result):

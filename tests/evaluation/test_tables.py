@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import io
-import re
 
 import numpy as np
 import pytest
@@ -165,11 +164,36 @@ def test_latex_is_balanced_and_has_one_cell_a_column(table):
     assert "\\toprule" in lines
     assert "\\bottomrule" in lines
     rows = lines[lines.index("\\midrule") + 1 : lines.index("\\bottomrule")]
-    assert {row.count("&") for row in rows} == {len(table.columns)}
+    assert {row.count("&") for row in rows} == {table.sessions + 1}, "the sessions and PD"
     assert all(row.endswith(" \\\\") and row.count("{") == row.count("}") for row in rows)
     assert rows[1].startswith("\\textit{CEC, published} & 73.07 & 68.88 ")
-    assert re.search(r"& \d\d\.\d\d\\,\{\\scriptsize\$\\pm\$\d\.\d\d\} &", rows[0])
-    assert f"{{l{'r' * 15}}}" in to_latex(table)
+    assert rows[1].endswith(" & 49.14 & 23.93 \\\\")
+    assert f"{{l{'r' * 10}}}" in to_latex(table)
+    assert "% cec: 3 seeds × 2 draws" in lines
+
+
+def test_latex_has_the_best_measured_numbers_in_bold_and_all_that_noise_does_not_tell_from_them():
+    def row(name, last, drop, std=None, **about):
+        cells = (Cell(70.0), Cell(last, std), Cell(60.0), Cell(drop), *(Cell(),) * 4)
+        return Row(name, about.pop("source", "measured"), "", cells, runs=4, **about)
+
+    rows = (
+        row("a", 50.0, 20.0, 1.0),
+        row("b", 49.5, 19.0, 9.0),
+        row("c", 49.4, 19.5),
+        row("joint", 60.0, 10.0, reference=True),
+        row("CEC", 70.0, 1.0, source="published"),
+    )
+    lines = to_latex(Table("x", "x", 2, rows)).splitlines()
+    found = {line.partition(" & ")[0]: line.removesuffix(" \\\\").split(" & ")[2:] for line in lines[lines.index("\\midrule") + 1 :][:5]}
+    assert found == {
+        "a": [r"\textbf{50.00}", "20.00"],
+        "b": [r"\textbf{49.50}", r"\textbf{19.00}"],
+        "c": ["49.40", "19.50"],
+        "joint": ["60.00", "10.00"],
+        "\\textit{CEC, published}": ["70.00", "1.00"],
+    }, "one standard error of the best is 0.5"
+    assert "textbf" not in to_latex(Table("x", "x", 2, rows[:1])), "a row alone has no rivals"
 
 
 def test_names_that_look_like_markup_are_escaped():
@@ -177,7 +201,7 @@ def test_names_that_look_like_markup_are_escaped():
     table = Table("x", "x_y", 1, (row,))
     assert "my\\_method\\|a\\*b" in to_markdown(table)
     latex = to_latex(table)
-    assert "my\\_method|a*b \\& 50\\% (a \\textbackslash{} b) & $-$1.50 &" in latex
+    assert "my\\_method|a*b \\& 50\\% & $-$1.50 & $-$1.50 \\\\" in latex
 
 
 # ---- the improvement on other rows' drops
@@ -198,7 +222,8 @@ def test_improvements_are_differences_of_drops_measured_and_published_apart(make
     (_, *lines) = csv.reader(io.StringIO(to_csv([table, build(given)])))
     assert len({len(line) for line in lines}) == 1, "a table without it has an empty field"
     widths = {line.count("&") for line in to_latex(table).splitlines() if line.endswith("\\\\") and "multicolumn" not in line}
-    assert widths == {len(table.columns)}
+    assert widths == {table.sessions + 2}, "PD and the improvement"
+    assert r"& PD $\downarrow$ & \shortstack{relative\\improvement} \\" in to_latex(table)
 
 
 def test_without_the_method_there_is_no_improvement(make_result):

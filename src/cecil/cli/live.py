@@ -1,7 +1,10 @@
 """What a person sees while an experiment runs: a bar a run, and accuracy session by session."""
 
 import os
+import re
 import threading
+import time
+from datetime import timedelta
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -23,10 +26,9 @@ def console() -> Console:
 
 
 def progress_bars(out: Console) -> Progress:
-    """A bar for each thing that is under way, with its state and its time."""
-    return Progress(
-        TextColumn("{task.description}", markup=False), BarColumn(30), TextColumn("{task.fields[state]}"), TimeElapsedColumn(), console=out
-    )
+    """A bar for each thing that is under way, with its state and its time; nothing where there is no terminal."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(30), TextColumn("{task.fields[state]}"), TimeElapsedColumn())
+    return Progress(*columns, console=out, disable=not out.is_terminal)
 
 
 class LiveWatcher(Watcher):
@@ -105,13 +107,18 @@ class LiveWatcher(Watcher):
 
 
 class StudyWatcher:
-    """Draws the progress of many experiments: one bar over all runs, and one for each run that is under way."""
+    """Draws the progress of many experiments: one bar over all runs, and one for each run that is under way.
+
+    Where there is no terminal, it prints a line when a run begins a stage, and one when it ends.
+    """
 
     def __init__(self, out: Console) -> None:
         self.out, self.runs = out, 0
         self.progress = progress_bars(out)
         self.bars: dict[str, TaskID] = {}
         self.done = 0
+        self.begun: set[tuple[str, str]] = set()  # runs and their stages
+        self.since = time.monotonic()
         self.lock = threading.Lock()
 
     def __enter__(self) -> "StudyWatcher":
@@ -149,14 +156,27 @@ class StudyWatcher:
             if name in self.bars:
                 self.progress.remove_task(self.bars.pop(name))
 
+    def begin(self, name: str, stage: str) -> None:
+        """A run is in a stage; all its sessions are one."""
+        kind = re.sub(r" \d+.*", "s", stage)
+        with self.lock:
+            if (name, kind) not in self.begun and not self.out.is_terminal:
+                self._say(f"{name}: {kind}")
+            self.begun.add((name, kind))
+
     def finish(self, name: str, accuracy: list[float]) -> None:
         """A run is over."""
         self.remove(name)
         with self.lock:
             self.done += 1
-            sessions = " ".join(f"{value:.2f}" for value in accuracy)
-            self.out.print(f"{name}: {sessions}", markup=False, soft_wrap=True)
+            self._say(f"{name}: " + " ".join(f"{value:.2f}" for value in accuracy))
         self.move("runs", self.done, self.runs, f"{self.done} of {self.runs}")
+
+    def _say(self, text: str) -> None:
+        """A line, with what a bar would show where there are bars."""
+        passed = timedelta(seconds=int(time.monotonic() - self.since))
+        state = "" if self.out.is_terminal else f" ({self.done} of {self.runs} runs done, {passed})"
+        self.out.print(text + state, markup=False, soft_wrap=True)
 
 
 class _StudyRun(Watcher):
@@ -171,6 +191,7 @@ class _StudyRun(Watcher):
 
     def on_round(self, run: str, report: Round) -> None:
         state = f"{report.stage} {report.round}/{report.rounds}, loss {report.loss:.3f}"
+        self.study.begin(f"{self.label}, {run}", report.stage)
         self.study.move(f"{self.label}, {run}", report.round, report.rounds, state)
 
     def on_session(self, run: str, outcome: Outcome) -> None:

@@ -6,7 +6,7 @@ Nothing here touches pyplot or its global state.
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,11 +15,12 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import PowerNorm
+from matplotlib.colors import FuncNorm, LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from cecil.errors import ConfigError
 from cecil.evaluation.metrics import Floats, Ints, mean_std
@@ -32,10 +33,13 @@ INK, FAINT, GRID = "#222222", "#777777", "#e4e4e4"
 VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, GREY, BLACK, WINE = (
     "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#888888", "#000000", "#882255",
 )  # fmt: skip
-BAR = "#B8C7D6"
+BAR, MARK = "#B8C7D6", "#5B7083"  # of rows that are not the subject: a bar, and a point
+LESS_TO_MORE = LinearSegmentedColormap.from_list("less to more", ["#5E2A84", "#C2A5CF", "#FFFFFF", "#A6DBA0", "#00682A"], N=257)
 PALETTE = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY, GREY, BLACK, WINE)
 CLASSES = (BLUE, ORANGE, GREEN, PURPLE, SKY, "#C9B800", WINE, BLACK, GREY)  # of single classes: arrows are vermilion
 NAMED_CLASSES = 40  # that a confusion matrix has room to name
+SIGN_POINTS = 9  # the size of a weight's sign
+ARROW = {"arrowstyle": "-|>", "color": VERMILION, "linewidth": 1.2, "mutation_scale": 8, "shrinkA": 4, "shrinkB": 5}
 LABEL_POINTS = 11.5  # the height of a name beside a line
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
 FAVOURITES = {
@@ -76,6 +80,8 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "pdf.fonttype": 42,
 }
+BEHIND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}  # keeps lines out of a number
+REMARK: dict[str, Any] = {"color": FAINT, "fontsize": 8}  # a line below a figure
 FRAMED: dict[Any, Any] = {**STYLE, "axes.grid": False, "axes.spines.top": True, "axes.spines.right": True}
 
 
@@ -110,7 +116,8 @@ def _looks(methods: Sequence[str]) -> list[_Look]:
 def sessions_figure(results: Sequence[RunResult], published_rows: Sequence[PublishedRow] = ()) -> Figure:
     """Accuracy over all seen classes, session by session: means with bands of ± one deviation, published rows dashed.
 
-    A published row has the colour of its method. Where only its first and last session are known, these are rings.
+    A published row has the colour of its method, whose line bears the published name too where that is another. Where only its
+    first and last session are known, these are rings.
     """
     _comparable(results)
     rows = [row for row in published_rows if len(row.sessions) == len(results[0].sessions)]
@@ -118,6 +125,7 @@ def sessions_figure(results: Sequence[RunResult], published_rows: Sequence[Publi
     taken = {look.colour for look in looks}
     colours = {method: colour for method, colour in FAVOURITES.items() if colour not in taken}
     colours |= {result.method: look.colour for result, look in reversed(list(zip(results, looks, strict=True)))}  # the first one's
+    theirs = {row.method: row.name for row in rows if row.method and row.name.lower() != row.method}
     height = max(3.25, LABEL_POINTS * (len(results) + len(rows)) / 72)  # of the axes, with room for a name a line
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.2, height + 1.15))
@@ -133,7 +141,8 @@ def sessions_figure(results: Sequence[RunResult], published_rows: Sequence[Publi
             ends.append(_End(known[-1][1], f"{row.name}, published", colour, strong=False))
         for result, name, look in zip(results, names(results), looks, strict=True):
             mean = _line(axes, result.accuracy, look)
-            ends.append(_End(mean[-1], name, look.colour, strong=True))
+            beside = f" ({theirs[result.method]})" if result.method in theirs else ""
+            ends.append(_End(mean[-1], name + beside, look.colour, strong=True))
         _session_axis(axes, results[0])
         axes.set_ylim(0, _top([axes]))
         axes.set_ylabel("accuracy over all seen classes (%)")
@@ -185,23 +194,57 @@ def confusion_figure(confusion: Ints, session_of_class: Ints, heading: str = "",
     return figure
 
 
-def confusions_figure(confusions: Mapping[str, Ints], session_of_class: Ints) -> Figure:
-    """Several confusion matrices of the same classes side by side, each under its heading."""
+def confusions_figure(confusions: Mapping[str, Ints], session_of_class: Ints, difference: tuple[str, str]) -> Figure:
+    """Confusion matrices of the same classes, two in a row, each under its heading; then one of them minus another.
+
+    The difference is white where there is none, and its numbers are what changed in each of the four blocks, in points.
+    """
     for confusion in confusions.values():
         _check_confusion(confusion, session_of_class)
-    side, gap, left, right = 3.0, 0.3, 0.5, 0.75  # inches
-    width, height = left + len(confusions) * (side + gap) + right, side + 0.9
+    side, gap, left, right, top, bottom = 3.0, 0.3, 0.5, 0.75, 0.6, 0.75  # inches
+    panels = [*confusions, " minus ".join(difference)]
+    lines = (len(panels) + 1) // 2
+    width, height = left + 2 * (side + gap) + right, lines * (side + top) + bottom
     with matplotlib.rc_context(FRAMED):
         figure = Figure(figsize=(width, height))
-        for number, (heading, confusion) in enumerate(confusions.items()):
-            axes = figure.add_axes(((left + number * (side + gap)) / width, 0.45 / height, side / width, side / height))
-            image, *_ = _confusion(axes, confusion, session_of_class)
+        for number, heading in enumerate(panels):
+            line, column = divmod(number, 2)
+            x, y = left + column * (side + gap), height - (line + 1) * (side + top)
+            axes = figure.add_axes((x / width, y / height, side / width, side / height))
+            bar = ((x + side + gap / 2) / width, y / height, 0.1 / width, side / height)
+            if heading in confusions:
+                image, *_ = _confusion(axes, confusions[heading], session_of_class)
+                if number == 1:
+                    _shares_bar(figure, image, bar)
+            else:
+                first, second = (confusions[name] for name in difference)
+                image = _confusion_difference(axes, first, second, session_of_class)
+                _bar(figure, image, bar, "difference (points)")
             axes.set_title(heading)
-            if number:
+            if column:
                 axes.set_ylabel("")
                 axes.tick_params(labelleft=False)
-        _shares_bar(figure, image, ((width - right - gap / 2) / width, 0.45 / height, 0.1 / width, side / height))
+            if line < lines - 1:
+                axes.set_xlabel("")
+        figure.text(left / width, 0.1 / height, "numbers: how many points a block gains or loses, mean over its true classes", **REMARK)
     return figure
+
+
+def _confusion_difference(axes: Axes, confusion: Ints, other: Ints, session_of_class: Ints) -> AxesImage:
+    """How many points more of a class's pictures are taken for a class; the colours grow with the square root, as those of shares."""
+    seen = _seen(confusion, session_of_class)
+    change = (_shares(confusion) - _shares(other))[:seen, :seen]
+    limit = max(float(np.ceil(np.abs(change).max())), 1.0)
+    root = FuncNorm((lambda x: np.sign(x) * np.sqrt(np.abs(x)), lambda x: np.sign(x) * x**2), vmin=-limit, vmax=limit)
+    image = axes.imshow(change, cmap=LESS_TO_MORE, norm=root, interpolation="nearest")
+    base = _frame_confusion(axes, session_of_class[:seen])
+    for rows in (slice(0, base), slice(base, None)):
+        for columns in (slice(0, base), slice(base, None)):
+            block = change[rows, columns]
+            if block.size:
+                place = (block.shape[1] / 2 - 0.5 + columns.start, rows.start + block.shape[0] / 2 - 0.5)
+                axes.text(*place, f"{block.sum(1).mean():+.1f}".replace("-", "−"), ha="center", va="center_baseline", bbox=BEHIND)
+    return image
 
 
 def _check_confusion(confusion: Ints, session_of_class: Ints) -> None:
@@ -212,14 +255,30 @@ def _check_confusion(confusion: Ints, session_of_class: Ints) -> None:
         )
 
 
+def _seen(confusion: Ints, session_of_class: Ints) -> int:
+    """How many classes are shown: those that have not arrived are left out."""
+    return max(int((confusion.sum(1) > 0).nonzero()[0].max(initial=-1)) + 1, int((session_of_class == 0).sum()))
+
+
+def _shares(confusion: Ints) -> Floats:
+    """Of each class's pictures, in percent."""
+    found: Floats = 100 * confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
+    return found
+
+
 def _confusion(axes: Axes, confusion: Ints, session_of_class: Ints, class_names: Sequence[str] = ()) -> tuple[AxesImage, int, int]:
     """One matrix in its axes; returns its image, and how many classes are seen and how many of these are base."""
-    shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
-    seen = int((confusion.sum(1) > 0).nonzero()[0].max(initial=-1)) + 1  # classes that have not arrived are left out
-    seen = max(seen, int((session_of_class == 0).sum()))
-    base = int((session_of_class[:seen] == 0).sum())
-    image = axes.imshow(100 * shares[:seen, :seen], cmap="Blues", norm=PowerNorm(0.5, vmin=0, vmax=100), interpolation="nearest")
-    for before, after in pairwise(session_of_class[:seen]):
+    seen = _seen(confusion, session_of_class)
+    shares = _shares(confusion)[:seen, :seen]
+    image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, vmin=0, vmax=100), interpolation="nearest")
+    base = _frame_confusion(axes, session_of_class[:seen], class_names)
+    return image, seen, base
+
+
+def _frame_confusion(axes: Axes, session_of_class: Ints, class_names: Sequence[str] = ()) -> int:
+    """Lines between sessions and names at the axes; returns how many classes are base."""
+    seen, base = len(session_of_class), int((session_of_class == 0).sum())
+    for before, after in pairwise(session_of_class):
         if before != after and before != 0:
             edge = int((session_of_class <= before).sum()) - 0.5
             for draw in (axes.axhline, axes.axvline):
@@ -240,67 +299,111 @@ def _confusion(axes: Axes, confusion: Ints, session_of_class: Ints, class_names:
     axes.tick_params(length=0)
     axes.set_xlabel("predicted class")
     axes.set_ylabel("true class")
-    return image, seen, base
+    return base
 
 
 def _shares_bar(figure: Figure, image: AxesImage, place: tuple[float, float, float, float]) -> None:
-    bar = figure.colorbar(image, cax=figure.add_axes(place), ticks=[0, 1, 5, 10, 25, 50, 75, 100])
-    bar.set_label("share of the true class (%)")
+    _bar(figure, image, place, "share of the true class (%)", [0, 1, 5, 10, 25, 50, 75, 100])
+
+
+def _bar(
+    figure: Figure, image: AxesImage, place: tuple[float, float, float, float], label: str, ticks: Sequence[float] | None = None
+) -> None:
+    bar = figure.colorbar(image, cax=figure.add_axes(place), ticks=ticks)
+    bar.set_label(label)
     bar.outline.set_visible(False)
 
 
-def bars_figure(results: Mapping[str, RunResult]) -> Figure:
-    """Average accuracy and performance drop as bars, one for each named result; the best of each is coloured."""
+def bars_figure(results: Mapping[str, RunResult], subject: str = "") -> Figure:
+    """Average accuracy and performance drop as bars from zero, one for each named result; the subject's are coloured."""
+
+    def draw(axes: Axes, means: Floats, stds: Floats, colours: Sequence[str]) -> None:
+        axes.barh(range(len(means)), means, 0.7, color=colours)
+        axes.set_xlim(0, 1.18 * max(float((means + stds).max()), 1))
+
+    return _measures_figure(results, draw, [VERMILION if label == subject else BAR for label in results])
+
+
+def points_figure(results: Mapping[str, RunResult], subject: str = "") -> Figure:
+    """Average accuracy and performance drop as points on axes that are cut to them, for results that differ by little.
+
+    The subject's are coloured.
+    """
+
+    def draw(axes: Axes, means: Floats, stds: Floats, colours: Sequence[str]) -> None:
+        low, high = float((means - stds).min()), float((means + stds).max())
+        span = max(high - low, 1.0)  # differences of less than a point stay small
+        for y, (mean, colour) in enumerate(zip(means, colours, strict=True)):
+            axes.axhline(y, color=GRID, linewidth=0.8, linestyle=(0, (1, 2)), zorder=0)
+            axes.plot(mean, y, marker="o", markersize=6, color=colour, zorder=3)
+        axes.set_xlim(low - 0.1 * span, low + 1.3 * span)
+
+    colours = [VERMILION if label == subject else MARK for label in results]
+    return _measures_figure(results, draw, colours, "the axes do not begin at 0")
+
+
+def _measures_figure(
+    results: Mapping[str, RunResult], draw: Callable[[Axes, Floats, Floats, Sequence[str]], None], colours: Sequence[str], *remarks: str
+) -> Figure:
+    """Two panels, a row for each result: its mean, drawn by `draw`, its deviation over runs, and the mean as a number."""
     _comparable(list(results.values()))
+    runs = min(result.runs for result in results.values())
     with matplotlib.rc_context({**STYLE, "axes.grid.axis": "x", "axes.spines.left": False}):
         names = 0.25 + 0.07 * max(map(len, results))  # inches, at nine points
-        height, width = 0.3 * len(results) + 1.2, names + 6.1
+        height, width = 0.3 * len(results) + 1.3, names + 6.1
         figure = Figure(figsize=(width, height))
-        panels = [figure.add_axes(((names + 3.05 * i) / width, 0.55 / height, 2.6 / width, (height - 1.2) / height)) for i in range(2)]
-        for axes, (field, heading, best) in zip(
-            panels, (("average", "average accuracy (%)", np.argmax), ("pd", "performance drop (points)", np.argmin)), strict=True
+        panels = [figure.add_axes(((names + 3.05 * i) / width, 0.65 / height, 2.6 / width, (height - 1.3) / height)) for i in range(2)]
+        for axes, (field, heading) in zip(
+            panels, (("average", "average accuracy (%) ↑"), ("pd", "performance drop (points) ↓")), strict=True
         ):
             means, stds = np.transpose([mean_std(getattr(result, field)) for result in results.values()])
-            colours = [VERMILION if i == best(means) else BAR for i in range(len(means))]
-            spread = None if np.isnan(stds).any() else stds
-            axes.barh(range(len(means)), means, 0.7, xerr=spread, color=colours, error_kw={"ecolor": INK, "elinewidth": 0.8})
-            for y, (mean, std) in enumerate(zip(means, np.nan_to_num(stds), strict=True)):
-                axes.annotate(f"{mean:.2f}", (max(mean + std, 0), y), (4, 0), textcoords="offset points", va="center_baseline", fontsize=8)
-            axes.set_xlim(0, 1.18 * max(float((means + np.nan_to_num(stds)).max()), 1))
+            stds = np.nan_to_num(stds)
+            draw(axes, means, stds, colours)
+            for y, (mean, std) in enumerate(zip(means, stds, strict=True)):
+                if std:
+                    axes.errorbar(mean, y, xerr=std, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2, capthick=0.9, zorder=2)
+                place = (max(mean + std, axes.get_xlim()[0]), y)
+                axes.annotate(f"{mean:.2f}", place, (7, 0), textcoords="offset points", va="center_baseline", fontsize=8, bbox=BEHIND)
+            axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
             axes.set_ylim(len(means) - 0.4, -0.6)
             axes.set_title(heading)
             axes.set_yticks(range(len(means)), list(results) if axes is panels[0] else [""] * len(means), parse_math=False)
         figure.text(names / width, 0.995, title(next(iter(results.values()))), va="top", color=FAINT)
+        spread = f"± one standard deviation over {runs} runs" if runs > 1 else "one run each: how much runs differ is not known"
+        figure.text(names / width, 0.1 / height, "; ".join((spread, *remarks)), **REMARK)
     return figure
 
 
-def grid_figure(accuracy: Floats, ways: Sequence[int], shots: Sequence[int]) -> Figure:
-    """Last session's accuracy by ways (rows) and shots (columns) of the pseudo-incremental episodes; the best is framed.
+def grid_figure(accuracy: Floats, ways: Sequence[int], shots: Sequence[int], heading: str, remark: str, error: float = np.nan) -> Figure:
+    """Last session's accuracy by ways (rows) and shots (columns) of the pseudo-incremental episodes, with a remark below.
 
-    NaN is a cell that was not measured.
+    NaN is a cell that was not measured. `error` is the standard error of a cell where it is known: cells within it of the best are framed.
     """
     if accuracy.shape != (len(ways), len(shots)):
         raise ConfigError(
             f"{len(ways)} ways and {len(shots)} shots make a grid of {len(ways)} × {len(shots)}, not {' × '.join(map(str, accuracy.shape))}"
         )
+    width, height = 1.4 + 0.75 * len(shots), 1.55 + 0.55 * len(ways)
     with matplotlib.rc_context({**STYLE, "axes.grid": False, "axes.spines.left": False, "axes.spines.bottom": False}):
-        figure = Figure(figsize=(1.4 + 0.75 * len(shots), 1.2 + 0.55 * len(ways)))
-        axes = figure.add_axes((0.16, 0.18, 0.8, 0.68))
+        figure = Figure(figsize=(width, height))
+        axes = figure.add_axes((0.6 / width, 0.75 / height, 0.75 * len(shots) / width, 0.55 * len(ways) / height))
         axes.imshow(accuracy, cmap="Blues", aspect="auto")
         known = ~np.isnan(accuracy)
-        middle = (accuracy[known].min() + accuracy[known].max()) / 2 if known.any() else 0
+        dark = 0.4 * accuracy[known].min() + 0.6 * accuracy[known].max() if known.any() else 0
         for row, column in np.argwhere(known):
             value = accuracy[row, column]
-            axes.text(column, row, f"{value:.2f}", ha="center", va="center_baseline", color="white" if value > middle else INK)
-        if known.any():
-            row, column = np.unravel_index(np.nanargmax(accuracy), accuracy.shape)
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center_baseline", color="white" if value > dark else INK)
+        best = accuracy[known].max(initial=-np.inf)
+        for row, column in np.argwhere(accuracy >= best - error):
             axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=VERMILION, linewidth=2, clip_on=False))
         axes.set_xticks(range(len(shots)), list(map(str, shots)))
         axes.set_yticks(range(len(ways)), list(map(str, ways)))
         axes.tick_params(length=0)
         axes.set_xlabel("shots")
         axes.set_ylabel("ways")
-        axes.set_title("accuracy after the last session (%)")
+        axes.set_title(heading)
+        framed = [] if np.isnan(error) else ["framed: within one standard error of the best"]
+        figure.text(0.6 / width, 0.2 / height, "\n".join([remark, *framed]), va="top", **REMARK)
     return figure
 
 
@@ -348,10 +451,20 @@ def reliability_figure(confidence: Floats, right: Floats) -> Figure:
     return figure
 
 
-def tsne_figure(embeddings: Floats, labels: Ints, before: Floats, after: Floats, class_names: Sequence[str], base: int) -> Figure:
+def tsne_figure(
+    embeddings: Floats,
+    labels: Ints,
+    before: Floats,
+    after: Floats,
+    class_names: Sequence[str],
+    base: int,
+    benchmark: str,
+    remark: str,
+) -> Figure:
     """Embeddings of a few classes with their weights before (crosses) and after adaptation (triangles), joined by red arrows.
 
-    The first `base` classes have filled dots, the new ones rings. All are laid out by one t-SNE of their cosines.
+    The first `base` classes have filled dots, the new ones rings. All are laid out by one t-SNE of their cosines. Where a weight moves
+    too little to leave room for an arrow between the two signs, there is none. The remark is a line below the title.
     """
     points = _laid_out(np.concatenate([embeddings, before, after]))
     dots, crosses, triangles = np.split(points, [len(embeddings), len(embeddings) + len(before)])
@@ -363,27 +476,36 @@ def tsne_figure(embeddings: Floats, labels: Ints, before: Floats, after: Floats,
             own = dots[labels == number]
             face = colour if number < base else "none"
             axes.scatter(own[:, 0], own[:, 1], s=14, facecolors=face, edgecolors=colour, linewidths=0.7, alpha=0.55, label=name, zorder=1)
-            axes.plot(
-                *crosses[number], marker="X", markersize=9, markerfacecolor="white", markeredgecolor=colour, markeredgewidth=1.6, zorder=4
-            )
-            axes.plot(
-                *triangles[number], marker="^", markersize=9, markerfacecolor=colour, markeredgecolor="white", markeredgewidth=0.9, zorder=4
-            )
-            arrow = {"arrowstyle": "-|>", "color": VERMILION, "linewidth": 1.2, "mutation_scale": 8, "shrinkA": 0, "shrinkB": 0}
-            axes.annotate("", triangles[number], crosses[number], arrowprops=arrow, zorder=5)
+            for place, sign in ((crosses[number], _before(colour)), (triangles[number], _after(colour))):
+                axes.plot(*place, **sign, zorder=4)
         axes.set_xticks([])
         axes.set_yticks([])
         axes.margins(0.05)
+        axes.autoscale_view()
+        paths = np.stack([axes.transData.transform(ends) for ends in (crosses, triangles)]) * 72 / figure.dpi  # points
+        for cross, triangle, length in zip(crosses, triangles, np.linalg.norm(paths[1] - paths[0], axis=1), strict=True):
+            if length > 1.6 * SIGN_POINTS:
+                axes.annotate("", triangle, cross, arrowprops=ARROW, zorder=3)
         handles, shown = axes.get_legend_handles_labels()
-        signs = [
-            Line2D([], [], linestyle="", marker="X", markersize=8, markerfacecolor="white", markeredgecolor=INK),
-            Line2D([], [], linestyle="", marker="^", markersize=8, color=INK),
-        ]
+        signs = [Line2D([], [], **_before(INK)), Line2D([], [], **_after(INK))]
         legend = axes.legend([*handles, *signs], [*shown, "weights before", "weights after"], loc="upper left", bbox_to_anchor=(1.01, 1.01))
         for text in legend.get_texts():
             text.set_parse_math(False)
-        axes.set_title(f"{base} base classes (dots) and {len(class_names) - base} new ones (rings)")
+        axes.set_title(f"{benchmark}: {base} base classes (dots) and {len(class_names) - base} new ones (rings)", pad=22)
+        axes.annotate(remark, (0, 1), (0, 7), xycoords="axes fraction", textcoords="offset points", color=FAINT)
     return figure
+
+
+def _before(colour: str) -> dict[str, Any]:
+    """The sign of a weight before adaptation."""
+    look = {"marker": "X", "markerfacecolor": "white", "markeredgecolor": colour, "markeredgewidth": 1.6}
+    return {**look, "markersize": SIGN_POINTS, "linestyle": ""}
+
+
+def _after(colour: str) -> dict[str, Any]:
+    """The sign of a weight after adaptation."""
+    look = {"marker": "^", "markerfacecolor": colour, "markeredgecolor": "white", "markeredgewidth": 0.9}
+    return {**look, "markersize": SIGN_POINTS, "linestyle": ""}
 
 
 def _laid_out(points: Floats) -> Floats:

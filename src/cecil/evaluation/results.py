@@ -8,6 +8,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -458,4 +459,5 @@ def file_name(result: RunResult) -> str:
     """What a recorded result is called: its method, and whatever is not the benchmark's usual."""
     recipe = [] if result.recipe in (None, "official") else [str(result.recipe)]
     settings = [f"{key.rpartition('.')[2]}-{value}" for key, value in sorted(result.settings.items())]
-    return "-".join([result.benchmark, Path(result.method).stem, *recipe, *settings]).replace("/", "-").replace(":", "-")
+    name = "-".join([result.benchmark, Path(result.method).stem, *recipe, *settings])
+    return re.sub(r"[^\w.-]", "-", re.sub(r",\s*", "_", name))  # nothing that a shell would take for itself

@@ -45,6 +45,7 @@ class Row:
     recipe: str | None = None
     split: str | None = None
     runs: int | None = None
+    reference: bool = False  # whether it trains on all pictures, and is no rival
 
     @property
     def label(self) -> str:
@@ -167,7 +168,7 @@ def _measured(result: RunResult, name: str) -> Row:
     columns += [[run[-1] for run in table] for table in (result.base, result.novel, result.harmonic)]
     columns.append(result.gacc)
     detail = ", ".join(filter(None, (_runs(result), _kept(result))))
-    return Row(name, "measured", detail, tuple(map(spread, columns)), result.recipe, result.split, result.runs)
+    return Row(name, "measured", detail, tuple(map(spread, columns)), result.recipe, result.split, result.runs, result.method == "joint")
 
 
 def spread(values: Sequence[float | None]) -> Cell:
@@ -280,20 +281,42 @@ def _markdown(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A LaTeX tabular in the manner of booktabs; title and notes are comments."""
-    lines = [f"% {table.title}", "% \\usepackage{booktabs}", f"\\begin{{tabular}}{{l{'r' * len(table.columns)}}}", "\\toprule"]
-    lines.append(
-        f" & \\multicolumn{{{table.sessions}}}{{c}}{{session}} & & & \\multicolumn{{3}}{{c}}{{last session}} &{' &' * len(table.more)} \\\\"
-    )
-    start = table.sessions + 4
-    lines.append(f"\\cmidrule(lr){{2-{table.sessions + 1}}} \\cmidrule(lr){{{start}-{start + 2}}}")
-    lines.append(" & ".join(["method", *table.columns]) + " \\\\")
-    lines.append("\\midrule")
+    """A LaTeX tabular in the manner of booktabs, as narrow as the paper's: sessions, PD and what follows the summary.
+
+    The best measured means of a column are bold, as far as one standard error goes. Title, details and notes are comments.
+    """
+    shown = [i for i, name in enumerate(table.columns) if i < table.sessions or name == "PD" or name in table.more]
+    rivals = [row for row in table.rows if row.source == "measured" and not row.reference]
+    bold = {i: _best(rivals, i, lower=table.columns[i] == "PD") for i in shown}
+    lines = [f"% {table.title}", "% \\usepackage{booktabs}", f"\\begin{{tabular}}{{l{'r' * len(shown)}}}", "\\toprule"]
+    sessions = f"\\multicolumn{{{table.sessions}}}{{c}}{{accuracy in each session (\\%) $\\uparrow$}}"
+    lines += [f" & {sessions} &{' &' * len(table.more)} \\\\", f"\\cmidrule(lr){{2-{table.sessions + 1}}}"]
+    heads = [
+        *map(str, range(table.sessions)),
+        "PD $\\downarrow$",
+        *(f"\\shortstack{{{_latex(name)}}}".replace(" ", "\\\\") for name in table.more),
+    ]
+    lines += [" & ".join(["method", *heads]) + " \\\\", "\\midrule"]
     for row in table.rows:
-        name = _latex(row.full_label) if row.source == "measured" else f"\\textit{{{_latex(row.full_label)}}}"
-        lines.append(" & ".join([name, *map(_latex_cell, row.cells)]) + " \\\\")
-    lines += ["\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in table.notes)]
+        name = _latex(row.label) if row.source == "measured" else f"\\textit{{{_latex(row.label)}}}"
+        texts = [_latex_cell(replace(row.cells[i], std=None)) for i in shown]
+        texts = [f"\\textbf{{{text}}}" if row in bold[i] else text for i, text in zip(shown, texts, strict=True)]
+        lines.append(" & ".join([name, *texts]) + " \\\\")
+    details = [f"{row.label}: {row.detail}" for row in table.rows if row.detail]
+    about = [*details, "bold: the best measured mean, and all within one standard error of it; deviations are in the other formats"]
+    lines += ["\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in (*about, *table.notes))]
     return "\n".join(lines) + "\n"
+
+
+def _best(rows: Sequence[Row], column: int, lower: bool) -> list[Row]:
+    """The rows with the best number of a column, and those within its standard error; none without rivals, or of differences."""
+    found = [row for row in rows if row.cells[column].mean is not None and not row.cells[column].signed]
+    if len(found) < 2:
+        return []
+    sign = -1 if lower else 1
+    best = max(found, key=lambda row: sign * (row.cells[column].mean or 0))
+    error = (best.cells[column].std or 0) / math.sqrt(best.runs or 1)
+    return [row for row in found if abs((row.cells[column].mean or 0) - (best.cells[column].mean or 0)) <= error]
 
 
 def _latex_cell(cell: Cell) -> str:
