@@ -1,4 +1,4 @@
-"""The practitioner's door on a CPU: learning and predicting beside the backbone's own time, a thousand additions, a small training.
+"""The practitioner's door on a CPU: learning and predicting beside the backbone's own time, a thousand additions, training and its memory.
 
     python benchmarks/practice.py [--data-root DATA] [--threads 2] [--record results]
 
@@ -8,16 +8,24 @@ here say what a person gets with everyday things, not how well unseen ones are l
 """
 
 import argparse
+import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 from common import record
+from common import shown as told
+from PIL import Image
 from torch import Tensor
 
-from cecil import IncrementalClassifier
+from cecil import IncrementalClassifier, modelfile
 from cecil.calibration import auroc, expected_calibration_error
 from cecil.classifier import Prediction
 from cecil.data.augment import normalise
@@ -25,11 +33,17 @@ from cecil.data.files import data_root
 from cecil.data.pictures import as_rgb
 from cecil.embedding import shown, squares
 from cecil.errors import MissingData
+from cecil.fitting import DIRECTIONS, TENTH, recipe_for
+from cecil.modelfile import Model
+from cecil.nn.adapter import Adapter
 
 CLASSES, PICTURES = 20, 20  # of the small training
 NEW, SHOTS = 10, 5  # learnt after it
 TESTS = 20  # pictures a class
 MANY = 1000  # additions from features
+FOLDERS = (20, 100, 400)  # pictures a class, of the folders whose training's memory is measured; an episode takes 16 of each
+FOLDER_CLASSES = 25
+LARGE = (6000, 4000)  # pixels of one picture in each of their classes
 
 
 def listed(root: Path, part: str) -> dict[str, list[Path]]:
@@ -139,12 +153,23 @@ def beside_the_backbone(trained: IncrementalClassifier, pictures: list[Tensor]) 
     ]
 
 
-def additions(trained: IncrementalClassifier, path: Path) -> list[dict[str, object]]:
-    """A thousand classes one by one from features; then all at once, which must come to the same."""
+def additions(model: Model, path: Path) -> list[dict[str, object]]:
+    """A thousand classes one by one from features; then all at once, which must come to the same: plain, and with an adapter."""
     generator = torch.Generator().manual_seed(0)
-    features = torch.rand(MANY, 5, trained.embedder.dim, generator=generator)
-    queries = torch.rand(50, trained.embedder.dim, generator=generator)
-    trained.save(path)
+    projection = torch.linalg.qr(torch.randn(model.dim, DIRECTIONS, generator=generator))[0]
+    adapter = dict(Adapter(DIRECTIONS, generator=generator).state_dict())
+    rows = []
+    for what, head in (("plain cosine", (None, None)), ("with an adapter", (adapter, projection))):
+        modelfile.write(path, replace(model, adapter=head[0], projection=head[1]))
+        rows += [{**row, "what": f"{row['what']}, {what}"} for row in one_by_one_and_at_once(path)]
+    return rows
+
+
+def one_by_one_and_at_once(path: Path) -> list[dict[str, object]]:
+    generator = torch.Generator().manual_seed(0)
+    dim = modelfile.read(path).dim
+    features = torch.rand(MANY, 5, dim, generator=generator)
+    queries = torch.rand(50, dim, generator=generator)
     firsts, lasts = [], []
     for _ in range(5):
         one_by_one = IncrementalClassifier.load(path)
@@ -154,19 +179,55 @@ def additions(trained: IncrementalClassifier, path: Path) -> list[dict[str, obje
             began = time.perf_counter()
             one_by_one.learn_features({f"class {number}": rows})
             times.append(time.perf_counter() - began)
-        firsts.append(statistics.median(times[:10]))
-        lasts.append(statistics.median(times[-10:]))
+        firsts.append(statistics.median(times[:20]))
+        lasts.append(statistics.median(times[-20:]))
     at_once = IncrementalClassifier.load(path)
     at_once.forget(at_once.classes_)
     at_once.learn_features({f"class {number}": rows for number, rows in enumerate(features)})
-    equal = one_by_one.predict_features(queries, 5) == at_once.predict_features(queries, 5)
+    pairs = list(zip(one_by_one.predict_features(queries), at_once.predict_features(queries), strict=True))
+    equal = all(one.names == other.names for one, other in pairs)
+    apart = max(abs(one.confidences[0] - other.confidences[0]) for one, other in pairs)
     first, last = statistics.median(firsts), statistics.median(lasts)
     return [
-        {"what": "first addition, ms (median of the first ten)", "value": 1e3 * first},
-        {"what": "1,000th addition, ms (median of the last ten)", "value": 1e3 * last},
+        {"what": "first addition, ms (median of the first twenty)", "value": 1e3 * first},
+        {"what": "1,000th addition, ms (median of the last twenty)", "value": 1e3 * last},
         {"what": "1,000th × first", "value": last / first, "bar": 3.0},
         {"what": "predictions equal to learning all at once", "value": str(equal).lower()},
+        {"what": "largest difference of their confidences", "value": apart},
     ]
+
+
+def memory(pictures: dict[str, list[Path]], threads: int, work: Path) -> list[dict[str, object]]:
+    """Peak memory of training on more and more pictures, all else being equal; each folder is trained on by a new process."""
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        large = Path(folder) / "large.jpg"
+        Image.radial_gradient("L").resize(LARGE).convert("RGB").save(large)
+        for count in FOLDERS:
+            place = Path(folder) / str(count)
+            for name, paths in islice(pictures.items(), FOLDER_CLASSES):
+                (place / name).mkdir(parents=True)
+                for path in [large, *paths[: count - 1]]:
+                    (place / name / path.name).symlink_to(path.resolve())
+            for way, scratch in (("pretrained", False), ("from scratch", True)):
+                with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+                    peak = pool.submit(peak_of_training, place, scratch, threads).result()
+                what = f"peak memory of training, {way}, {FOLDER_CLASSES * count:,} pictures of {FOLDER_CLASSES} classes, MB"
+                rows.append(told({"what": what, "value": peak}))
+    return rows
+
+
+def peak_of_training(folder: Path, scratch: bool, threads: int) -> float:
+    """Megabytes that this process ever held, Python and PyTorch among them. From scratch it trains for a moment only."""
+    torch.set_num_threads(threads)
+    recipe = None
+    if scratch:
+        recipe = recipe_for("resnet20", [count - max(1, count // TENTH) for count in shown(folder).counts().tolist()])
+        pseudo = replace(recipe.pseudo, episodes=50, base_way=5, new_way=5)
+        recipe = replace(recipe, pretrain=replace(recipe.pretrain, epochs=1), pseudo=pseudo)
+    IncrementalClassifier(recipe=recipe).fit(folder)
+    (peak,) = (line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(peak) / 1024
 
 
 def main() -> None:
@@ -174,17 +235,19 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--record", type=Path)
-    parser.add_argument("--work", type=Path, default=Path("/tmp"), help="where a model file may lie for a moment")
+    parser.add_argument("--work", type=Path, default=Path("/tmp"), help="where model files and folders of links may lie for a moment")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     root = data_root(args.data_root)
+    os.environ["CECIL_DATA"] = str(root)  # where the weights lie too, for other processes as well
     pictures, tests = listed(root, "train"), listed(root, "test")
     made, rows = train(pictures, tests)
     file = args.work / "practice-benchmark.cecil"
     try:
-        rows += additions(made, file)
+        rows += additions(made.model, file)
     finally:
         file.unlink(missing_ok=True)
+    rows += memory(pictures, args.threads, args.work)
     decoded = [as_rgb(path) for path in tests[list(tests)[30]][:25]]
     rows += beside_the_backbone(made, decoded)
     for row in rows:

@@ -129,7 +129,9 @@ ALT = {
     "ablation": {"bars": "bars of average accuracy and performance drop, one for each row of the ablation"},
     "rotation": {"rotation": "points of average accuracy and performance drop by rotation angles"},
     "ways-shots": {"ways-shots": "grid of last accuracies by ways and shots"},
-    "confusion": {"confusion": "confusion matrices of Decoupled-Cosine, of CEC without its adapter and of CEC, and the difference of the last two"},
+    "confusion": {
+        "confusion": "confusion matrices of Decoupled-Cosine, of CEC without its adapter and of CEC, and the difference of the last two"
+    },
     "tsne": {"tsne": "features of nine classes, with arrows from the class weights before adaptation to those after"},
 }  # what a study's figures show
 
@@ -362,6 +364,30 @@ def bench(name: str) -> str:
     return "\n".join(parts) if parts else "Not measured yet.\n"
 
 
+def confidences() -> str:
+    """How far confidences and "none of these" can be trusted as classes are added."""
+    photos = {row["what"]: row["value"] for row in json.loads((RESULTS / "bench-practice-cpu.json").read_text())["rows"]}
+    measured = json.loads((RESULTS / "bench-calibration-gpu.json").read_text())
+    about, first, before, last = measured["about"], measured["rows"][0], *measured["rows"][-2:]
+    few, many = first["classes"], last["classes"]
+    then, later = (photos[f"accepted as known, {what}, %"] for what in ("20 classes", "all classes after learning 10 × 5"))
+    strange = photos["AUROC, pictures of known classes against those of 10 others"]
+    known, auroc = "accepted as known %", "AUROC of classes to come"  # of which there are none at the last session
+    lines = [
+        f"- Confidences hold. Trained on {few} classes of CIFAR100, and taught {many - few} more from five pictures each, the expected",
+        f"  calibration error on test pictures of all {many} is {about['last session, calibrated %']:.1f} %; "
+        f"uncalibrated it is {about['last session, uncalibrated %']:.1f} %.",
+        f'- "None of these" holds over ten more classes with `mobilenet_v2` on photos: {then:.0f} % of new pictures of 20 known',
+        f"  classes are accepted, and {later:.0f} % of those of all 30 after ten more were learnt. Pictures of unknown classes are told",
+        f"  from those of the 20 known ones with an AUROC of {strange:.2f}.",
+        f"- It does not hold with a small network trained from scratch: on CIFAR100, from {few} classes to {many}, the share of",
+        f"  known pictures that are accepted drifts from {first[known]:.0f} % to {last[known]:.0f} %, and the",
+        f"  AUROC against classes to come falls from {first[auroc]:.2f} to {before[auroc]:.2f}, where 0.5 is chance: in the end nearly any",
+        '  picture is familiar. Do not rely on "none of these" there once many classes were added.',
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def _cell(value: Any) -> str:
     return (
         f"{value:,.3g}"
@@ -389,6 +415,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "bench scoring": lambda: bench("scoring"),
     "bench training": lambda: bench("training"),
     "bench practice": lambda: bench("practice"),
+    "bench calibration": lambda: bench("calibration"),
+    "confidences": confidences,
     "bench serving": lambda: bench("serving"),
     "bench transport": lambda: bench("transport"),
 }

@@ -110,8 +110,8 @@ class IncrementalClassifier:
 
         With a pretrained backbone each picture is embedded, and an adapter is trained and kept only if it helps. A fifth
         of the pictures at a time (from scratch: a tenth) is held out to calibrate confidences and to set the threshold for
-        "none of these"; with fewer than 4 pictures in a class nothing is. `notes_` says what was decided. Memory does not
-        grow with the number of pictures but for 8 bytes each: see `cecil.fitting`.
+        "none of these"; with fewer than 4 pictures in a class nothing is. `notes_` says what was decided. Memory hardly
+        grows with the number of pictures: see `cecil.fitting`.
         """
         progress = progress or (lambda stage, done, total: None)
         device = _device(self.device)

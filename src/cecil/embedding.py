@@ -53,7 +53,7 @@ def shown(pictures: Pictures) -> Shown:
     """A folder of class folders, a set of pictures or a table of them, by class; names are cleaned and must differ."""
     if isinstance(pictures, (str, Path)):
         listing = list_classes(Path(pictures))
-        return _by_class(listing.class_names, listing.labels, listing.paths)
+        return _by_class(listing.class_names, listing.labels, [str(path) for path in listing.paths])  # a Path takes four times the memory
     if isinstance(pictures, ImageSet):
         return _by_class(pictures.class_names, pictures.labels.tolist(), Stored(pictures))
     if not isinstance(pictures, Mapping):

@@ -6,8 +6,9 @@ beats the plain cosine on pseudo-sessions of held-out pictures. From scratch, st
 without the held-out pictures. In the end every picture counts in its class's mean.
 
 Memory: the features of at most 10,000 pictures in 4 views (205 MB at 1,280 features), their scores (400 MB at 1,000 classes), a few
-batches of decoded pictures, and for each picture its fingerprint and its path. From scratch, central squares of all pictures
-lie in a temporary file, read through memory mapping (a GPU holds them in its own memory).
+batches of decoded pictures (a large one is whole in memory, one a thread), and for each picture its path and its fingerprint: half a
+kilobyte. From scratch, central squares of all pictures lie in a temporary file, read through memory mapping (a GPU holds them in its
+own memory), and once the features of all pictures are there: two kilobytes each at 512 features.
 
 n: pictures of the sample   d: features   C: classes
 """
@@ -148,7 +149,8 @@ def embed(embedder: Embedder, shown: Shown, sample: frozenset[int], turns: Seque
     """Every picture counts in its class's mean, once however often it is there; the sample's features are kept, in all turns."""
     totals = torch.zeros(len(shown.names), embedder.dim, dtype=torch.float64)
     seen = _Seen(shown)
-    views, labels = [], []
+    views = torch.empty(len(turns), len(sample), embedder.dim, device=embedder.device)
+    labels: list[int] = []
     for batch in squares(shown.pictures, shown.titles, embedder.transform, embedder.batch, prints=True):
         fresh = [row for row in range(len(batch)) if seen.first_time(batch.start + row, batch.prints[row])]
         upright = embedder.features(batch.squares)
@@ -156,8 +158,10 @@ def embed(embedder: Embedder, shown: Shown, sample: frozenset[int], turns: Seque
             totals[shown.labels[batch.start + row]] += features
         kept = [row for row in fresh if batch.start + row in sample]
         if kept:
-            turned = [embedder.features(batch.squares[kept], turns[1:])] if len(turns) > 1 else []
-            views.append(torch.cat([upright[:, kept], *turned]))
+            place = slice(len(labels), len(labels) + len(kept))
+            views[0, place] = upright[0, kept]
+            if len(turns) > 1:
+                views[1:, place] = embedder.features(batch.squares[kept], turns[1:])
             labels += [shown.labels[batch.start + row] for row in kept]
         progress("embedding pictures", batch.start + len(batch), len(shown))
     classes = [
@@ -165,8 +169,7 @@ def embed(embedder: Embedder, shown: Shown, sample: frozenset[int], turns: Seque
         for name, total, prints in zip(shown.names, totals, seen.prints, strict=True)
     ]
     label = torch.tensor(labels, dtype=torch.int64, device=embedder.device)
-    kept_views = torch.cat(views, 1) if views else torch.empty(len(turns), 0, embedder.dim, device=embedder.device)
-    return Base(tuple(classes), kept_views, label, _folds(label, generator), seen.notes())
+    return Base(tuple(classes), views[:, : len(labels)], label, _folds(label, generator), seen.notes())
 
 
 class _Seen:
@@ -230,9 +233,9 @@ def train_adapter(base: Base, head: Head, seed: int, progress: Progress) -> Head
     """An adapter that learnt from all folds but the first."""
     rest = base.folds != 0
     labels, classes = base.labels[rest], len(base.classes)
-    views = base.views[:, rest]
-    projection = _directions(views[0], DIRECTIONS) if views.shape[2] > DIRECTIONS else None
-    width = views.shape[2] if projection is None else projection.shape[1]
+    projection = _directions(base.views[0, rest], DIRECTIONS) if head.dim > DIRECTIONS else None
+    seen = (base.views if projection is None else base.views @ projection)[:, rest]
+    width = seen.shape[2]
     adapter = Adapter(width, generator=Generator().manual_seed(seeded(seed, "adapter")))
     # It begins as the cosine of centred features: what the classes tell one another is to be learnt, not unlearnt.
     with torch.no_grad():
@@ -240,7 +243,6 @@ def train_adapter(base: Base, head: Head, seed: int, progress: Progress) -> Head
             if parameter is not None:
                 parameter.zero_()
     adapter = adapter.to(head.device)
-    seen = views if projection is None else views @ projection
     pictures = int(torch.bincount(labels).min())
     query = min(15, pictures - 1)
     way = min(15, classes)

@@ -173,9 +173,11 @@ def class_sessions(history: Iterable[Change]) -> dict[str, int]:
         elif change.kind == "rename":
             old, new = change.classes
             came[new] = came.pop(old)
-        else:
+        elif change.kind == "forget":
             for name in change.classes:
                 del came[name]
+        else:
+            raise ValueError(f"no change is of the kind '{change.kind}'")
     return came
 
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from cecil import __version__
 from cecil.data.augment import Transform
 from cecil.errors import CecilError, ConfigError, ModelFileError
-from cecil.knowledge import UNDOABLE, Change, Knowledge, KnownClass, Reversal, clean_name
+from cecil.knowledge import UNDOABLE, Change, Knowledge, KnownClass, Reversal, class_sessions, clean_name
 from cecil.nn.adapter import Adapter, AdapterConfig
 from cecil.nn.backbones import BACKBONES, build
 from cecil.stages.checkpoint import write_bytes
@@ -288,6 +288,8 @@ def _model(about: dict[str, Any], tensors: dict[str, Tensor]) -> Model:
     )
     if not history or len(reversals) > UNDOABLE or len(reversals) >= len(history):
         raise ValueError("its history does not fit its changes")
+    knowledge = Knowledge(classes, history, reversals, _whole(about["version"], least=1))
+    _check_history(knowledge)
     if not isinstance(about["origin"], dict) or not all(isinstance(value, (str, int)) for value in about["origin"].values()):
         raise ValueError("its origin is no table of texts and numbers")
     return Model(
@@ -295,7 +297,7 @@ def _model(about: dict[str, Any], tensors: dict[str, Tensor]) -> Model:
         transform=_transform(about["transform"]),
         weights=_part(tensors, "backbone/"),
         dim=about["dim"],
-        knowledge=Knowledge(classes, history, reversals, _whole(about["version"], least=1)),
+        knowledge=knowledge,
         calibration=Calibration(**about["calibration"]),
         spread=_number(about["spread"]),
         adapter=None if about["adapter"] is None else _part(tensors, "adapter/"),
@@ -304,6 +306,20 @@ def _model(about: dict[str, Any], tensors: dict[str, Tensor]) -> Model:
         notes=tuple(map(_text, about["notes"])),
         origin=about["origin"],
     )
+
+
+def _check_history(knowledge: Knowledge) -> None:
+    """Refuse a history that does not lead to the classes: to those of now, and to those after each undo."""
+    if [change.kind for change in knowledge.history].count("fit") != 1 or knowledge.history[0].kind != "fit":
+        raise ValueError("its history does not begin with its training")
+    try:
+        fits = sorted(class_sessions(knowledge.history)) == sorted(knowledge.names)
+    except (LookupError, ValueError):
+        fits = False
+    if not fits:
+        raise ValueError("its history does not lead to its classes")
+    if knowledge.reversals:
+        _check_history(knowledge.undone()[0])
 
 
 class _Pieces:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cecil.knowledge import KnownClass
 from cecil.nn.adapter import Adapter, Context
+from cecil.nn.prototypes import Growing
 from cecil.nn.similarity import TEMPERATURE
 
 REBUILD = 0.25  # a context of which a larger share changes at once is built anew
@@ -42,7 +43,7 @@ class Scorer:
 
     head: Head
     classes: tuple[KnownClass, ...]
-    rows: "_Rows"  # unit means
+    rows: Growing  # unit means, (N, d)
     stretch: Tensor  # (N,): how much longer a mean is than the mean of very many pictures would be
     context: Context | None
 
@@ -50,7 +51,7 @@ class Scorer:
     def of(cls, head: Head, classes: Sequence[KnownClass]) -> "Scorer":
         """Built from nothing."""
         units, stretch = _units(classes, head)
-        return cls(head, tuple(classes), _Rows(units), stretch, _context(head, classes))
+        return cls(head, tuple(classes), Growing(units), stretch, _context(head, classes))
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -75,7 +76,7 @@ class Scorer:
         units, lengths = _units([classes[place] for place in fresh], self.head)
         taken, stretch = self.unit_rows[kept], self.stretch[kept]
         taken[fresh], stretch[fresh] = units, lengths
-        return Scorer(self.head, classes, _Rows(taken), stretch, self._context_for(classes))
+        return Scorer(self.head, classes, Growing(taken), stretch, self._context_for(classes))
 
     @torch.no_grad()
     def scores(self, features: Tensor) -> Tensor:
@@ -124,31 +125,6 @@ class Scorer:
         for one in classes[kept:]:
             context = adapter.add(context, _adapter_row(self.head, one))
         return context
-
-
-class _Rows:
-    """A matrix that grows at its end. Rows beyond those of a matrix belong to whoever grows it first; others copy."""
-
-    def __init__(self, rows: Tensor) -> None:
-        self.buffer, self.length = rows, len(rows)
-        self._taken = [len(rows)]  # rows of the buffer that are in use, shared by all who share the buffer
-
-    @property
-    def filled(self) -> Tensor:
-        return self.buffer[: self.length]
-
-    def grown(self, rows: Tensor) -> "_Rows":
-        length = self.length + len(rows)
-        grown = _Rows.__new__(_Rows)
-        if self._taken[0] == self.length and length <= len(self.buffer):
-            grown.buffer, grown._taken = self.buffer, self._taken
-        else:
-            grown.buffer = self.buffer.new_empty(2 * length, self.buffer.shape[1])
-            grown.buffer[: self.length] = self.filled
-            grown._taken = [self.length]
-        grown.buffer[self.length : length] = rows
-        grown.length = grown._taken[0] = length
-        return grown
 
 
 def _units(classes: Sequence[KnownClass], head: Head) -> tuple[Tensor, Tensor]:

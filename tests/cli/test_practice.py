@@ -300,6 +300,13 @@ def test_evaluate(model: Path, photos: Photos, cecil: Cecil) -> None:
     assert Path("plots/a.svg").exists()
 
 
+def test_names_that_no_font_has(model: Path, photos: Photos, cecil: Cecil) -> None:
+    cecil("rename", model, "robin", "日本の鳥")
+    code, out, err = cecil("evaluate", model, photos("test", {"日本の鳥": 2, "wren": 2}))
+    assert (code, err) == (0, "evaluating …\n")
+    assert out.splitlines()[-1] == "confusion matrix: birds-confusion.png; its font lacks characters of some names, which show as boxes"
+
+
 def test_a_thousand_classes_fit_on_a_page(model: Path, photos: Photos, cecil: Cecil) -> None:
     many = {f"species {number}": 1 for number in range(60)}
     cecil("learn", model, photos("new", many, size=8))

@@ -307,7 +307,7 @@ def test_a_new_class_costs_no_product_of_all_with_all() -> None:
     assert seen.numbers == 300 * 300
     with torch.no_grad(), Largest() as seen:
         adapter.remove(adapter.add(context, prototypes[0]), 7)
-    assert seen.numbers < 300 * 300 / 10
+    assert seen.numbers < 300 * 300 / 5
 
 
 # Classes that come and go
@@ -316,7 +316,7 @@ def test_a_new_class_costs_no_product_of_all_with_all() -> None:
 def in_double(adapter: Adapter, context: Context) -> Context:
     """The same context, to be scored without further rounding."""
     parts = {field.name: getattr(context, field.name) for field in fields(context)}
-    double = {name: part.double() for name, part in parts.items() if name not in ("gram", "along_shift")}
+    double = {name: part.double() for name, part in parts.items() if name not in ("gram", "along_shift", "room")}
     return adapter._completed(**double)
 
 
@@ -482,10 +482,20 @@ def test_a_context_may_become_empty_and_grow_again() -> None:
     assert evolving.error() <= 1e-5
 
 
+def test_two_additions_to_one_context_do_not_meet() -> None:
+    evolving = Evolving(Case(), first=4)
+    adapter, past = evolving.adapter, evolving.adapter.add(evolving.context, evolving.all[4])
+    one, other = adapter.add(past, evolving.all[5]), adapter.add(past, evolving.all[6])
+    for context, last in ((one, 5), (other, 6)):
+        anew = adapter.context(evolving.all[[0, 1, 2, 3, 4, last]])
+        for name in ("rows", "asking", "messages", "basis", "gram", "along_shift"):
+            torch.testing.assert_close(getattr(context, name), getattr(anew, name), rtol=1e-4, atol=1e-4)
+
+
 def test_changes_leave_the_old_context_alone() -> None:
     evolving = Evolving(Case(), first=12)
     old = evolving.context
-    before = {f.name: value.clone() for f in fields(old) if (value := getattr(old, f.name)) is not None}
+    before = {f.name: value.clone() for f in fields(old) if isinstance(value := getattr(old, f.name), Tensor)}
     evolving.add(evolving.all[0] * 2)
     evolving.remove(0)
     evolving.replace(0, evolving.all[0])

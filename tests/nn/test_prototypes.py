@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cecil.nn.prototypes import Classifier, class_means, random_rows
+from cecil.nn.prototypes import Classifier, Growing, class_means, random_rows
 from cecil.nn.similarity import SIMILARITIES
 
 
@@ -69,3 +69,19 @@ def test_a_grown_classifier_has_new_rows_below_and_its_own_unchanged() -> None:
 
 def test_grown_rows_take_the_type_of_the_others() -> None:
     assert Classifier("linear", torch.zeros(1, 3)).grown(torch.ones(1, 3, dtype=torch.float64)).rows.dtype == torch.float32
+
+
+def test_growing_copies_seldom_and_disturbs_nobody() -> None:
+    growing, past = Growing(drawn(2, 3, 5)), drawn(2, 3, 5)
+    buffers = set()
+    for number in range(40):
+        new = drawn(2, 1, 5, seed=number)
+        before, growing, past = growing, growing.grown(new), torch.cat([past, new], 1)
+        assert torch.equal(growing.filled, past)
+        assert torch.equal(before.filled, past[:, :-1])
+        buffers.add(growing.buffer.data_ptr())
+    assert len(buffers) <= 5
+    one, other = growing.grown(drawn(2, 1, 5, seed=50)), growing.grown(drawn(2, 1, 5, seed=51))  # the second finds the room taken
+    assert torch.equal(one.filled[:, -1:], drawn(2, 1, 5, seed=50))
+    assert torch.equal(other.filled[:, -1:], drawn(2, 1, 5, seed=51))
+    assert torch.equal(one.filled[:, :-1], other.filled[:, :-1])

@@ -344,8 +344,7 @@ def evaluate(
     with stages(plain(stderr=True), quiet=json) as progress:
         found = classifier.evaluate(photos, progress)
     target = plot or (None if json else Path(f"{model.stem}-confusion.png"))
-    if target is not None:
-        _plot(found, classifier.history_, target)
+    all_drawn = target is None or _plot(found, classifier.history_, target)
     if json:
         typer.echo(json_format.dumps(_evaluation_as_json(found), indent=1, ensure_ascii=False))
         return
@@ -355,7 +354,8 @@ def evaluate(
     out.print(f"expected calibration error: {found.ece:.3f}; answered with '{NONE_OF_THESE}': {100 * found.rejected:.1f} %")
     out.print()
     _print_classes(out, found, model)
-    out.print(f"confusion matrix: {target}")
+    boxes = "" if all_drawn else "; its font lacks characters of some names, which show as boxes"
+    out.print(f"confusion matrix: {target}{boxes}")
 
 
 def _print_classes(out: "Console", found: "Evaluation", model: Path) -> None:
@@ -394,7 +394,10 @@ def _evaluation_as_json(found: "Evaluation") -> dict[str, Any]:
     return {"accuracy": found.accuracy, "pictures": found.pictures, "ece": found.ece, "rejected": found.rejected, "by class": by_class}
 
 
-def _plot(found: "Evaluation", history: "Sequence[Change]", target: Path) -> None:
+def _plot(found: "Evaluation", history: "Sequence[Change]", target: Path) -> bool:
+    """Draw the confusion matrix; False where the font lacks characters of class names."""
+    import warnings
+
     import numpy as np
 
     from cecil.evaluation import figures
@@ -404,9 +407,12 @@ def _plot(found: "Evaluation", history: "Sequence[Change]", target: Path) -> Non
     by_class = np.array([sessions[name] for name in found.classes])
     heading = f"{len(found.classes)} classes, {100 * found.accuracy:.1f} % of {found.pictures:,} pictures right"
     try:
-        figures.save(figures.confusion_figure(found.confusion.numpy(), by_class, heading, found.classes), target)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            figures.save(figures.confusion_figure(found.confusion.numpy(), by_class, heading, found.classes), target)
     except OSError as error:
         raise ConfigError(f"{target} cannot be written ({error.strerror or error}): give another place with --plot") from error
+    return not any("missing from font" in str(one.message) for one in said)
 
 
 # Other programs

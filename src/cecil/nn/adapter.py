@@ -16,7 +16,7 @@ q: queries   N: classes   d: features   h: heads
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from cecil.errors import ConfigError
+from cecil.nn.prototypes import Growing
 from cecil.nn.similarity import TEMPERATURE
 
 BLOCK = {"cpu": 2**19, "cuda": 2**25}  # numbers of attention between prototypes in memory at a time
@@ -74,6 +75,7 @@ class Context:
     along_shift: Tensor | None  # (1 + h, N) twice their products with gain · shift / √d
     similar: Tensor  # (h, d, d) S
     message: Tensor  # (h, d, d) M, centred where a layer norm follows
+    room: Growing | None = None  # where rows, asking and messages lie one upon the other, (1 + 2h, N, d), once classes were added
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -84,7 +86,7 @@ class Context:
             return self
         named = {name: getattr(self, name)[..., classes, :] for name in ("rows", "asking", "messages", "basis")}
         named |= {name: getattr(self, name)[..., classes] for name in ("largest", "log_rest", "left", "gram")}
-        return replace(self, along_shift=None if self.along_shift is None else self.along_shift[:, classes], **named)
+        return replace(self, along_shift=None if self.along_shift is None else self.along_shift[:, classes], room=None, **named)
 
 
 class Adapter(nn.Module):
@@ -144,24 +146,28 @@ class Adapter(nn.Module):
         """The classifier's weights after adaptation to one another, without a query: (N, d). Equation 5."""
         return self.normed(context.basis.sum(0))
 
+    @torch.no_grad()
     def add(self, context: Context, row: Tensor) -> Context:
         """The context with one more class, in O(Nd + d²)."""
+        heads, last = self.config.heads, len(context)
         asks, tells = row @ context.similar, context.message @ row
         to_new = context.asking @ row  # (h, N): e_jn
         share = torch.sigmoid(to_new - context.largest - context.log_rest)
-        given = context.basis[1:] + share[:, :, None] * (tells[:, None] - context.basis[1:])
         largest = torch.maximum(context.largest, to_new)
         log_rest = torch.logaddexp(context.log_rest + (context.largest - largest), to_new - largest)
         left = (context.left / (1 - share)).clamp(max=1)
-        rows = torch.cat([context.rows, row[None]])
-        asking = torch.cat([context.asking, asks[:, None]], 1)
-        messages = torch.cat([context.messages, tells[:, None]], 1)
+        room = context.room or Growing(torch.cat([context.rows[None], context.asking, context.messages]))
+        room = room.grown(torch.cat([row[None], asks, tells])[:, None])
+        rows, asking, messages = room.filled[0], room.filled[1 : 1 + heads], room.filled[1 + heads :]
         new_largest, new_rest, new_given = self._attention(asks[:, None], rows, messages)
         largest, log_rest = torch.cat([largest, new_largest], 1), torch.cat([log_rest, new_rest], 1)
         left = torch.cat([left, torch.ones_like(new_rest)], 1)
-        own = torch.cat([context.basis[0], self._centred(self._with_bias(row))[None]])
-        basis = torch.cat([own[None], torch.cat([given, new_given], 1)])
-        return self._completed(rows, asking, messages, basis, largest, log_rest, left, context.similar, context.message)
+        basis = context.basis.new_empty(1 + heads, last + 1, self.dim)
+        basis[0, :last], basis[0, last] = context.basis[0], self._centred(self._with_bias(row))
+        torch.lerp(context.basis[1:], tells[:, None], share[:, :, None], out=basis[1:, :last])
+        basis[1:, last:] = new_given
+        made = self._completed(rows, asking, messages, basis, largest, log_rest, left, context.similar, context.message)
+        return replace(made, room=room)
 
     def remove(self, context: Context, index: int) -> Context:
         """The context without a class, in O(Nd + d²) on average: a node that has lost a good part of its sum is computed anew."""
@@ -214,13 +220,15 @@ class Adapter(nn.Module):
         message: Tensor,
     ) -> Context:
         """A context with the inner products that depend on the classes alone."""
-        gram, along = [_gram(basis)], None
-        if self.gain is not None and self.shift is not None:
-            gram[0][0, 0] += self.dim * EPSILON  # where the layer norm adds it
-            scaled = basis * self.gain
-            gram.append(_gram(scaled))
-            along = scaled @ (2 / math.sqrt(self.dim) * self.shift)
-        return Context(rows, asking, messages, basis, largest, log_rest, left, torch.stack(gram), along, similar, message)
+        along = None
+        if self.gain is None or self.shift is None:
+            gram = _gram(basis, lambda products: products.sum(-1)[None])
+        else:
+            weights = self.gain.square()
+            gram = _gram(basis, lambda products: torch.stack([products.sum(-1), products @ weights]))
+            gram[0, 0, 0] += self.dim * EPSILON  # where the layer norm adds it
+            along = basis @ (2 / math.sqrt(self.dim) * self.gain * self.shift)
+        return Context(rows, asking, messages, basis, largest, log_rest, left, gram, along, similar, message)
 
     # For each batch of queries
 
@@ -365,9 +373,11 @@ def _at_once(rows: Tensor) -> int:
     return max(16, BLOCK.get(rows.device.type, 2**24) // max(1, len(rows)))
 
 
-def _gram(basis: Tensor) -> Tensor:
-    """Inner products of each class's basis vectors: (1 + h, 1 + h, N)."""
-    return torch.stack([torch.stack([(a * b).sum(-1) for b in basis]) for a in basis])
+def _gram(basis: Tensor, summed: Callable[[Tensor], Tensor]) -> Tensor:
+    """Inner products of each class's basis vectors, their terms (N, d) summed in one or two ways: (1 or 2, 1 + h, 1 + h, N)."""
+    heads = range(len(basis))
+    above = {(i, j): summed(basis[i] * basis[j]) for i in heads for j in heads if i <= j}
+    return torch.stack([torch.stack([above[min(i, j), max(i, j)] for j in heads], 1) for i in heads], 1)
 
 
 def _exactly(a: Tensor, b: Tensor) -> Tensor:

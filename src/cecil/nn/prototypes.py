@@ -1,6 +1,7 @@
 """The class-weight matrix that grows: one row a class, in the order the classes came."""
 
 import math
+import threading
 
 import torch
 from torch import Generator, Tensor, nn
@@ -18,6 +19,39 @@ def class_means(features: Tensor, labels: Tensor, classes: int) -> Tensor:
 def random_rows(rows: int, dim: int, generator: Generator) -> Tensor:
     """Rows of an untrained linear layer: (rows, d)."""
     return torch.empty(rows, dim).uniform_(-1 / math.sqrt(dim), 1 / math.sqrt(dim), generator=generator)
+
+
+class Growing:
+    """Vectors of classes, (…, n, d), with room for more behind them. The room belongs to whoever grows them first; others copy."""
+
+    def __init__(self, vectors: Tensor) -> None:
+        self.buffer, self.length = vectors, vectors.shape[-2]
+        self._taken = [self.length]  # places of the buffer that are in use, shared by all who share the buffer
+
+    @property
+    def filled(self) -> Tensor:
+        return self.buffer[..., : self.length, :]
+
+    def grown(self, vectors: Tensor) -> "Growing":
+        """These with others behind them; a buffer that is full is copied to one of twice the size."""
+        length = self.length + vectors.shape[-2]
+        grown = Growing.__new__(Growing)
+        with _claiming:
+            free = self._taken[0] == self.length and length <= self.buffer.shape[-2]
+            if free:
+                self._taken[0] = length
+        if free:
+            grown.buffer, grown._taken = self.buffer, self._taken
+        else:
+            *outer, _, dim = self.buffer.shape
+            grown.buffer, grown._taken = self.buffer.new_empty(*outer, 2 * length, dim), [length]
+            grown.buffer[..., : self.length, :] = self.filled
+        grown.buffer[..., self.length : length, :] = vectors
+        grown.length = length
+        return grown
+
+
+_claiming = threading.Lock()
 
 
 class Classifier(nn.Module):
