@@ -92,9 +92,13 @@ def mild(benchmark: Benchmark, method: str) -> Recipe:
 def quick(benchmark: Benchmark, method: str) -> Recipe:
     """A small part of the epochs, for a first look and for small machines."""
     made = official(benchmark, method)
-    # An epoch goes over exemplars too, or a batch over nodes: about half a minute on a laptop's core for all sessions.
+    # An epoch goes over exemplars too, or a batch over nodes: about half a minute on a laptop's core for all sessions. Where fewer
+    # epochs want other settings, they were chosen like those above, on glyphs (results/bench-tuning-cpu.json).
     fewer = {"icarl": 4, "eeil": 4, "lucir": 4, "topic": 16}
-    session = replace(made.session, epochs=fewer[method], batch=64, milestones=()) if method in fewer else replace(made.session, epochs=40)
+    if method in fewer:
+        session = replace(made.session, epochs=fewer[method], batch=64, milestones=(), lr=0.001, frozen_norm=method != "lucir")
+    else:
+        session = replace(made.session, epochs=40)
     return replace(
         made,
         name="quick",
@@ -102,6 +106,7 @@ def quick(benchmark: Benchmark, method: str) -> Recipe:
         session=session,
         pseudo=replace(made.pseudo, episodes=100, milestones=(1,), base_query=5, new_query=5, lr=0.02, encoder_lr=0.02),
         exemplars=replace(made.exemplars, per_class=5),
+        distillation=replace(made.distillation, weight=1.0),
         balanced=replace(made.balanced, epochs=2, batch=64, milestones=()),
         topic=replace(made.topic, nodes=100),
         deepemd=replace(made.deepemd, side=3),
