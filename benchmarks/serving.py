@@ -1,11 +1,14 @@
 """The service under load beside a bare loop over the same pictures, on the same cores, in one run.
 
-    python benchmarks/serving.py [--clients 32] [--rounds 3] [--seconds 20] [--record results]
+    python benchmarks/serving.py [--clients 32] [--rounds 12] [--seconds 6] [--record results]
 
 The backbone is mobilenet_v2 at 224 pixels, with 100 classes known. The bare loop decodes the same JPEG files and runs the backbone on
-them in batches, in the quicker of two ways: one computation on all cores, or one on each core; it answers nobody. The clients run on
-the same cores as the service, each asking for one picture at a time; what they cost is told. Lessons of five pictures come one after
-the other, from one more client. Rounds of all these take turns, and a ratio is that of the medians.
+them in batches, in the quickest of some ways: one computation on all cores, or one on each core, in smaller or larger batches; it answers
+nobody. The clients run on the same cores as the service, each asking for one picture at a time; what they cost is told. Lessons of five
+pictures come one after the other, from one more client.
+
+A machine's speed drifts, so short rounds take turns: bare loop, service, bare loop, …, then service, service while teaching, service, …
+Each round is compared with the mean of its two neighbours, and a ratio is the median over the rounds, all of which are recorded.
 """
 
 import argparse
@@ -25,17 +28,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import record
+from common import record, shown
 from PIL import Image
 
 from cecil import IncrementalClassifier
 from cecil.embedding import Embedder, square
+from cecil.nn.backbones import build
 from cecil.service.limits import cores
 
+BACKBONE = "mobilenet_v2"
 PICTURES = 64
 CLASSES = 100
 SHOTS = 5
-BATCH = 16  # of the bare loop
+BATCHES = (8, 16)  # of the bare loop
+WARM_UP = 1.0  # seconds before a round of the service counts
+
+Round = dict[str, float]
 
 
 def photo(seed: int) -> bytes:
@@ -48,11 +56,22 @@ def photo(seed: int) -> bytes:
     return buffer.getvalue()
 
 
+def classifier(pictures: Sequence[bytes]) -> IncrementalClassifier:
+    """Random weights: what they are does not matter to speed."""
+    with tempfile.TemporaryDirectory() as folder:
+        weights = Path(folder) / "weights.pth"
+        torch.save(build(BACKBONE).state_dict(), weights)
+        made = IncrementalClassifier(BACKBONE, weights, device="cpu").fit({"first": pictures[:3], "second": pictures[3:6]})
+    features = torch.rand(CLASSES - 2, SHOTS, made.embedder.dim, generator=torch.Generator().manual_seed(0))
+    made.learn_features({f"class {number}": rows for number, rows in enumerate(features)})
+    return made
+
+
 # The bare loop
 
 
-def bare(embedder: Embedder, pictures: Sequence[bytes], seconds: float, threads: int) -> float:
-    """Pictures a second; so many threads, each with its share of the cores."""
+def bare(embedder: Embedder, pictures: Sequence[bytes], seconds: float, threads: int, size: int) -> float:
+    """Pictures a second, in batches of this size; so many threads, each with its share of the cores."""
     torch.set_num_threads(max(1, cores() // threads))
     until = time.perf_counter() + seconds
     counts = [0] * threads
@@ -61,10 +80,10 @@ def bare(embedder: Embedder, pictures: Sequence[bytes], seconds: float, threads:
         torch.set_num_threads(max(1, cores() // threads))
         at = own
         while time.perf_counter() < until:
-            batch = [pictures[(at + i) % len(pictures)] for i in range(BATCH)]
+            batch = [pictures[(at + i) % len(pictures)] for i in range(size)]
             embedder.features(torch.stack([square(one, "", embedder.transform) for one in batch]))
-            at += BATCH
-            counts[own] += BATCH
+            at += size
+            counts[own] += size
 
     began = time.perf_counter()
     workers = [threading.Thread(target=loop, args=(own,)) for own in range(threads)]
@@ -98,9 +117,9 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: 
         raise RuntimeError(body.decode())
 
 
-async def load(port: int, requests: Sequence[bytes], clients: int, seconds: float, lessons: Callable[[], bytes] | None) -> dict[str, float]:
-    """Clients who ask again as soon as they are answered; how many answers in so many seconds, after two of warming up, and how late."""
-    over = time.perf_counter() + 2 + seconds
+async def load(port: int, requests: Sequence[bytes], clients: int, seconds: float, lessons: Callable[[], bytes] | None) -> Round:
+    """Clients who ask again as soon as they are answered; how many answers in so many seconds, after warming up, and how late."""
+    over = time.perf_counter() + WARM_UP + seconds
     late: list[float] = []
     taught = 0
 
@@ -123,31 +142,54 @@ async def load(port: int, requests: Sequence[bytes], clients: int, seconds: floa
 
     cpu = time.process_time()
     await asyncio.gather(*(client(number) for number in range(clients)), *([teacher()] if lessons else []))
-    wall = 2 + time.perf_counter() - over + seconds  # the last answers come later
+    wall = WARM_UP + time.perf_counter() - over + seconds  # the last answers come later
     late.sort()
-    return {
-        "throughput": len(late) / seconds,
-        "p50": late[len(late) // 2],
-        "p99": late[int(0.99 * (len(late) - 1))],
-        "clients' share of a core": (time.process_time() - cpu) / wall,
-        "lessons": taught / wall,
+    found = {
+        "pictures/s": len(late) / seconds,
+        "p50, ms": 1e3 * late[len(late) // 2],
+        "p99, ms": 1e3 * late[int(0.99 * (len(late) - 1))],
+        "clients' cores": (time.process_time() - cpu) / wall,
+        "lessons/s": taught / wall,
     }
+    return {what: round(value, 4) for what, value in found.items()}
+
+
+# Rounds
+
+
+def turns(inner: Callable[[], Round], outer: Callable[[], Round], rounds: int) -> tuple[list[Round], list[Round]]:
+    """So many rounds of one thing, each between two of the other."""
+    ones, others = [], [outer()]
+    for number in range(rounds):
+        ones.append(inner())
+        others.append(outer())
+        print(number, json.dumps([ones[-1], others[-1]]), flush=True)
+    return ones, others
+
+
+def ratio(ones: Sequence[Round], others: Sequence[Round], what: str) -> float:
+    """How a round compares with the mean of its neighbours: the median."""
+    return statistics.median(2 * one[what] / (a[what] + b[what]) for one, a, b in zip(ones, others, others[1:], strict=False))
+
+
+def middle(rounds: Sequence[Round], what: str) -> float:
+    return statistics.median(one[what] for one in rounds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=6)
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     pictures = [photo(seed) for seed in range(PICTURES)]
-    made = IncrementalClassifier(device="cpu").fit({"first": pictures[:3], "second": pictures[3:6]})
-    features = torch.rand(CLASSES - 2, SHOTS, made.embedder.dim, generator=torch.Generator().manual_seed(0))
-    made.learn_features({f"class {number}": rows for number, rows in enumerate(features)})
-    lessons = (request("/api/classes", [photo(10_000 + 10 * n + i) for i in range(SHOTS)], f"new {n}") for n in range(10**6))
-    rows: list[dict[str, object]] = []
-    found: dict[str, list[float]] = {}
+    made = classifier(pictures)
+    lessons = (request("/api/classes", [pictures[(n + 13 * i) % PICTURES] for i in range(SHOTS)], f"new {n}") for n in range(10**6))
+    requests = [request("/api/predict?top=5", [one]) for one in pictures]
+    ways = [(threads, size) for threads in sorted({1, cores()}) for size in BATCHES]
+    speeds = {way: bare(made.embedder, pictures, args.seconds, *way) for way in ways}
+    quickest = max(ways, key=speeds.__getitem__)
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "bench.cecil"
         made.save(model)
@@ -156,44 +198,44 @@ def main() -> None:
         try:
             line = process.stdout.readline() if process.stdout else ""
             port = int(line.rstrip("/\n").rsplit(":", 1)[1])
-            requests = [request("/api/predict?top=5", [one]) for one in pictures]
-            for _ in range(args.rounds):
-                loops = {
-                    "bare, one computation": bare(made.embedder, pictures, args.seconds / 2, 1),
-                    "bare, one a core": bare(made.embedder, pictures, args.seconds / 2, cores()),
-                }
-                plain = asyncio.run(load(port, requests, args.clients, args.seconds, None))
-                taught = asyncio.run(load(port, requests, args.clients, args.seconds, lambda: next(lessons)))
-                measured = {**loops, **plain, **{f"{name}, teaching": value for name, value in taught.items()}}
-                print(json.dumps({name: round(value, 3) for name, value in measured.items()}), flush=True)
-                for name, value in measured.items():
-                    found.setdefault(name, []).append(value)
+
+            def loop() -> Round:
+                return {"pictures/s": round(bare(made.embedder, pictures, args.seconds, *quickest), 4)}
+
+            def service() -> Round:
+                return asyncio.run(load(port, requests, args.clients, args.seconds, None))
+
+            def teaching() -> Round:
+                return asyncio.run(load(port, requests, args.clients, args.seconds, lambda: next(lessons)))
+
+            plain, loops = turns(service, loop, args.rounds)
+            taught, untaught = turns(teaching, service, args.rounds // 2)
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(timeout=60)
-    middle = {name: statistics.median(values) for name, values in found.items()}
-    loop = max(middle["bare, one computation"], middle["bare, one a core"])
-    rows += [
-        {"what": "bare loop, one computation on all cores, pictures/s", "value": middle["bare, one computation"]},
-        {"what": "bare loop, one computation a core, pictures/s", "value": middle["bare, one a core"]},
-        {"what": f"service, {args.clients} clients, pictures/s", "value": middle["throughput"]},
-        {"what": "service × bare loop", "value": middle["throughput"] / loop, "bar": 0.8},
-        {"what": "clients' own time, cores", "value": middle["clients' share of a core"]},
-        {"what": "p50, ms", "value": 1e3 * middle["p50"]},
-        {"what": "p99, ms", "value": 1e3 * middle["p99"]},
-        {"what": "service while teaching, pictures/s", "value": middle["throughput, teaching"]},
-        {"what": f"lessons of {SHOTS} pictures meanwhile, a second", "value": middle["lessons, teaching"]},
-        {"what": "p99 while teaching, ms", "value": 1e3 * middle["p99, teaching"]},
-        {"what": "p99 while teaching × p99", "value": middle["p99, teaching"] / middle["p99"], "bar": 2.0},
+    threads, size = quickest
+    rows: list[dict[str, object]] = [
+        {"what": f"bare loop, {threads} × batches of {size}, pictures/s", "value": middle(loops, "pictures/s")},
+        {"what": f"service, {args.clients} clients, pictures/s", "value": middle(plain, "pictures/s")},
+        {"what": "service × bare loop", "value": ratio(plain, loops, "pictures/s"), "bar": 0.8},
+        {"what": "clients' own time, cores", "value": middle(plain, "clients' cores")},
+        {"what": "p50, ms", "value": middle(untaught, "p50, ms")},
+        {"what": "p99, ms", "value": middle(untaught, "p99, ms")},
+        {"what": "service while teaching, pictures/s", "value": middle(taught, "pictures/s")},
+        {"what": f"lessons of {SHOTS} pictures meanwhile, a second", "value": middle(taught, "lessons/s")},
+        {"what": "p99 while teaching, ms", "value": middle(taught, "p99, ms")},
+        {"what": "p99 while teaching × p99", "value": ratio(taught, untaught, "p99, ms"), "bar": 2.0},
     ]
     for row in rows:
-        print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()})
+        shown(row)
     about: dict[str, object] = {
-        "backbone": "mobilenet_v2",
+        "backbone": made.info()["backbone"],
+        "picture size": made.info()["picture size"],
         "classes": CLASSES,
         "clients": args.clients,
         "cores": cores(),
-        "rounds": args.rounds,
+        "bare loops tried, pictures/s": {f"{threads} × batches of {size}": round(speed, 2) for (threads, size), speed in speeds.items()},
+        "rounds": {"bare loop": loops, "service": plain, "service around teaching": untaught, "service while teaching": taught},
     }
     record("serving", torch.device("cpu"), rows, about, args.record)
 

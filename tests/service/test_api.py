@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from cecil import IncrementalClassifier, modelfile
 from cecil.service.guard import Access
@@ -235,6 +235,14 @@ def test_pictures_that_cannot_be(client: Any, picture: Picture):
     assert client.version() == 1
 
 
+def test_postscript_is_never_run(model: Path, inside: Inside, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", "gs")
+    monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("a program was started"))
+    with inside(model) as client:
+        problem(client.predict(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n"), 422, "cannot be read")
+    assert EpsImagePlugin.gs_binary == "gs"
+
+
 def test_names_that_cannot_be(client: Any):
     problem(client.teach("   "), 422, "a class's name must not be empty")
     problem(client.teach("x" * 201), 422, "name: String should have at most 200 characters")
@@ -322,6 +330,9 @@ def test_every_answer_carries_the_headers(client: Any):
         assert "unsafe" not in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "no-referrer"
+        assert headers["permissions-policy"] == "camera=(self)"
+        assert headers["cross-origin-opener-policy"] == "same-origin"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
         assert not any(name.startswith("access-control") for name in headers)
         assert "server" not in headers
 
@@ -352,6 +363,17 @@ def test_changes_take_the_token(model: Path, inside: Inside, picture: Picture):
         assert client.teach("okapi", Authorization=f"Bearer {TOKEN}").status_code == 200
 
 
+@pytest.mark.parametrize("private", [False, True])
+def test_the_openapi_document_says_what_takes_the_token(model: Path, inside: Inside, private: bool):
+    with inside(model, access=Access(TOKEN, private)) as client:
+        document = client.http.get("/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"}).json()
+        assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+        for path, methods in document["paths"].items():
+            for method, described in methods.items():
+                answer = client.http.request(method, path.replace("{thumbnail}", "0123456789abcdef"))
+                assert ("security" in described) == (answer.status_code == 401), (method, path)
+
+
 def test_reading_takes_the_token_where_asked_for(model: Path, inside: Inside, picture: Picture):
     with inside(model, access=Access(TOKEN, private=True)) as client:
         for path in ("/api/model", "/api/classes", "/api/thumbnails/0123456789abcdef", "/metrics", "/openapi.json", "/api/model/file"):
@@ -371,6 +393,7 @@ def test_health_readiness_and_metrics(client: Any, picture: Picture, monkeypatch
     client.predict(picture("a"), picture("b"))
     client.predict(b"x")
     client.http.get("/nowhere/x")
+    client.http.request("MADEUP", "/health")
     text = client.http.get("/metrics").text
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert lines['cecil_requests_total{method="POST",route="/api/predict",status="200"}'] == "1"
@@ -379,6 +402,7 @@ def test_health_readiness_and_metrics(client: Any, picture: Picture, monkeypatch
     assert lines["cecil_pictures_total"] == "2"
     assert lines["cecil_classes"] == "3"
     assert "nowhere" not in text
+    assert "MADEUP" not in text
     for line in text.splitlines():
         assert re.fullmatch(r'# (HELP|TYPE) cecil_\w+ .+|cecil_\w+(\{(\w+="[^"]*",?)+\})? -?[\d.e+]+', line), line
     monkeypatch.setattr("cecil.service.batching.Batcher.alive", False)

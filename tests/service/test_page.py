@@ -273,6 +273,27 @@ def test_a_phone_needs_no_sideways_scrolling_and_text_stands_out(open_page: Call
     assert (sum(map(int, ground[4:-1].split(","))) < 200) == (scheme == "dark")
 
 
+def test_a_quick_hand_loses_no_stroke(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    page.get_by_label("Drawing", exact=True).check()
+    page.evaluate(
+        """() => {
+            const pad = document.getElementById("pad"), box = pad.getBoundingClientRect();
+            pad.setPointerCapture = () => {};
+            for (let drawing = 0; drawing < 3; drawing++) {
+                if (drawing) document.getElementById("another").click();
+                for (const [type, x] of [["pointerdown", 0.2], ["pointermove", 0.5], ["pointerup", 0.8]])
+                    pad.dispatchEvent(new PointerEvent(type, { pointerId: 7, button: type === "pointermove" ? -1 : 0,
+                        clientX: box.left + x * box.width, clientY: box.top + 100 + 20 * drawing, bubbles: true }));
+            }
+        }"""
+    )
+    expect(page.locator(".tile:not(.slot)")).to_have_count(3)
+    expect(page.locator(".tile.now")).to_be_visible()
+    teach(page, "line")
+    expect(card(page, "line")).to_be_visible()
+
+
 # The long forms
 
 

@@ -16,19 +16,45 @@ KEEP_ALIVE = 10  # seconds that an idle connection is kept
 LAST_ANSWERS = 10  # seconds that answers under way are waited for at the end
 LARGEST_HEAD = 16_384  # bytes
 
+log = logging.getLogger("cecil.service")
+
 
 def protocol(limits: Limits) -> type[H11Protocol]:
-    """HTTP/1.1 that closes connections beyond a number, and those whose request's head does not come."""
+    """HTTP/1.1 that closes connections beyond a number, those whose request's head does not come, and those that take no answer."""
 
     class Impatient(H11Protocol):
         watched: object = None  # the request after which a head is waited for
+        untaken: asyncio.TimerHandle | None = None  # runs while a part of an answer waits for the client
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            if len(self.connections) > limits.connections:
+            transport.set_write_buffer_limits(high=0)  # so that writing pauses as soon as anything is left behind
+            own = sum(_address(one) == _address(self) for one in self.connections)
+            if len(self.connections) > limits.connections or own > limits.client_connections:
+                self.connections.discard(self)  # it is lost a moment later, and must not count against those that come meanwhile
                 transport.abort()
             else:
                 self._watch()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self.untaken = self.loop.call_later(limits.send_seconds, self._give_up)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._forgive()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._forgive()
+            super().connection_lost(exc)
+
+        def _forgive(self) -> None:
+            if self.untaken is not None:
+                self.untaken.cancel()
+
+        def _give_up(self) -> None:
+            log.warning("a client did not take its answer within %g seconds: closed", limits.send_seconds)
+            self.transport.abort()  # closing would wait for what it does not take
 
         def data_received(self, data: bytes) -> None:
             if self.cycle is not None and self.cycle.response_complete and self.watched is not self.cycle:
@@ -44,6 +70,12 @@ def protocol(limits: Limits) -> type[H11Protocol]:
                 self.transport.close()
 
     return Impatient
+
+
+def _address(connection: object) -> str:
+    """Of a client, without its port."""
+    client = getattr(connection, "client", None)
+    return client[0] if client else ""
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -68,7 +68,7 @@ export class ClassMap {
     this.#place();
   }
 
-  /** Moves the dots to the chosen moment, and gives a label to each that has room for one; the taught classes choose first. */
+  /** Moves the dots to the chosen moment, and gives a label to each that has room for one; the taught classes choose first, and always have one. */
   #place() {
     const spotOf = (dot) => dot[this.#moment];
     const width = this.#svg.clientWidth;
@@ -77,12 +77,11 @@ export class ClassMap {
       const [x, y] = spotOf(dot);
       dot.group.style.transform = `translate(${x}px, ${y}px)`;
       const sides = [[DOT + 5, 5], [-DOT - 5 - dot.length, 5], [-dot.length / 2, -DOT - 6], [-dot.length / 2, DOT + 16]];
-      const side = sides.find(([dx, dy]) => {
-        const box = [x + dx, y + dy - LINE + 3, x + dx + dot.length, y + dy + 3];
-        const free = box[0] > 2 && box[2] < width - 2 && !taken.some((other) => overlap(box, other));
-        if (free) taken.push(box);
-        return free;
-      });
+      const boxOf = ([dx, dy]) => [x + dx, y + dy - LINE + 3, x + dx + dot.length, y + dy + 3];
+      const within = sides.filter((side) => boxOf(side)[0] > 2 && boxOf(side)[2] < width - 2);
+      const free = within.find((side) => !taken.some((other) => overlap(boxOf(side), other)));
+      const side = free ?? (dot.taught ? within[0] : undefined); // a taught class is looked for, and may cover others
+      if (side) taken.push(boxOf(side));
       dot.label.setAttribute("visibility", side ? "visible" : "hidden");
       dot.label.setAttribute("x", side?.[0] ?? 0);
       dot.label.setAttribute("y", side?.[1] ?? 0);

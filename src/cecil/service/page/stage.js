@@ -15,7 +15,7 @@ const REST = 100; // milliseconds between two looks at a drawing that grows, or 
 export class Stage {
   #mode = "pictures";
   #pictures = []; // {file, url, answer, problem, unreadable}: photos, and what the service says of each
-  #drawings = []; // {file, url}: finished drawings; the one on the pad comes on top
+  #drawings = []; // {file, url}: finished drawings, each file a promise; the one on the pad comes on top
   #chosen = null; // the picture that is shown large
   #known = new Set();
   #most = 64; // pictures in a request
@@ -159,13 +159,12 @@ export class Stage {
     this.#look();
   }
 
-  async #keep() {
+  #keep() {
     if (this.#pad.empty) {
       say("Draw something first");
       return;
     }
-    const file = await this.#pad.picture();
-    this.#drawings.push({ file, url: URL.createObjectURL(file) });
+    this.#drawings.push({ file: this.#pad.picture(), url: this.#pad.preview().toDataURL() }); // nothing is waited for: a quick hand draws on
     this.#clearPad();
     say(`${count(this.#drawings.length, "drawing")} kept`);
   }
@@ -244,8 +243,9 @@ export class Stage {
     const button = find("teach-button");
     if (button.ariaBusy === "true") return;
     button.ariaBusy = "true";
-    const files = this.#tray.filter((item) => !item.unreadable).map((item) => item.file);
-    if (this.#onPad) files.push(await this.#pad.picture());
+    const shown = this.#tray.filter((item) => !item.unreadable).map((item) => item.file);
+    if (this.#onPad) shown.push(this.#pad.picture());
+    const files = await Promise.all(shown);
     const known = this.#known.has(name);
     const taught = await notice.attempt(() => (known ? api.add : api.teach)(name, files));
     button.ariaBusy = null;
