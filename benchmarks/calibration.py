@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import torch
-from common import record
+from common import record, shown
 from torch import Tensor
 
 from cecil import IncrementalClassifier
@@ -53,18 +53,16 @@ def main() -> None:
         known = test.labels < len(made.classes_)
         scores, familiar = made.scorer.scores(features[known]).cpu(), made.scorer.familiarity(features).cpu()
         before, after = errors(scores, test.labels[known], temperature)
-        rows.append(
-            {
-                "session": number,
-                "classes": len(made.classes_),
-                "accuracy %": 100 * float((scores.argmax(1) == test.labels[known]).float().mean()),
-                "ECE uncalibrated %": before,
-                "ECE calibrated %": after,
-                "accepted as known %": 100 * float((familiar[known] >= (threshold or 0)).float().mean()),
-                "AUROC of classes to come": auroc(familiar[known], familiar[~known]) if bool((~known).any()) else "–",
-            }
-        )
-        print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
+        row: dict[str, object] = {
+            "session": number,
+            "classes": len(made.classes_),
+            "accuracy %": 100 * float((scores.argmax(1) == test.labels[known]).float().mean()),
+            "ECE uncalibrated %": before,
+            "ECE calibrated %": after,
+            "accepted as known %": 100 * float((familiar[known] >= (threshold or 0)).float().mean()),
+            "AUROC of classes to come": auroc(familiar[known], familiar[~known]) if bool((~known).any()) else "–",
+        }
+        rows.append(shown(row))
     about = {
         "benchmark": task.benchmark.name,
         "recipe": recipe.name,

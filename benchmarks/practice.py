@@ -251,7 +251,7 @@ def main() -> None:
     decoded = [as_rgb(path) for path in tests[list(tests)[30]][:25]]
     rows += beside_the_backbone(made, decoded)
     for row in rows:
-        print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()})
+        told(row)
     about: dict[str, object] = {
         "backbone": made.info()["backbone"],
         "threads": torch.get_num_threads(),

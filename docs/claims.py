@@ -17,7 +17,7 @@ from scipy.stats import t as student
 from cecil.evaluation import published, results
 from cecil.evaluation.published import METHOD_OF_ABLATION, ROW_OF_METHOD, PublishedRow
 from cecil.evaluation.results import RunResult
-from cecil.studies import ANGLES, GRID
+from cecil.studies import ANGLES, GRID, QUERIES
 
 HOLDS, PART, NOT, UNKNOWN = "holds", "holds in part", "does not hold", "not measured yet"
 CERTAINTY = 0.95  # of a difference's sign, one-sided
@@ -258,7 +258,7 @@ def ways_shots(evidence: Evidence) -> list[Part]:
     cells = {}
     for way in GRID:
         for shot in GRID:
-            sized = {"way": str(way), "shot": str(shot), "query": "10"}
+            sized = {"way": str(way), "shot": str(shot), "query": str(QUERIES)}
             changed = {f"pseudo.{group}_{name}": number for name, number in sized.items() for group in ("base", "new")}
             cells[way, shot] = side(_cell(way, shot), rows, LAST, "cec", changed, None)
     few, many = GRID[:2], GRID[-2:]

@@ -18,7 +18,7 @@ import pytest
 Serving = Callable[..., AbstractContextManager[Any]]
 Picture = Callable[..., bytes]
 SHOTS = 3
-PATIENCE = 300  # seconds: a busy machine may let all of them wait
+PATIENCE = 30  # seconds
 
 
 def teach(url: str, name: str, pictures: list[bytes]) -> int:
@@ -102,4 +102,4 @@ def test_a_few_kills(model: Path, serving: Serving, picture: Picture):
 def test_a_hundred_kills(model: Path, serving: Serving, picture: Picture, part: int):
     kept = survive(model, 25, serving, picture, seed=10 + part)
     print(f"25 kills: {kept} acknowledged classes, none lost, half-taught or doubled")
-    assert kept > 25  # there was something to lose
+    assert kept > 100  # there was something to lose

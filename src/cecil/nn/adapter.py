@@ -75,7 +75,7 @@ class Context:
     along_shift: Tensor | None  # (1 + h, N) twice their products with gain · shift / √d
     similar: Tensor  # (h, d, d) S
     message: Tensor  # (h, d, d) M, centred where a layer norm follows
-    room: Growing | None = None  # where rows, asking and messages lie one upon the other, (1 + 2h, N, d), once classes were added
+    room: tuple[Growing, ...] = ()  # where rows, asking and messages lie, once classes were added
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -86,7 +86,7 @@ class Context:
             return self
         named = {name: getattr(self, name)[..., classes, :] for name in ("rows", "asking", "messages", "basis")}
         named |= {name: getattr(self, name)[..., classes] for name in ("largest", "log_rest", "left", "gram")}
-        return replace(self, along_shift=None if self.along_shift is None else self.along_shift[:, classes], room=None, **named)
+        return replace(self, along_shift=None if self.along_shift is None else self.along_shift[:, classes], room=(), **named)
 
 
 class Adapter(nn.Module):
@@ -156,9 +156,9 @@ class Adapter(nn.Module):
         largest = torch.maximum(context.largest, to_new)
         log_rest = torch.logaddexp(context.log_rest + (context.largest - largest), to_new - largest)
         left = (context.left / (1 - share)).clamp(max=1)
-        room = context.room or Growing(torch.cat([context.rows[None], context.asking, context.messages]))
-        room = room.grown(torch.cat([row[None], asks, tells])[:, None])
-        rows, asking, messages = room.filled[0], room.filled[1 : 1 + heads], room.filled[1 + heads :]
+        before = context.room or map(Growing, (context.rows, context.asking, context.messages))
+        room = tuple(own.grown(new) for own, new in zip(before, (row[None], asks[:, None], tells[:, None]), strict=True))
+        rows, asking, messages = (own.filled for own in room)
         new_largest, new_rest, new_given = self._attention(asks[:, None], rows, messages)
         largest, log_rest = torch.cat([largest, new_largest], 1), torch.cat([log_rest, new_rest], 1)
         left = torch.cat([left, torch.ones_like(new_rest)], 1)
