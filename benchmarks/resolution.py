@@ -1,173 +1,189 @@
-"""How much does it cost to crop from small files, and is stage 1 to blame? Three trainings of miniImageNet's base classes.
+"""Why is miniImageNet below the published rows? Stage 1 of torchvision's parts alone, on the same files and on worse ones.
 
-    python benchmarks/resolution.py [--data-root DATA] [--device cuda] [--classes 15] [--epochs 16] [--record results]
+    python benchmarks/resolution.py --data-root DATA [--device cuda] [--epochs 100] [--record results]
 
-Pictures are seen at half their stored size, 42 pixels, so that there is something to lose:
+Network, transforms and reading of files are torchvision's and Pillow's; of cecil there is only the last arm, its own stage 1.
 
-- cropped from the stored 84 pixels, by a training loop of plain PyTorch that shares no code with cecil;
-- the same, cropped from pictures that were shrunk to 42 pixels beforehand;
-- the latter by cecil's own stage 1.
+- Seen at 84 pixels from the files as they are (84 pixels): should agree with cecil's stage 1, if that is not to blame.
+- Seen at 42 pixels from the same files; from files of 42 pixels; from files of 42 pixels that were once saved as lossy WebP. The first
+  has something to lose, as a crop from a file of the published size has at 84: the difference is what small files cost.
 
-The first two differ by what the size of the files is worth. The last two should agree. Accuracy is on the base classes' test pictures;
-nothing is chosen by it.
+Accuracy is on the base classes' test pictures, by class means of the training pictures; nothing is chosen by it. Needs torchvision.
 """
 
 import argparse
+import csv
+import io
 import math
-import random
-from dataclasses import replace
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from common import record, shown
+from PIL import Image
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
-from cecil.data import benchmarks
-from cecil.data.images import ImageSet
-from cecil.methods.network import Network
-from cecil.nn.prototypes import class_means
-from cecil.recipes import official
-from cecil.stages.loop import Runtime
-
-SEEN = 42  # pixels that the network sees
-RESIZED = 46  # pixels of which the test view takes the centre
-BATCH = 64
+BASE = 60  # classes of the base session
+BATCH = 128
+TEMPERATURE = 16
+WEBP_QUALITY = 75  # gives as many bytes a pixel as the pictures measured here once had
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-class Block(nn.Module):
-    """Two convolutions and a shortcut."""
+@dataclass(frozen=True)
+class Arm:
+    """One training: how large pictures are seen, and what is done to the files beforehand."""
 
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
-        super().__init__()
-        self.path = nn.Sequential(
-            nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(outside),
-            nn.ReLU(),
-            nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(outside),
-        )
-        changes = stride > 1 or inside != outside
-        self.short = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)) if changes else nn.Identity()
+    name: str
+    seen: int
+    stored: int
+    lossy: bool = False
+    by_cecil: bool = False
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.path(x) + self.short(x))
+    @property
+    def resized(self) -> int:
+        """The size of which testing takes the centre."""
+        return round(self.seen * 92 / 84)
 
 
-def resnet18() -> nn.Module:
-    """The ordinary one, up to its features."""
-    widths = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1)]
-    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
-    net = nn.Sequential(*stem, *(Block(*width) for width in widths), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    for module in net.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    return net
+ARMS = (
+    Arm("torchvision", seen=84, stored=84),
+    Arm("cecil", seen=84, stored=84, by_cecil=True),
+    Arm("torchvision", seen=42, stored=84),
+    Arm("torchvision", seen=42, stored=42),
+    Arm("torchvision", seen=42, stored=42, lossy=True),
+)
 
 
-def scaled(picture: Tensor, size: int) -> Tensor:
-    return F.interpolate(picture[None].float(), (size, size), mode="bilinear", antialias=True, align_corners=False)[0]
+class Pictures(Dataset[tuple[Tensor, int]]):
+    """Decoded pictures under a transform."""
+
+    def __init__(self, pictures: list[Image.Image], labels: list[int], transform: Callable[[Image.Image], Tensor]) -> None:
+        self.pictures, self.labels, self.transform = pictures, labels, transform
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.transform(self.pictures[index]), self.labels[index]
 
 
-def random_crop(picture: Tensor) -> Tensor:
-    """A box of 8 to 100 % of the area and an aspect of 3/4 to 4/3, scaled, mirrored every other time."""
-    height, width = picture.shape[1:]
-    for _ in range(10):
-        area, ratio = height * width * random.uniform(0.08, 1), math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            top, left = random.randint(0, height - h), random.randint(0, width - w)
-            picture = picture[:, top : top + h, left : left + w]
-            break
-    crop = scaled(picture, SEEN)
-    return crop.flip(2) if random.random() < 0.5 else crop
+def read(root: Path, part: str, arm: Arm) -> tuple[list[Image.Image], list[int]]:
+    """The base classes' pictures of a part (train, test), as the arm stores them."""
+    folder = root / "miniimagenet"
+    with open(folder / "split" / f"{part}.csv", newline="") as lines:
+        rows = [(row["filename"], row["label"]) for row in csv.DictReader(lines)]
+    classes = sorted({label for _, label in rows}, key=[label for _, label in rows].index)[:BASE]
+    chosen = [(name, classes.index(label)) for name, label in rows if label in classes]
+    return [stored(Image.open(folder / "images" / name).convert("RGB"), arm) for name, _ in chosen], [label for _, label in chosen]
 
 
-def centre(picture: Tensor) -> Tensor:
-    edge = (RESIZED - SEEN) // 2
-    return scaled(picture, RESIZED)[:, edge : edge + SEEN, edge : edge + SEEN]
+def stored(picture: Image.Image, arm: Arm) -> Image.Image:
+    if picture.size != (arm.stored, arm.stored):
+        picture = picture.resize((arm.stored, arm.stored), Image.Resampling.BICUBIC)
+    if arm.lossy:
+        file = io.BytesIO()
+        picture.save(file, "webp", quality=WEBP_QUALITY)
+        picture = Image.open(file).convert("RGB")
+    return picture
 
 
-def pixels_of(images: ImageSet) -> Tensor:
-    """(n, 3, height, width) bytes."""
-    if not isinstance(images.storage, Tensor):
-        raise SystemExit("these pictures are of several sizes: this comparison wants miniImageNet at 84 pixels")
-    return images.storage[images.rows]
+def by_torchvision(arm: Arm, root: Path, epochs: int, device: torch.device, workers: int) -> float:
+    """Stage 1 as a page of plain code; test accuracy in percent."""
+    from torchvision import transforms
+    from torchvision.models import resnet18
 
-
-def by_plain_pytorch(train: ImageSet, test: ImageSet, epochs: int, device: torch.device) -> float:
-    """Stage 1 as a page of plain code; the accuracy of its class means on test pictures, in percent."""
     torch.manual_seed(0)
-    random.seed(0)
-    mean, std = torch.tensor([0.485, 0.456, 0.406])[:, None, None], torch.tensor([0.229, 0.224, 0.225])[:, None, None]
-    net = resnet18().to(device, memory_format=torch.channels_last)
-    rows = nn.Parameter(torch.randn(len(train.class_names), 512, device=device) / math.sqrt(512))
-    sgd = torch.optim.SGD([*net.parameters(), rows], lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    rates = torch.optim.lr_scheduler.MultiStepLR(sgd, [epochs // 2, epochs * 3 // 4], 0.1)
-    pixels, labels = pixels_of(train).cpu(), train.labels.cpu()
+    torch.backends.cudnn.benchmark = True
+    end = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
+    training = transforms.Compose([transforms.RandomResizedCrop(arm.seen), transforms.RandomHorizontalFlip(), *end])
+    testing = transforms.Compose([transforms.Resize([arm.resized, arm.resized]), transforms.CenterCrop(arm.seen), *end])
+    train, test = (read(root, part, arm) for part in ("train", "test"))
 
-    def batch_of(views: list[Tensor]) -> Tensor:
-        return ((torch.stack(views) / 255 - mean) / std).to(device, memory_format=torch.channels_last)
+    def batches(
+        of: tuple[list[Image.Image], list[int]], transform: Callable[[Image.Image], Tensor], train: bool
+    ) -> DataLoader[tuple[Tensor, int]]:
+        return DataLoader(Pictures(*of, transform), BATCH, shuffle=train, num_workers=workers, persistent_workers=train, pin_memory=True)
+
+    net = resnet18()
+    net.fc = nn.Identity()
+    net = net.to(device, memory_format=torch.channels_last)
+    rows = nn.Parameter(torch.randn(BASE, 512, device=device) / math.sqrt(512))
+    sgd = torch.optim.SGD([*net.parameters(), rows], lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    rates = torch.optim.lr_scheduler.MultiStepLR(sgd, [epochs * 40 // 100, epochs * 70 // 100], 0.1)
+    learning = batches(train, training, train=True)
+
+    def features(pictures: Tensor) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            return net(pictures.to(device, memory_format=torch.channels_last, non_blocking=True)).float()
 
     for _ in range(epochs):
         net.train()
-        order = torch.randperm(len(pixels))
-        for chosen in order[: len(order) // BATCH * BATCH].view(-1, BATCH):
-            features = net(batch_of([random_crop(pixels[i]) for i in chosen]))
-            loss = F.cross_entropy(16 * F.normalize(features) @ F.normalize(rows).T, labels[chosen].to(device))
+        for pictures, labels in learning:
+            scores = TEMPERATURE * F.normalize(features(pictures)) @ F.normalize(rows).T
+            loss = F.cross_entropy(scores, labels.to(device, non_blocking=True))
             sgd.zero_grad()
             loss.backward()
             sgd.step()
         rates.step()
     net.eval()
-
-    @torch.no_grad()
-    def embed(images: Tensor) -> Tensor:
-        return torch.cat([net(batch_of([centre(one) for one in part])) for part in images.split(500)]).cpu()
-
-    return accuracy(embed(pixels), labels, embed(pixels_of(test).cpu()), test.labels.cpu())
+    with torch.no_grad():
+        embedded = [torch.cat([features(p).cpu() for p, _ in batches(part, testing, train=False)]) for part in (train, test)]
+    return accuracy(embedded[0], torch.tensor(train[1]), embedded[1], torch.tensor(test[1]))
 
 
-def by_cecil(train: ImageSet, test: ImageSet, epochs: int, device: torch.device) -> float:
-    """The same by cecil's stage 1."""
-    base = official(benchmarks.find("miniimagenet"), "decoupled-cosine")
-    pretrain = replace(base.pretrain, epochs=epochs, milestones=(epochs // 2, epochs * 3 // 4), batch=BATCH)
-    network = Network(replace(base, transform=replace(base.transform, size=SEEN, resize=RESIZED), pretrain=pretrain), Runtime(device))
+def by_cecil(arm: Arm, root: Path, epochs: int, device: torch.device) -> float:
+    """The same by cecil."""
+    from cecil.data import benchmarks
+    from cecil.methods.network import Network
+    from cecil.recipes import official
+    from cecil.stages.loop import Runtime
+
+    torch.backends.cudnn.benchmark = True
+    benchmark = benchmarks.find("miniimagenet")
+    recipe = official(benchmark, "decoupled-cosine")
+    recipe = replace(
+        recipe,
+        transform=replace(recipe.transform, size=arm.seen, resize=arm.resized),
+        pretrain=replace(recipe.pretrain, epochs=epochs, milestones=(epochs * 40 // 100, epochs * 70 // 100)),
+    )
+    task = benchmarks.load("miniimagenet", root)
+    first = task.split.sessions[0]
+    train, test = first.of(task.train).alone(), task.test.only(first.classes).alone()
+    network = Network(recipe, Runtime(device))
     network.fit(train.to(device), "cosine", 0)
     features = [network.embed(images.to(device)).cpu() for images in (train, test)]
     return accuracy(features[0], train.labels.cpu(), features[1], test.labels.cpu())
 
 
 def accuracy(train: Tensor, train_labels: Tensor, test: Tensor, labels: Tensor) -> float:
-    means = class_means(train, train_labels, int(train_labels.max()) + 1)
+    means = torch.stack([train[train_labels == k].mean(0) for k in range(BASE)])
     return 100 * float((F.normalize(test) @ F.normalize(means).T).argmax(1).eq(labels).float().mean())
 
 
-def shrunk(images: ImageSet) -> ImageSet:
-    """Stored at the size that is seen."""
-    small = F.interpolate(pixels_of(images).float(), (SEEN, SEEN), mode="bicubic", antialias=True, align_corners=False)
-    return ImageSet.of(small.round().clamp(0, 255).byte(), images.labels, images.class_names)
+def run(arm: Arm, root: Path, epochs: int, device: torch.device, workers: int) -> dict[str, object]:
+    found = by_cecil(arm, root, epochs, device) if arm.by_cecil else by_torchvision(arm, root, epochs, device, workers)
+    files = f"{arm.stored} pixels" + (", lossy once more" if arm.lossy else "")
+    return {"stage 1 of": arm.name, "seen at": f"{arm.seen} pixels", "files of": files, "test accuracy %": found}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--device", type=torch.device, default="cpu")
-    parser.add_argument("--classes", type=int, default=15)
-    parser.add_argument("--epochs", type=int, default=16)
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--device", type=torch.device, default="cuda")
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--workers", type=int, default=3, help="processes that crop, for each training")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
-    task = benchmarks.load("miniimagenet", args.data_root)
-    classes = task.split.sessions[0].classes[: args.classes]
-    train, test = (images.only(classes).alone() for images in (task.split.sessions[0].of(task.train), task.test))
-    arms = {
-        "plain PyTorch, cropped from 84 pixels": lambda: by_plain_pytorch(train, test, args.epochs, args.device),
-        "plain PyTorch, cropped from 42 pixels": lambda: by_plain_pytorch(shrunk(train), shrunk(test), args.epochs, args.device),
-        "cecil's stage 1, cropped from 42 pixels": lambda: by_cecil(shrunk(train), shrunk(test), args.epochs, args.device),
-    }
-    rows = [shown({"training": name, "test accuracy %": arm()}) for name, arm in arms.items()]
-    about = {"classes": args.classes, "epochs": args.epochs, "train pictures": len(train), "test pictures": len(test)}
-    record("resolution", args.device, rows, about, args.record)
+    with ProcessPoolExecutor(len(ARMS), mp_context=get_context("spawn")) as pool:
+        pending = [pool.submit(run, arm, args.data_root, args.epochs, args.device, args.workers) for arm in ARMS]
+        rows = [shown(one.result()) for one in pending]
+    record("resolution", args.device, rows, {"classes": BASE, "epochs": args.epochs}, args.record)
 
 
 if __name__ == "__main__":
