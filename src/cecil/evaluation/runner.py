@@ -182,14 +182,15 @@ def run_together(
     if device.type == "cuda":
         torch.cuda.synchronize(device)  # runs read the pictures from streams of their own
     stop, clock = threading.Event(), _Clock()
+    wanted = sum(len(plan.experiment.runs()) for plan in plans)
+    workers = max(1, min(wanted, parallel or (SIDE_BY_SIDE if device.type == "cuda" else 1)))
     jobs: list[_OneRun] = []
     for plan in plans:
         info = methods.find(plan.experiment.method)  # once: a file of one's own may change while it runs
         plan.watcher.on_task(task)
         tasks = {draw: _redrawn(task, plan.experiment, draw) for draw in plan.experiment.draws}
         for seed, draw in plan.experiment.runs():
-            jobs.append(_OneRun(plan, info, seed, draw, tasks[draw], device, checkpoint_every, share, stop, clock))
-    workers = max(1, min(len(jobs), parallel or (SIDE_BY_SIDE if device.type == "cuda" else 1)))
+            jobs.append(_OneRun(plan, info, seed, draw, tasks[draw], device, workers == 1, checkpoint_every, share, stop, clock))
     runs: dict[Path, dict[_OneRun, Run]] = {plan.folder: {} for plan in plans}
     found: dict[Path, RunResult] = {}
 
@@ -283,6 +284,7 @@ class _OneRun:
     draw: int | None
     task: Task
     device: torch.device
+    alone: bool
     checkpoint_every: float
     share: Path | None
     stop: threading.Event
@@ -308,7 +310,7 @@ class _OneRun:
 
         self.clock.start(self)
         checkpoint = Checkpoint(folder / "checkpoint.safetensors", self.checkpoint_every)
-        runtime = Runtime(self.device, checkpoint=checkpoint, on_round=on_round, share=self.share)
+        runtime = Runtime(self.device, checkpoint=checkpoint, on_round=on_round, share=self.share, alone=self.alone)
         method = self.info.build(self.plan.experiment.recipe, runtime, self.seed)
         with beside_others(self.device):
             outcome = protocol.run(method, self.task, runtime, on_session)

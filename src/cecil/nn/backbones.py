@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from cecil.errors import ConfigError, DataError, MissingData, UnknownName
+from cecil.nn.aside import Conv
 from cecil.nn.norm import BatchNorm
 
 _GLOBAL_RANDOMNESS = threading.Lock()  # of the process: runs side by side take turns
@@ -27,13 +28,13 @@ class BasicBlock(nn.Module):
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(before, channels, 3, stride, padding=1, bias=False)
+        self.conv1 = Conv(before, channels, 3, stride, padding=1, bias=False)
         self.bn1 = BatchNorm(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.conv2 = Conv(channels, channels, 3, padding=1, bias=False)
         self.bn2 = BatchNorm(channels)
         self.downsample: nn.Module | None = None
         if stride != 1 or before != channels:
-            self.downsample = nn.Sequential(nn.Conv2d(before, channels, 1, stride, bias=False), BatchNorm(channels))
+            self.downsample = nn.Sequential(Conv(before, channels, 1, stride, bias=False), BatchNorm(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
@@ -65,9 +66,7 @@ class ResNet(Backbone):
     def __init__(self, widths: tuple[int, ...], blocks: tuple[int, ...], large_stem: bool) -> None:
         super().__init__()
         self.dim = widths[-1]
-        self.conv1 = (
-            nn.Conv2d(3, widths[0], 7, 2, padding=3, bias=False) if large_stem else nn.Conv2d(3, widths[0], 3, padding=1, bias=False)
-        )
+        self.conv1 = Conv(3, widths[0], 7, 2, padding=3, bias=False) if large_stem else Conv(3, widths[0], 3, padding=1, bias=False)
         self.bn1 = BatchNorm(widths[0])
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if large_stem else nn.Identity()
         before = widths[0]
@@ -96,7 +95,7 @@ class ConvNorm(nn.Sequential):
     """A convolution that keeps the size at stride 1, then batch norm, then a ReLU that ends at 6."""
 
     def __init__(self, before: int, channels: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
-        convolution = nn.Conv2d(before, channels, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
+        convolution = Conv(before, channels, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
         super().__init__(convolution, BatchNorm(channels))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -111,7 +110,7 @@ class InvertedResidual(nn.Module):
         super().__init__()
         wide = before * widen
         layers: list[nn.Module] = [ConvNorm(before, wide, 1)] if widen > 1 else []
-        layers += [ConvNorm(wide, wide, 3, stride, groups=wide), nn.Conv2d(wide, channels, 1, bias=False), BatchNorm(channels)]
+        layers += [ConvNorm(wide, wide, 3, stride, groups=wide), Conv(wide, channels, 1, bias=False), BatchNorm(channels)]
         self.conv = nn.Sequential(*layers)
         self.shortcut = stride == 1 and before == channels
 

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cecil.nn.aside import Aside, way_aside
+
 try:
     import triton
     import triton.language as tl
@@ -49,7 +51,7 @@ class BatchNorm(nn.BatchNorm2d):
             if shortcut is not None:
                 shortcut = shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)
             out: Tensor = _Fused.apply(  # type: ignore[no-untyped-call]
-                x, shortcut, self.weight, self.bias, mean, variance, self.training, relu, self.eps, self.momentum
+                x, shortcut, self.weight, self.bias, mean, variance, self.training, relu, self.eps, self.momentum, way_aside()
             )
             return out
         x = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum or 0.0, self.eps)
@@ -71,14 +73,15 @@ class _Fused(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         shortcut: Tensor | None,
-        weight: Tensor,
-        bias: Tensor,
+        weight: nn.Parameter,
+        bias: nn.Parameter,
         mean: Tensor,
         variance: Tensor,
         training: bool,
         relu: bool,
         eps: float,
         momentum: float,
+        aside: Aside | None,
     ) -> Tensor:
         channels = x.shape[1]
         pixels = x.numel() // channels
@@ -95,6 +98,9 @@ class _Fused(torch.autograd.Function):
             TRAINING=training, SHORTCUT=shortcut is not None, RELU=relu,
         )  # fmt: skip
         ctx.save_for_backward(x, y, weight, used)
+        # Statistics that stand still are not a function of the pictures: then nothing but the optimiser asks for the sums.
+        ctx.aside = None if training or not weight.requires_grad else aside
+        ctx.parameters = weight, bias
         ctx.shape, ctx.training, ctx.relu, ctx.shortcut = (pixels, channels, groups, blocks), training, relu, shortcut is not None
         return y
 
@@ -103,17 +109,26 @@ class _Fused(torch.autograd.Function):
         x, y, weight, used = ctx.saved_tensors
         pixels, channels, groups, blocks = ctx.shape
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        sums = torch.empty(2, GROUPS, channels, device=x.device)
-        _sums[(groups, blocks)](gradient, y, x, used[0], used[1], sums, pixels, channels, groups, BACKWARD=True, RELU=ctx.relu)
+
+        def summed() -> Tensor:
+            sums = torch.empty(2, GROUPS, channels, device=x.device)
+            _sums[(groups, blocks)](gradient, y, x, used[0], used[1], sums, pixels, channels, groups, BACKWARD=True, RELU=ctx.relu)
+            return sums
+
+        if ctx.aside is not None:
+            weight, bias = ctx.parameters
+            ctx.aside.give([bias, weight], lambda: summed()[:, :groups].sum(1).unbind(), reads=[gradient, x, y, used])
+        sums = used if ctx.aside is not None else summed()
         to_x = torch.empty_like(x)
         # Without a ReLU the shortcut's gradient is the gradient itself.
         to_shortcut = torch.empty_like(x) if ctx.shortcut and ctx.relu else gradient
         to_weight, to_bias = torch.empty_like(weight), torch.empty_like(weight)
         _apply_backward[(triton.cdiv(pixels, ROWS), blocks)](
             gradient, y, x, to_x, to_shortcut, weight, used, sums, to_weight, to_bias, pixels, channels, groups,
-            TRAINING=ctx.training, SHORTCUT=ctx.shortcut and ctx.relu, RELU=ctx.relu,
+            TRAINING=ctx.training, SUMMED=ctx.aside is None, SHORTCUT=ctx.shortcut and ctx.relu, RELU=ctx.relu,
         )  # fmt: skip
-        return to_x, to_shortcut if ctx.shortcut else None, to_weight, to_bias, None, None, None, None, None, None
+        own = (None, None) if ctx.aside is not None else (to_weight, to_bias)
+        return to_x, to_shortcut if ctx.shortcut else None, *own, *repeat(None, 7)
 
 
 if triton is not None:
@@ -187,13 +202,14 @@ if triton is not None:
     @triton.jit  # type: ignore[untyped-decorator]
     def _apply_backward(  # type: ignore[no-untyped-def]
         gradient, y, x, to_x, to_shortcut, weight, used, sums, to_weight, to_bias, pixels, channels, groups,
-        TRAINING: tl.constexpr, SHORTCUT: tl.constexpr, RELU: tl.constexpr,
+        TRAINING: tl.constexpr, SUMMED: tl.constexpr, SHORTCUT: tl.constexpr, RELU: tl.constexpr,
     ):  # fmt: skip
         channel = tl.program_id(1) * CHANNELS_ + tl.arange(0, CHANNELS_)
-        first, second = _total(sums, groups, channels, channel)
-        if tl.program_id(0) == 0:
-            tl.store(to_bias + channel, first)
-            tl.store(to_weight + channel, second)
+        if SUMMED:
+            first, second = _total(sums, groups, channels, channel)
+            if tl.program_id(0) == 0:
+                tl.store(to_bias + channel, first)
+                tl.store(to_weight + channel, second)
         inverse = tl.load(used + channels + channel)
         pixel = tl.program_id(0) * ROWS_ + tl.arange(0, ROWS_)
         place = pixel[:, None] * channels + channel[None, :]

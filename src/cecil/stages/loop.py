@@ -19,6 +19,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from cecil.errors import CheckpointError, ConfigError
+from cecil.nn.aside import Aside, gradients_go
 from cecil.stages.checkpoint import Checkpoint, State
 
 WARM_UP = 3  # steps before a capture, so that libraries have chosen their kernels
@@ -89,6 +90,7 @@ class Runtime:
     checkpoint: Checkpoint | None = None
     on_round: Callable[[Round], None] = lambda report: None
     share: Path | None = None  # a folder where stage 1 is kept for other methods with the same settings and seed
+    alone: bool = True  # no other run shares the GPU, so that one run may fill it
     forbid_waiting: bool = False  # raise where a step makes the host wait for the GPU
 
     @property
@@ -261,7 +263,10 @@ class _Step:
         self.loss_of, self.sgd, self.generator, self.runtime = loss_of, sgd, generator, runtime
         self.total = torch.zeros((), device=runtime.device)
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.aside: Aside | None = None
         if runtime.cuda and runtime.graphs:
+            # Runs side by side fill the GPU already, and would only be slowed down.
+            self.aside = Aside(runtime.device) if runtime.alone else None
             self._capture(example, modules)
 
     def __call__(self, row: Tensor) -> None:
@@ -279,9 +284,11 @@ class _Step:
 
     def _run(self, row: Tensor) -> None:
         self.sgd.zero_grad(set_to_none=True)
-        with self.runtime.precision():
+        with self.runtime.precision(), gradients_go(self.aside):
             loss = self.loss_of(row, self.generator)
         loss.backward()  # type: ignore[no-untyped-call]
+        if self.aside is not None:
+            self.aside.join()
         self.sgd.step()
         self.total.add_(loss.detach())
 

@@ -1,0 +1,99 @@
+"""Gradients that nothing but the optimiser waits for, computed beside the backward pass.
+
+On a GPU a small network's step is a chain of small kernels, one after the other. The gradients of the weights are no links of that
+chain: each is made from what a layer kept and from the gradient that passed it, and is needed when the pass is over. So they go to
+other streams, and reach their parameters where the streams meet again.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+STREAMS = 2  # a third one brings nothing
+
+
+class Aside:
+    """Streams beside the one of a backward pass, and the gradients that are under way on them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._streams = cycle([torch.cuda.Stream(device) for _ in range(STREAMS)])  # type: ignore[no-untyped-call]
+        self._used: set[torch.cuda.Stream] = set()
+        self._pending: list[tuple[nn.Parameter, Tensor]] = []
+
+    def give(self, parameters: Sequence[nn.Parameter], gradients: Callable[[], Sequence[Tensor]], reads: Sequence[Tensor]) -> None:
+        """Compute the gradients of some parameters; `reads` are the tensors that this takes."""
+        stream = next(self._streams)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._pending += zip(parameters, gradients(), strict=True)
+        for tensor in reads:
+            tensor.record_stream(stream)
+        self._used.add(stream)
+
+    def join(self) -> None:
+        """Wait, on the current stream, for all gradients, and hand them to their parameters."""
+        for stream in self._used:
+            torch.cuda.current_stream().wait_stream(stream)
+        for parameter, gradient in self._pending:
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        self._used.clear()
+        self._pending.clear()
+
+
+_THREAD = threading.local()
+
+
+@contextmanager
+def gradients_go(aside: Aside | None) -> Iterator[None]:
+    """Layers that are called within send their weights' gradients there, to be joined after the backward pass; None: nowhere."""
+    _THREAD.aside = aside
+    try:
+        yield
+    finally:
+        _THREAD.aside = None
+
+
+def way_aside() -> Aside | None:
+    """Where a layer that is called now sends its weights' gradients; asked in the forward pass, as the backward one has its own threads."""
+    return getattr(_THREAD, "aside", None)
+
+
+class Conv(nn.Conv2d):
+    """A convolution without a bias; the gradient of its weight goes aside where there is a way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        aside = way_aside()
+        if aside is None or not (torch.is_grad_enabled() and self.weight.requires_grad):
+            return super().forward(x)
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+        out: Tensor = _Conv.apply(x.to(dtype), self.weight, aside, (self.stride, self.padding, self.dilation, self.groups))  # type: ignore[no-untyped-call]
+        return out
+
+
+class _Conv(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, aside: Aside, shape: tuple[Any, ...]) -> Tensor:
+        used = weight.to(x.dtype)
+        ctx.save_for_backward(x, used)
+        ctx.weight, ctx.aside = weight, aside
+        stride, padding, dilation, groups = shape
+        ctx.shape = (None, stride, padding, dilation, False, (0, 0), groups)
+        out: Tensor = torch.ops.aten.convolution(x, used, *ctx.shape)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, used = ctx.saved_tensors
+
+        def to(which: int) -> Tensor:
+            """The gradient of the input (0) or of the weight (1)."""
+            found: Tensor = torch.ops.aten.convolution_backward(gradient, x, used, *ctx.shape, [which == 0, which == 1, False])[which]
+            return found
+
+        ctx.aside.give([ctx.weight], lambda: [to(1).to(ctx.weight.dtype)], reads=[gradient, x, used])
+        return to(0) if ctx.needs_input_grad[0] else None, None, None, None
