@@ -1,6 +1,6 @@
 """Why is miniImageNet below the published rows? Stage 1 of torchvision's parts alone, on the same files and on worse ones.
 
-    python benchmarks/resolution.py --data-root DATA [--device cuda] [--epochs 100] [--record results]
+    python benchmarks/resolution.py --data-root DATA [--device cuda] [--epochs 40] [--record results]
 
 Network, transforms and reading of files are torchvision's and Pillow's; of cecil there is only the last arm, its own stage 1.
 
@@ -16,7 +16,7 @@ import csv
 import io
 import math
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -176,14 +176,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--device", type=torch.device, default="cuda")
-    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--workers", type=int, default=3, help="processes that crop, for each training")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     with ProcessPoolExecutor(len(ARMS), mp_context=get_context("spawn")) as pool:
         pending = [pool.submit(run, arm, args.data_root, args.epochs, args.device, args.workers) for arm in ARMS]
-        rows = [shown(one.result()) for one in pending]
-    record("resolution", args.device, rows, {"classes": BASE, "epochs": args.epochs}, args.record)
+        for one in as_completed(pending):
+            shown(one.result())
+    record("resolution", args.device, [one.result() for one in pending], {"classes": BASE, "epochs": args.epochs}, args.record)
 
 
 if __name__ == "__main__":

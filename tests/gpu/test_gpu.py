@@ -18,13 +18,14 @@ from cecil.data.images import ImageSet, Ragged
 from cecil.evaluation import runner
 from cecil.evaluation.runner import Experiment
 from cecil.methods.base import Recipe
+from cecil.nn.adapter import Adapter
 from cecil.nn.backbones import Backbone, build
 from cecil.nn.prototypes import Classifier, random_rows
 from cecil.stages.embed import embed
 from cecil.stages.learn_session import SessionConfig, train_network, train_rows, untrained_rows
 from cecil.stages.loop import Epochs, Round, Runtime, beside_others, train_epochs
 from cecil.stages.pretrain import PretrainConfig, pretrain
-from cecil.stages.pseudo_incremental import PseudoConfig
+from cecil.stages.pseudo_incremental import PseudoConfig, pseudo_incremental
 
 pytestmark = [
     pytest.mark.gpu,
@@ -243,6 +244,24 @@ def test_a_step_on_a_gpu_is_the_step_on_a_cpu(name: str) -> None:
     for key, value in cpu.items():
         off = float((gpu[key] - value).norm() / value.norm().clamp(min=1e-12))
         assert off < (3e-2 if key.startswith("gradient") else 1e-3), f"{key}: {off}"
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+def test_gradients_that_go_aside_are_those_of_the_backward_pass(pictures: ImageSet, half: bool) -> None:
+    """In both stages: in the second one the batch norms' statistics stand still, and their gradients go aside too."""
+    images = pictures.to(CUDA)
+    config = PseudoConfig(episodes=100, base_way=2, new_way=2, base_query=3, new_query=3, encoder_lr=0.02, lr=0.02)
+    found = []
+    for alone in (True, False):
+        runtime = Runtime(CUDA, half=half, alone=alone)
+        backbone, classifier = untrained()
+        pretrain(backbone, classifier, images, PAD, CONFIG, runtime, 0)
+        adapter = Adapter(backbone.dim, generator=torch.Generator().manual_seed(0)).to(CUDA)
+        pseudo_incremental(backbone, adapter, images, PAD, config, runtime, 0)
+        found.append({name: tensor.detach().cpu() for name, tensor in {**backbone.state_dict(), **adapter.state_dict()}.items()})
+    assert_close(*found)
+    moved = found[0]["layer1.0.conv1.weight"] - untrained()[0].state_dict()["layer1.0.conv1.weight"].cpu()
+    assert float(moved.abs().max()) > 1e-3
 
 
 # Side by side
