@@ -19,6 +19,7 @@ from cecil import IncrementalClassifier
 from cecil.calibration import auroc, expected_calibration_error
 from cecil.data import benchmarks
 from cecil.recipes import official, quick
+from cecil.stages.loop import try_kernels
 
 
 def errors(scores: Tensor, labels: Tensor, temperature: float) -> tuple[float, float]:
@@ -35,7 +36,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     args.quick = args.quick or args.device == "cpu"
-    torch.backends.cudnn.benchmark = True
+    try_kernels(torch.device(args.device))
     began = time.perf_counter()
     task = benchmarks.load("glyphs" if args.quick else "cifar100", args.data_root)
     recipe = (quick if args.quick else official)(task.benchmark, "cec")

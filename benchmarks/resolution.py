@@ -142,9 +142,9 @@ def by_cecil(arm: Arm, root: Path, epochs: int, device: torch.device) -> float:
     from cecil.data import benchmarks
     from cecil.methods.network import Network
     from cecil.recipes import official
-    from cecil.stages.loop import Runtime
+    from cecil.stages.loop import Runtime, try_kernels
 
-    torch.backends.cudnn.benchmark = True
+    try_kernels(device)
     benchmark = benchmarks.find("miniimagenet")
     recipe = official(benchmark, "decoupled-cosine")
     recipe = replace(

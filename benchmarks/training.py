@@ -17,7 +17,7 @@ from cecil.nn.adapter import Adapter
 from cecil.nn.backbones import build
 from cecil.nn.prototypes import Classifier, random_rows
 from cecil.recipes import official
-from cecil.stages.loop import Round, Runtime
+from cecil.stages.loop import Round, Runtime, try_kernels
 from cecil.stages.pretrain import PretrainConfig, pretrain
 from cecil.stages.pseudo_incremental import PseudoConfig, pseudo_incremental
 
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     device = torch.device(args.device)
-    torch.backends.cudnn.benchmark = True
+    try_kernels(device)
     large = device.type == "cuda"
     sizes = {"cifar100": (30_000, 6, 250), "miniimagenet": (6_000, 6, 150)} if large else {"cifar100": (1_280, 2, 50)}
     rows = [measure(BENCHMARKS[name], device, *size) for name, size in sizes.items()]

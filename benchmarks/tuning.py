@@ -27,7 +27,7 @@ from cecil.evaluation import protocol
 from cecil.evaluation.pretend import pretend
 from cecil.methods import find
 from cecil.recipes import recipe
-from cecil.stages.loop import Runtime, beside_others
+from cecil.stages.loop import Runtime, beside_others, try_kernels
 
 RATES = (0.01, 0.001)
 STRENGTHS = {  # of what holds the old classes: the paper's, and more
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, help="settings side by side; 12 on a GPU, else 1")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
-    torch.backends.cudnn.benchmark = True
+    try_kernels(args.device)
     task = pretend(benchmarks.load(args.benchmark, args.data_root))
     task = replace(task, train=task.train.to(args.device), test=task.test.to(args.device))
     print(f"{task.split.name}: {len(task.train):,} pictures to train on, {len(task.test):,} held out")

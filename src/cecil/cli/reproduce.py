@@ -87,16 +87,15 @@ def _reproduce(
     parallel: int | None,
 ) -> None:
     """Each study into its folder, one after the other."""
-    import torch
 
     from cecil.cli.live import StudyWatcher, console
     from cecil.cli.tables import render, render_grid
     from cecil.data import benchmarks
     from cecil.evaluation.tables import Table
+    from cecil.stages.loop import try_kernels
     from cecil.studies import Setting
 
-    if device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
+    try_kernels(device)
     screen = console()
     with StudyWatcher(screen) as watcher:
         task = benchmarks.load(benchmark, data_root, on_progress=watcher.on_load)

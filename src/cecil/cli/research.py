@@ -84,18 +84,17 @@ def _run_all(
     share: Path | None,
     record: Path | None,
 ) -> None:
-    import torch
     from rich.markup import escape
 
     from cecil.cli.live import LiveWatcher, console
     from cecil.cli.tables import render
     from cecil.evaluation import report, results, runner, tables
+    from cecil.stages.loop import try_kernels
 
     place = device_of(device)
     if record is not None:
         _make(record)
-    if place.type == "cuda":
-        torch.backends.cudnn.benchmark = True
+    try_kernels(place)
     command = command_line(sys.argv[1:])
     task = None  # all experiments share it
     out = console()

@@ -268,7 +268,8 @@ class Adapter(nn.Module):
         attention = torch.cat([asks @ context.rows.T, _products(x, asks)[:, :, None]], 2).softmax(2)
         if drop is not None:
             attention = attention * drop.of_query[:, None]
-        heard = attention[:, :, :-1] @ context.messages + attention[:, :, -1:] * told
+        to_rows, to_itself = torch.split(attention, [attention.shape[2] - 1, 1], 2)
+        heard = to_rows @ context.messages + to_itself * told
         return self._with_bias(x, drop) + heard.sum(0)
 
     def _cosines(self, queries: "_Queries", classes: Context, drop: "_Dropout | None" = None, tile: slice = slice(None)) -> Tensor:
@@ -281,8 +282,9 @@ class Adapter(nn.Module):
         z = _Span(keep, take if drop is None else take * drop.to_query[:, None, tile])
         # All that the queries have to do with the classes: (1 + h or 1 + 2h, q, N) for each vector of the basis.
         met = [(queries.meeting.flatten(0, 1) @ own.T).unflatten(0, queries.meeting.shape[:2]) for own in classes.basis]
-        product = z.linear([m[0] for m in met], queries.product)
-        squares = z.squares(classes.gram, [m[1:].unflatten(0, (len(classes.gram), -1)) for m in met], queries.pairs)
+        aimed, mixed = zip(*(torch.split(m, [1, len(m) - 1]) for m in met), strict=True)
+        product = z.linear([m.squeeze(0) for m in aimed], queries.product)
+        squares = z.squares(classes.gram, [m.unflatten(0, (len(classes.gram), -1)) for m in mixed], queries.pairs).unbind()
         inverse = _inverse_root(squares[0])
         if self.shift is None or classes.along_shift is None or queries.along_shift is None or queries.aim_shift is None:
             return product * inverse
@@ -326,22 +328,26 @@ class _Span:
 
     def linear(self, classes: Sequence[Tensor] | Tensor, queries: Tensor) -> Tensor:
         """A linear function of z, from its values on the basis (1 + h, q or 1, N) and on what is told (h, q)."""
-        value = classes[0]
-        for h, (keep, take) in enumerate(zip(self.keep, self.take, strict=True)):
-            value = torch.addcmul(value, keep, classes[1 + h])
-            value = torch.addcmul(value, take, queries[h][:, None])
+        value, *others = classes
+        for keep, take, of_class, of_query in zip(self.keep, self.take, others, queries[:, :, None], strict=True):
+            value = torch.addcmul(torch.addcmul(value, keep, of_class), take, of_query)
         return value
 
     def squares(self, gram: Tensor, mixed: Sequence[Tensor], told: Tensor) -> Tensor:
         """‖z‖² in one or two norms at once, (1 or 2, q, N): from products of the basis vectors with each other (1 or 2, 1 + h, 1 + h, N),
         with what is told (1 + h times 1 or 2, h, q, N), and of that (1 or 2, h, h, q)."""
-        value = gram[:, None, 0, 0]
+        # Taken apart at once, not one by one: then their gradients are put together at once too.
+        vectors, heads = gram.shape[1], len(self.keep)
+        among = gram[:, None].flatten(2, 3).unbind(2)
+        met = [of_one.unbind(1) for of_one in mixed]
+        said = told[..., None].flatten(1, 2).unbind(1)
+        value = among[0]
         for h, (keep, take) in enumerate(zip(self.keep, self.take, strict=True)):
-            by_keep, by_take = gram[:, None, 0, 1 + h], mixed[0][:, h]
+            by_keep, by_take = among[1 + h], met[0][h]
             for i, (other, given) in enumerate(zip(self.keep, self.take, strict=True)):
-                by_keep = torch.addcmul(by_keep, other, gram[:, None, 1 + h, 1 + i], value=0.5)
-                by_keep = torch.addcmul(by_keep, given, mixed[1 + h][:, i])
-                by_take = torch.addcmul(by_take, given, told[:, h, i, :, None], value=0.5)
+                by_keep = torch.addcmul(by_keep, other, among[(1 + h) * vectors + 1 + i], value=0.5)
+                by_keep = torch.addcmul(by_keep, given, met[1 + h][i])
+                by_take = torch.addcmul(by_take, given, said[h * heads + i], value=0.5)
             value = torch.addcmul(torch.addcmul(value, keep, by_keep, value=2), take, by_take, value=2)
         return value
 
@@ -375,8 +381,8 @@ def _at_once(rows: Tensor) -> int:
 
 def _gram(basis: Tensor, summed: Callable[[Tensor], Tensor]) -> Tensor:
     """Inner products of each class's basis vectors, their terms (N, d) summed in one or two ways: (1 or 2, 1 + h, 1 + h, N)."""
-    heads = range(len(basis))
-    above = {(i, j): summed(basis[i] * basis[j]) for i in heads for j in heads if i <= j}
+    vectors, heads = basis.unbind(), range(len(basis))
+    above = {(i, j): summed(vectors[i] * vectors[j]) for i in heads for j in heads if i <= j}
     return torch.stack([torch.stack([above[min(i, j), max(i, j)] for j in heads], 1) for i in heads], 1)
 
 

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,39 +60,3 @@ def gradients_go(aside: Aside | None) -> Iterator[None]:
 def way_aside() -> Aside | None:
     """Where a layer that is called now sends its weights' gradients; asked in the forward pass, as the backward one has its own threads."""
     return getattr(_THREAD, "aside", None)
-
-
-class Conv(nn.Conv2d):
-    """A convolution without a bias; the gradient of its weight goes aside where there is a way."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        aside = way_aside()
-        if aside is None or not (torch.is_grad_enabled() and self.weight.requires_grad):
-            return super().forward(x)
-        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-        out: Tensor = _Conv.apply(x.to(dtype), self.weight, aside, (self.stride, self.padding, self.dilation, self.groups))  # type: ignore[no-untyped-call]
-        return out
-
-
-class _Conv(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: nn.Parameter, aside: Aside, shape: tuple[Any, ...]) -> Tensor:
-        used = weight.to(x.dtype)
-        ctx.save_for_backward(x, used)
-        ctx.weight, ctx.aside = weight, aside
-        stride, padding, dilation, groups = shape
-        ctx.shape = (None, stride, padding, dilation, False, (0, 0), groups)
-        out: Tensor = torch.ops.aten.convolution(x, used, *ctx.shape)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, used = ctx.saved_tensors
-
-        def to(which: int) -> Tensor:
-            """The gradient of the input (0) or of the weight (1)."""
-            found: Tensor = torch.ops.aten.convolution_backward(gradient, x, used, *ctx.shape, [which == 0, which == 1, False])[which]
-            return found
-
-        ctx.aside.give([ctx.weight], lambda: [to(1).to(ctx.weight.dtype)], reads=[gradient, x, used])
-        return to(0) if ctx.needs_input_grad[0] else None, None, None, None

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from cecil.errors import ConfigError, DataError, MissingData, UnknownName
-from cecil.nn.aside import Conv
+from cecil.nn.conv import Conv
 from cecil.nn.norm import BatchNorm
 
 _GLOBAL_RANDOMNESS = threading.Lock()  # of the process: runs side by side take turns

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -21,7 +22,9 @@ from torch import Generator, Tensor, nn
 from cecil.errors import CheckpointError, ConfigError
 from cecil.nn.aside import Aside, gradients_go
 from cecil.stages.checkpoint import Checkpoint, State
+from cecil.stages.sgd import SGD
 
+KERNELS = 4  # that are tried: in the order of what cuDNN thinks of them, the fastest is hardly ever further down
 WARM_UP = 3  # steps before a capture, so that libraries have chosen their kernels
 
 
@@ -169,6 +172,13 @@ def letting_others_work() -> AbstractContextManager[None]:
     return _TURNS.given_up()
 
 
+def try_kernels(device: torch.device) -> None:
+    """Let cuDNN try its kernels on each new shape: before the first step, as it keeps to what it has chosen."""
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark_limit = KERNELS
+
+
 Loss = Callable[[Tensor, Generator], Tensor]  # of a step's input
 
 
@@ -188,15 +198,15 @@ def train(
     Where the loss changes on the way, `loss_of` says from which round on each one counts. `modules` is all that may
     change, and what a checkpoint holds; `groups` is what the optimiser changes.
     """
-    sgd = _sgd(groups, optimiser, runtime)
+    sgd = SGD([g.parameters for g in groups], runtime.device, optimiser.momentum, optimiser.nesterov, optimiser.weight_decay)
     done = _resume(stage, modules, sgd, runtime, seed, rounds)
     generator = torch.Generator(runtime.device)
     losses = loss_of if isinstance(loss_of, Mapping) else {0: loss_of}
     step: _Step | None = None
     for round_ in range(done, rounds):
         began = time.monotonic()
-        for group, wanted in zip(sgd.param_groups, groups, strict=True):
-            group["lr"].fill_((optimiser.lr if wanted.lr is None else wanted.lr) * optimiser.rate(round_))
+        for rate, group in zip(sgd.rates, groups, strict=True):
+            rate.fill_((optimiser.lr if group.lr is None else group.lr) * optimiser.rate(round_))
         generator.manual_seed(seeded(seed, stage, round_, "draw"))
         inputs = draw(generator)
         if step is None or round_ in losses:
@@ -256,7 +266,7 @@ class _Step:
         loss_of: Loss,
         example: Tensor,
         modules: dict[str, nn.Module],
-        sgd: torch.optim.SGD,
+        sgd: SGD,
         generator: Generator,
         runtime: Runtime,
     ) -> None:
@@ -283,7 +293,7 @@ class _Step:
         return loss
 
     def _run(self, row: Tensor) -> None:
-        self.sgd.zero_grad(set_to_none=True)
+        self.sgd.zero_grad()
         with self.runtime.precision(), gradients_go(self.aside):
             loss = self.loss_of(row, self.generator)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -294,7 +304,7 @@ class _Step:
 
     def _capture(self, example: Tensor, modules: dict[str, nn.Module]) -> None:
         self.input = example.clone()
-        changed = [*_tensors(modules).values(), *_momenta(self.sgd), self.total]
+        changed = [*_tensors(modules).values(), *chain.from_iterable(self.sgd.momenta), self.total]
         before = [t.clone() for t in changed]
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -302,7 +312,7 @@ class _Step:
             for _ in range(WARM_UP):
                 self._run(self.input)
         torch.cuda.current_stream().wait_stream(side)
-        self.sgd.zero_grad(set_to_none=True)
+        self.sgd.zero_grad()
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
         # The default mode would forbid other threads to allocate memory meanwhile.
@@ -314,26 +324,6 @@ class _Step:
         self.graph = graph
 
 
-def _sgd(groups: Sequence[Group], optimiser: Optimiser, runtime: Runtime) -> torch.optim.SGD:
-    """SGD whose rates are tensors, so that a captured step sees them change, and whose momenta exist from the start."""
-    sgd = torch.optim.SGD(
-        [{"params": list(g.parameters), "lr": torch.zeros((), device=runtime.device)} for g in groups],
-        momentum=optimiser.momentum,
-        nesterov=optimiser.nesterov,
-        weight_decay=optimiser.weight_decay,
-        fused=True,
-    )
-    if optimiser.momentum:
-        for group in sgd.param_groups:
-            for parameter in group["params"]:
-                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-    return sgd
-
-
-def _momenta(sgd: torch.optim.SGD) -> list[Tensor]:
-    return [sgd.state[p]["momentum_buffer"] for group in sgd.param_groups for p in group["params"] if "momentum_buffer" in sgd.state[p]]
-
-
 def _tensors(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
     return {f"{name}.{key}": t for name, module in modules.items() for key, t in module.state_dict().items()}
 
@@ -342,14 +332,14 @@ def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:
     return {name: t.shape for name, t in tensors.items()}
 
 
-def _state(modules: dict[str, nn.Module], sgd: torch.optim.SGD | None, seed: int, done: int, rounds: int) -> State:
+def _state(modules: dict[str, nn.Module], sgd: SGD | None, seed: int, done: int, rounds: int) -> State:
     """A copy of all that a stage needs to go on; the momenta only while it is under way."""
-    momenta = {} if sgd is None else {str(i): t.detach().cpu().clone() for i, t in enumerate(_momenta(sgd))}
+    momenta = {} if sgd is None else {str(i): t.detach().cpu().clone() for i, t in enumerate(chain.from_iterable(sgd.momenta))}
     tensors = {name: t.detach().cpu().clone() for name, t in _tensors(modules).items()}
     return {"seed": seed, "done": done, "rounds": rounds, "tensors": tensors, "momenta": momenta}
 
 
-def _resume(stage: str, modules: dict[str, nn.Module], sgd: torch.optim.SGD, runtime: Runtime, seed: int, rounds: int) -> int:
+def _resume(stage: str, modules: dict[str, nn.Module], sgd: SGD, runtime: Runtime, seed: int, rounds: int) -> int:
     """Go back to where the checkpoint left the stage; returns the rounds already done."""
     state = None if runtime.checkpoint is None else runtime.checkpoint.load(stage)
     if state is None:
@@ -363,7 +353,7 @@ def _resume(stage: str, modules: dict[str, nn.Module], sgd: torch.optim.SGD, run
         for name, tensor in tensors.items():
             tensor.copy_(state["tensors"][name])
         if state["momenta"]:
-            for i, momentum in enumerate(_momenta(sgd)):
+            for i, momentum in enumerate(chain.from_iterable(sgd.momenta)):
                 momentum.copy_(state["momenta"][str(i)])
     return int(state["done"])
 

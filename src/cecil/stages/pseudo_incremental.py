@@ -161,8 +161,9 @@ class _Episodes:
     def loss(self, adapter: Adapter, features: Tensor, base: Tensor, new: Tensor, generator: Generator) -> Tensor:
         """Lines 3 and 9 to 12, from the features of an episode's pictures, those of pseudo-base classes first."""
         # Lines 3 and 9: the classifier's rows are the means of the support sets.
-        base_support, base_query = _parted(features[: base.numel()], base, self.config.base_shot)
-        new_support, new_query = _parted(features[base.numel() :], new, self.config.new_shot)
+        of_base, of_new = torch.split(features, [base.numel(), new.numel()])
+        base_support, base_query = _parted(of_base, base, self.config.base_shot)
+        new_support, new_query = _parted(of_new, new, self.config.new_shot)
         rows = torch.cat([base_support.mean(1), new_support.mean(1)])
         # Lines 10 to 12: adapt all rows, predict all queries, compare.
         queries = torch.cat([base_query.flatten(0, 1), new_query.flatten(0, 1)])
@@ -200,5 +201,5 @@ def _chosen(numbers: Tensor, values: tuple[int, ...]) -> Tensor:
 
 def _parted(features: Tensor, pictures: Tensor, shot: int) -> tuple[Tensor, Tensor]:
     """Support (way, shot, d) and query (way, query, d)."""
-    shaped = features.view(*pictures.shape, -1)
-    return shaped[:, :shot], shaped[:, shot:]
+    support, query = torch.split(features.view(*pictures.shape, -1), [shot, pictures.shape[1] - shot], 1)
+    return support, query

@@ -1,10 +1,12 @@
-"""A convolution whose weight's gradient goes aside is an ordinary convolution; the streams themselves are tested on a GPU."""
+"""Whatever way its gradients go and whatever kernel computes it, a convolution is an ordinary convolution."""
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from cecil.nn.aside import Aside, Conv, gradients_go, way_aside
+from cecil.nn.aside import Aside, gradients_go, way_aside
+from cecil.nn.conv import FEW, Conv
 
 
 class AtOnce(Aside):
@@ -73,3 +75,31 @@ def test_nothing_goes_aside_without_a_way_or_a_need():
     conv(x).sum().backward()
     assert not aside.given
     assert conv.weight.grad is not None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here")
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("size", [(128, 32, 32), (3, 7, 5), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("goes_aside", [False, True])
+def test_few_channels_on_a_gpu(size, goes_aside):
+    """bfloat16 rounds to three digits; sums of many are compared by their norm."""
+    n, height, width = size
+    torch.manual_seed(0)
+    conv = Conv(FEW, FEW, 3, padding=1, bias=False)
+    x, gradient = torch.randn(2, n, FEW, height, width)
+    wanted_x, wanted_weight = x.clone().requires_grad_(), conv.weight.detach().clone().requires_grad_()
+    wanted = F.conv2d(wanted_x, wanted_weight, padding=1)
+    wanted.backward(gradient)
+    conv.to("cuda", memory_format=torch.channels_last)
+    x, gradient = (t.to("cuda", torch.bfloat16, memory_format=torch.channels_last) for t in (x, gradient))
+    x.requires_grad_()
+    aside = Aside(torch.device("cuda")) if goes_aside else None
+    with torch.autocast("cuda", torch.bfloat16), gradients_go(aside):
+        out = conv(x)
+    assert type(out.grad_fn).__name__ == "_ConvBackward"
+    out.backward(gradient)
+    if aside is not None:
+        aside.join()
+    for found, expected in ((out, wanted), (x.grad, wanted_x.grad), (conv.weight.grad, wanted_weight.grad)):
+        assert found.stride() == expected.to(memory_format=torch.channels_last).stride() or 1 in found.shape
+        assert float((found.float().cpu() - expected).norm() / expected.norm()) < 1e-2
