@@ -1,0 +1,54 @@
+"""CEC on one seed of CIFAR100 alone, from the typed command to the drawn report: seconds in all, in a process of its own.
+
+    python benchmarks/oneseed.py --data-root DATA [--record results]
+
+Twice: as the first time on a machine, when kernels must be compiled, and once more with those compiled. The recipe is `official`, unaltered;
+the accuracy is that of the test pictures, and nothing is chosen by it.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from common import record, shown
+
+
+def one_run(data_root: Path, runs: Path, compiled: Path) -> dict[str, object]:
+    """Seconds from start to end, the parts of them that the run itself has taken, and its accuracy."""
+    command = [sys.executable, "-m", "cecil", "run", "cifar100", "--method", "cec", "--data-root", str(data_root), "--runs", str(runs)]
+    began = time.perf_counter()
+    subprocess.run(command, check=True, env={**os.environ, "TRITON_CACHE_DIR": str(compiled)}, stdout=subprocess.DEVNULL)
+    seconds = time.perf_counter() - began
+    (path,) = runs.glob("*/result.json")
+    result = json.loads(path.read_text())
+    (parts,), (accuracy,) = result["seconds"], result["accuracy"]
+    rounds = {name: parts[name] for name in ("pretrain", "pseudo-incremental")}
+    return {
+        "from start to end s": seconds,
+        **{f"{name} s": value for name, value in rounds.items()},
+        "all else s": seconds - sum(rounds.values()),
+        "last session %": accuracy[-1],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--record", type=Path)
+    args = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, which in enumerate(("first", "second")):
+            found = one_run(args.data_root, Path(folder) / str(number), Path(folder) / "compiled")
+            rows.append(shown({"run on a machine": which, **found}))
+    record("oneseed", torch.device("cuda"), rows, {"benchmark": "cifar100", "recipe": "official", "seed": 0}, args.record)
+
+
+if __name__ == "__main__":
+    main()
