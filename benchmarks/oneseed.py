@@ -2,8 +2,8 @@
 
     python benchmarks/oneseed.py --data-root DATA [--record results]
 
-Twice: as the first time on a machine, when kernels must be compiled, and once more with those compiled. The recipe is `official`, unaltered;
-the accuracy is that of the test pictures, and nothing is chosen by it.
+Twice: as the first time on a machine, when kernels must be compiled, and once more with those compiled. The recipe is `official`,
+unaltered; the accuracy is that of the test pictures, and nothing is chosen by it.
 """
 
 import argparse
