@@ -1,6 +1,6 @@
 """CEC on one seed of CIFAR100 alone, from the typed command to the drawn report: seconds in all, in a process of its own.
 
-    python benchmarks/oneseed.py --data-root DATA [--record results]
+    python benchmarks/oneseed.py --data-root DATA [--device cuda] [--record results]
 
 Twice: as the first time on a machine, when kernels must be compiled, and once more with those compiled. The recipe is `official`,
 unaltered; the accuracy is that of the test pictures, and nothing is chosen by it.
@@ -19,9 +19,10 @@ import torch
 from common import record, shown
 
 
-def one_run(data_root: Path, runs: Path, compiled: Path) -> dict[str, object]:
+def one_run(data_root: Path, device: str, runs: Path, compiled: Path) -> dict[str, object]:
     """Seconds from start to end, the parts of them that the run itself has taken, and its accuracy."""
-    command = [sys.executable, "-m", "cecil", "run", "cifar100", "--method", "cec", "--data-root", str(data_root), "--runs", str(runs)]
+    command = [sys.executable, "-m", "cecil", "run", "cifar100", "--method", "cec", "--device", device]
+    command += ["--data-root", str(data_root), "--runs", str(runs)]
     began = time.perf_counter()
     subprocess.run(command, check=True, env={**os.environ, "TRITON_CACHE_DIR": str(compiled)}, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - began
@@ -40,14 +41,15 @@ def one_run(data_root: Path, runs: Path, compiled: Path) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--device", default="cuda")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for number, which in enumerate(("first", "second")):
-            found = one_run(args.data_root, Path(folder) / str(number), Path(folder) / "compiled")
+            found = one_run(args.data_root, args.device, Path(folder) / str(number), Path(folder) / "compiled")
             rows.append(shown({"run on a machine": which, **found}))
-    record("oneseed", torch.device("cuda"), rows, {"benchmark": "cifar100", "recipe": "official", "seed": 0}, args.record)
+    record("oneseed", torch.device(args.device), rows, {"benchmark": "cifar100", "recipe": "official", "seed": 0}, args.record)
 
 
 if __name__ == "__main__":

@@ -250,7 +250,9 @@ def gaps(benchmark: str) -> str:
         lines.append(_gap(f"**{row.method}**", row, row))
         lines += [_gap(f"↳ {_changes(r, row)}", r, row) for r in experiments]
         if not experiments:
-            lines.append("| ↳ no experiment yet |" + " |" * (len(titles) - 1))
+            elsewhere = sorted({r.benchmark for r in tried if r.method == row.method and r.settings})
+            said = f"see {', '.join(elsewhere)}" if elsewhere else "no experiment yet"
+            lines.append(f"| ↳ {said} |" + " |" * (len(titles) - 1))
     near = [r.method for r in own if r not in far]
     return "\n".join(lines) + (f"\n\nWithin {GAP:.0f} points: {', '.join(near)}.\n" if near else "\n")
 
@@ -419,6 +421,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "confidences": confidences,
     "bench serving": lambda: bench("serving"),
     "bench transport": lambda: bench("transport"),
+    "bench resolution": lambda: bench("resolution"),
+    "bench oneseed": lambda: bench("oneseed"),
 }
 
 

@@ -250,7 +250,7 @@ def test_a_step_on_a_gpu_is_the_step_on_a_cpu(name: str) -> None:
 def test_gradients_that_go_aside_are_those_of_the_backward_pass(pictures: ImageSet, half: bool) -> None:
     """In both stages: in the second one the batch norms' statistics stand still, and their gradients go aside too."""
     images = pictures.to(CUDA)
-    config = PseudoConfig(episodes=100, base_way=2, new_way=2, base_query=3, new_query=3, encoder_lr=0.02, lr=0.02)
+    config = PseudoConfig(episodes=100, base_way=2, new_way=2, base_query=3, new_query=3, encoder_lr=0.002, lr=0.002)
     found = []
     for alone in (True, False):
         runtime = Runtime(CUDA, half=half, alone=alone)

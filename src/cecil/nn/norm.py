@@ -22,8 +22,7 @@ except ImportError:  # a CPU build of PyTorch
         triton = None
 
 ROWS, CHANNELS = 256, 16  # pixels and channels that a program holds at a time
-GROUPS = 128  # few, because every program adds their sums up; where one alone does, there may be more
-MANY_GROUPS = 512
+GROUPS = 128
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -87,7 +86,7 @@ class _Fused(torch.autograd.Function):
         blocks = channels // CHANNELS
         sums = torch.empty(2, GROUPS, channels, device=x.device) if training else mean
         if training:
-            _sums[(groups, blocks)](x, x, x, mean, mean, sums, pixels, channels, groups, MOST=GROUPS, BACKWARD=False, RELU=False)
+            _sums[(groups, blocks)](x, x, x, mean, mean, sums, pixels, channels, groups, BACKWARD=False, RELU=False)
         # What the backward pass needs: the mean and the inverse deviation that were used.
         used = torch.empty(2, channels, device=x.device)
         y = torch.empty_like(x)
@@ -96,27 +95,23 @@ class _Fused(torch.autograd.Function):
             TRAINING=training, SHORTCUT=shortcut is not None, RELU=relu,
         )  # fmt: skip
         ctx.save_for_backward(x, y, weight, used)
-        ctx.shape, ctx.training, ctx.relu, ctx.shortcut = (pixels, channels, blocks), training, relu, shortcut is not None
+        ctx.shape, ctx.training, ctx.relu, ctx.shortcut = (pixels, channels, groups, blocks), training, relu, shortcut is not None
         return y
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, y, weight, used = ctx.saved_tensors
-        pixels, channels, blocks = ctx.shape
-        most = GROUPS if ctx.training else MANY_GROUPS
-        groups = min(most, triton.cdiv(pixels, ROWS))
+        pixels, channels, groups, blocks = ctx.shape
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        sums = torch.empty(2, most, channels, device=x.device)
-        _sums[(groups, blocks)](
-            gradient, y, x, used[0], used[1], sums, pixels, channels, groups, MOST=most, BACKWARD=True, RELU=ctx.relu,
-        )  # fmt: skip
+        sums = torch.empty(2, GROUPS, channels, device=x.device)
+        _sums[(groups, blocks)](gradient, y, x, used[0], used[1], sums, pixels, channels, groups, BACKWARD=True, RELU=ctx.relu)
         to_x = torch.empty_like(x)
         # Without a ReLU the shortcut's gradient is the gradient itself.
         to_shortcut = torch.empty_like(x) if ctx.shortcut and ctx.relu else gradient
         to_weight, to_bias = torch.empty_like(weight), torch.empty_like(weight)
         _apply_backward[(triton.cdiv(pixels, ROWS), blocks)](
             gradient, y, x, to_x, to_shortcut, weight, used, sums, to_weight, to_bias, pixels, channels, groups,
-            MOST=most, TRAINING=ctx.training, SHORTCUT=ctx.shortcut and ctx.relu, RELU=ctx.relu,
+            TRAINING=ctx.training, SHORTCUT=ctx.shortcut and ctx.relu, RELU=ctx.relu,
         )  # fmt: skip
         return to_x, to_shortcut if ctx.shortcut else None, to_weight, to_bias, None, None, None, None, None, None
 
@@ -124,9 +119,7 @@ class _Fused(torch.autograd.Function):
 if triton is not None:
 
     @triton.jit  # type: ignore[untyped-decorator]
-    def _sums(  # type: ignore[no-untyped-def]
-        a, y, x, mean, inverse, sums, pixels, channels, groups, MOST: tl.constexpr, BACKWARD: tl.constexpr, RELU: tl.constexpr
-    ):  # fmt: skip
+    def _sums(a, y, x, mean, inverse, sums, pixels, channels, groups, BACKWARD: tl.constexpr, RELU: tl.constexpr):  # type: ignore[no-untyped-def]
         """Of each group of pixels: Σ a and Σ a², or backwards Σ g and Σ g·x̂ of the gradient g that passes the ReLU."""
         group = tl.program_id(0)
         channel = tl.program_id(1) * CHANNELS_ + tl.arange(0, CHANNELS_)
@@ -146,16 +139,16 @@ if triton is not None:
             first += tl.sum(value, 0)
             second += tl.sum(value * other, 0)
         tl.store(sums + group * channels + channel, first)
-        tl.store(sums + (MOST + group) * channels + channel, second)
+        tl.store(sums + (GROUPS_ + group) * channels + channel, second)
 
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _total(sums, groups, channels, channel, MOST: tl.constexpr):  # type: ignore[no-untyped-def]
+    @triton.jit
+    def _total(sums, groups, channels, channel):  # type: ignore[no-untyped-def]
         """Both sums over all groups, always in the same order."""
-        group = tl.arange(0, MOST)
+        group = tl.arange(0, GROUPS_)
         place = group[:, None] * channels + channel[None, :]
         there = (group < groups)[:, None]
         first = tl.sum(tl.load(sums + place, mask=there, other=0.0), 0)
-        second = tl.sum(tl.load(sums + MOST * channels + place, mask=there, other=0.0), 0)
+        second = tl.sum(tl.load(sums + GROUPS_ * channels + place, mask=there, other=0.0), 0)
         return first, second
 
     @triton.jit  # type: ignore[untyped-decorator]
@@ -165,7 +158,7 @@ if triton is not None:
     ):  # fmt: skip
         channel = tl.program_id(1) * CHANNELS_ + tl.arange(0, CHANNELS_)
         if TRAINING:
-            first, second = _total(sums, groups, channels, channel, GROUPS_)
+            first, second = _total(sums, groups, channels, channel)
             centre = first / pixels
             spread = tl.maximum(second / pixels - centre * centre, 0.0)
         else:
@@ -194,13 +187,13 @@ if triton is not None:
     @triton.jit  # type: ignore[untyped-decorator]
     def _apply_backward(  # type: ignore[no-untyped-def]
         gradient, y, x, to_x, to_shortcut, weight, used, sums, to_weight, to_bias, pixels, channels, groups,
-        MOST: tl.constexpr, TRAINING: tl.constexpr, SHORTCUT: tl.constexpr, RELU: tl.constexpr,
+        TRAINING: tl.constexpr, SHORTCUT: tl.constexpr, RELU: tl.constexpr,
     ):  # fmt: skip
         channel = tl.program_id(1) * CHANNELS_ + tl.arange(0, CHANNELS_)
+        first, second = _total(sums, groups, channels, channel)
         if tl.program_id(0) == 0:
-            bias_gradient, weight_gradient = _total(sums, groups, channels, channel, MOST)
-            tl.store(to_bias + channel, bias_gradient)
-            tl.store(to_weight + channel, weight_gradient)
+            tl.store(to_bias + channel, first)
+            tl.store(to_weight + channel, second)
         inverse = tl.load(used + channels + channel)
         pixel = tl.program_id(0) * ROWS_ + tl.arange(0, ROWS_)
         place = pixel[:, None] * channels + channel[None, :]
@@ -211,7 +204,6 @@ if triton is not None:
         if SHORTCUT:
             tl.store(to_shortcut + place, value.to(to_shortcut.dtype.element_ty), mask=inside)
         if TRAINING:
-            first, second = _total(sums, groups, channels, channel, MOST)
             normed = (tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - tl.load(used + channel)) * inverse
             value -= first / pixels + normed * (second / pixels)
         value *= inverse * tl.load(weight + channel)
