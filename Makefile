@@ -22,7 +22,7 @@ test: .venv/installed-test
 soak: .venv/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m soak
 
-bench: .venv/installed
+bench: .venv/installed-test
 	for name in scoring training transport practice serving; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 docs: .venv/installed
