@@ -4,8 +4,8 @@
 
 The backbone is mobilenet_v2 at 224 pixels, with 100 classes known. The bare loop decodes the same JPEG files and runs the backbone on
 them in batches, in the quickest of some ways: one computation on all cores, or one on each core, in smaller or larger batches; it answers
-nobody. The clients run on the same cores as the service, each asking for one picture at a time; what they cost is told. Lessons of five
-pictures come one after the other, from one more client.
+nobody, and keeps its memory as the service does. The clients run on the same cores as the service, each asking for one picture at a time;
+what they cost is told. Lessons of five pictures come one after the other, from one more client.
 
 A machine's speed drifts, so short rounds take turns: bare loop, service, bare loop, …, then service, service while teaching, service, …
 Each round is compared with the mean of its two neighbours, and a ratio is the median over the rounds, all of which are recorded.
@@ -35,6 +35,7 @@ from cecil import IncrementalClassifier
 from cecil.embedding import Embedder, square
 from cecil.nn.backbones import build
 from cecil.service.limits import cores
+from cecil.service.server import keep_memory
 
 BACKBONE = "mobilenet_v2"
 PICTURES = 64
@@ -183,6 +184,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6)
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
+    keep_memory()
     pictures = [photo(seed) for seed in range(PICTURES)]
     made = classifier(pictures)
     lessons = (request("/api/classes", [pictures[(n + 13 * i) % PICTURES] for i in range(SHOTS)], f"new {n}") for n in range(10**6))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cecil.errors import ConfigError, DataError, MissingData, UnknownName
 from cecil.nn import backbones
-from cecil.nn.backbones import BACKBONES, build, for_inference, load_weights, parameters, set_tensors
+from cecil.nn.backbones import BACKBONES, _Pointwise, build, for_inference, load_weights, parameters, set_tensors
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
@@ -235,6 +235,16 @@ def test_batch_norms_are_folded_away(name: str) -> None:
     assert not any(isinstance(part, nn.BatchNorm2d) for part in folded.modules())
     assert not any(p.requires_grad for p in folded.parameters())
     assert all(torch.equal(before[key], tensor) for key, tensor in backbone.state_dict().items())
+
+
+@pytest.mark.parametrize("pictures", [1, 3, 4, 9, 15, 16])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_pointwise_convolutions_of_few_pictures_are_the_same(pictures: int, stride: int) -> None:
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(8, 24, 1, stride).requires_grad_(False)
+    x = torch.randn(pictures, 8, 7, 7).to(memory_format=torch.channels_last)
+    assert torch.allclose(_Pointwise(convolution)(x), convolution(x), atol=1e-6)
+    assert torch.allclose(_Pointwise(convolution.double())(x.double()), convolution(x.double()))
 
 
 # timm

@@ -30,6 +30,12 @@ def batcher(classifier: IncrementalClassifier) -> Iterator[Batcher]:
 
 
 @pytest.fixture
+def queue(classifier: IncrementalClassifier) -> Batcher:
+    """Without workers: what is put in is taken by the test alone."""
+    return Batcher(lambda: classifier, 0, 100)
+
+
+@pytest.fixture
 def held(batcher: Batcher, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, list[int]]:
     """The backbone waits for this; and how large its batches were."""
     go_on, sizes = threading.Event(), []
@@ -46,7 +52,7 @@ def held(batcher: Batcher, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.E
 
 def test_what_waits_is_gathered(batcher: Batcher, held: tuple[threading.Event, list[int]], picture: Picture, classifier: Any):
     go_on, sizes = held
-    pictures = [picture(name, number) for name in ("robin", "wren", "jay") for number in range(4)]
+    pictures = [picture(name, number) for name in ("robin", "wren", "jay") for number in range(7)]
 
     async def ask() -> list[Any]:
         asked = [asyncio.create_task(batcher.predict([one], [""], 1 + number % 3)) for number, one in enumerate(pictures)]
@@ -57,20 +63,29 @@ def test_what_waits_is_gathered(batcher: Batcher, held: tuple[threading.Event, l
 
     found = asyncio.run(ask())
     rest = len(pictures) - sizes[0]  # the first batch is what was there when the worker woke
-    assert sizes[1:] == ([8, rest - 8] if rest > 8 else [rest])
+    assert sizes[1:] == ([16, rest - 16] if rest > 16 else [rest])
     for number, (one, expected) in enumerate(zip(found, classifier.predict(pictures, 3), strict=True)):
         (own,) = one.predictions
         assert own.names == expected.names[: 1 + number % 3]
         assert one.version == 1
 
 
-def test_lessons_have_a_quarter_of_the_places(batcher: Batcher, picture: Picture):
-    with batcher._arrived:
-        batcher._predictions.extend(("prediction", place) for place in range(20))  # type: ignore[misc]
-        batcher._lessons.extend(("lesson", place) for place in range(5))  # type: ignore[misc]
-        taken = [[what for what, _ in batcher._take()] for _ in range(4)]
-    assert [len(batch) for batch in taken] == [8, 8, 8, 1]
-    assert [batch.count("lesson") for batch in taken] == [2, 2, 1, 0]
+def test_lessons_have_a_quarter_of_the_places(queue: Batcher):
+    queue._predictions.extend(("prediction", place) for place in range(40))  # type: ignore[misc]
+    queue._lessons.extend(("lesson", place) for place in range(9))  # type: ignore[misc]
+    taken = [[what for what, _ in queue._take()] for _ in range(4)]
+    assert [len(batch) for batch in taken] == [16, 16, 16, 1]
+    assert [batch.count("lesson") for batch in taken] == [4, 4, 1, 0]
+
+
+def test_what_waits_is_shared_among_the_workers_that_are_free(queue: Batcher):
+    queue._predictions.extend(("prediction", place) for place in range(28))  # type: ignore[misc]
+    queue._free = 2  # others, who come for their share as well
+    assert len(queue._take()) == 10
+    queue._free = 1
+    assert len(queue._take()) == 9
+    queue._free = 0  # all others compute
+    assert len(queue._take()) == 9
 
 
 def test_a_lesson_comes_with_squares_and_fingerprints(batcher: Batcher, picture: Picture, classifier: Any):

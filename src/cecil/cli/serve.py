@@ -48,7 +48,7 @@ def serve(
     try:
         from cecil.service.app import create_app
         from cecil.service.guard import LOOPBACK, Access
-        from cecil.service.server import listening
+        from cecil.service.server import keep_memory, listening
         from cecil.service.server import serve as answer
     except ModuleNotFoundError as error:
         raise ConfigError(f"serving takes some more packages ({error.name} is missing): pip install 'cecil[service]'") from error
@@ -56,6 +56,7 @@ def serve(
 
     from cecil.service.store import Store
 
+    keep_memory()
     out = plain()
     local = host in LOOPBACK
     if token is None and (private or not local):

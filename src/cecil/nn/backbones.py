@@ -269,6 +269,21 @@ class _Folded(nn.Module):
         return F.relu(x) if relu else x
 
 
+class _Pointwise(nn.Module):
+    """A 1×1 convolution. On one thread PyTorch hands it to oneDNN from 16 pictures on, which is quicker from about four on."""
+
+    def __init__(self, convolution: nn.Conv2d) -> None:
+        super().__init__()
+        self.convolution = convolution
+
+    def forward(self, x: Tensor) -> Tensor:
+        own = self.convolution
+        if not torch.compiler.is_compiling() and x.is_cpu and x.dtype == torch.float32 and 4 <= len(x) < 16:
+            return torch.mkldnn_convolution(x, own.weight, own.bias, (0, 0), own.stride, own.dilation, own.groups)
+        out: Tensor = own(x)
+        return out
+
+
 def for_inference(backbone: Backbone) -> Backbone:
     """A frozen copy for features alone, its batch norms folded into the convolutions before them.
 
@@ -279,7 +294,9 @@ def for_inference(backbone: Backbone) -> Backbone:
     for part in list(folded.modules()):
         for (before, convolution), (name, norm) in pairwise(list(part.named_children())):
             if isinstance(convolution, nn.Conv2d) and isinstance(norm, BatchNorm):  # in ours, a batch norm follows its convolution
-                setattr(part, before, fuse_conv_bn_eval(convolution, norm))
+                fused = fuse_conv_bn_eval(convolution, norm)
+                pointwise = fused.kernel_size == (1, 1) and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+                setattr(part, before, _Pointwise(fused) if pointwise else fused)
                 setattr(part, name, _Folded())
     placed: Backbone = folded.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return placed

@@ -1,8 +1,9 @@
 """Pictures of many requests, gathered into batches.
 
 A few worker threads own the backbone: one a core, each computing on its own core alone, because threads that share one computation
-wait for one another whenever anything else wants a core. A worker takes its share of what is waiting, decodes it, embeds it and hands
-it on; nothing waits for a batch to fill. Predictions go first, but a quarter of each batch is kept for lessons.
+wait for one another whenever anything else wants a core. What is waiting is shared among the workers that are free at that moment: each
+takes its share, decodes it, embeds it and hands it on; nothing waits for a batch to fill. Predictions go first, but a quarter of each
+batch is kept for lessons.
 """
 
 import asyncio
@@ -10,7 +11,6 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 
 import torch
@@ -21,7 +21,6 @@ from cecil.embedding import Embedder, broken_pictures, fingerprint, square
 from cecil.errors import CecilError
 
 LESSONS = 4  # one in so many places of a batch is a lesson's, where any waits
-LARGEST = {"cpu": 8}  # pictures a batch
 
 
 class Busy(Exception):
@@ -52,7 +51,7 @@ class _Job:
     pictures: Sequence[bytes]
     titles: Sequence[str]
     top: int | None  # None for a lesson
-    future: "Future[Predicted | Embedded]" = field(default_factory=Future)
+    future: "asyncio.Future[Predicted | Embedded]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     features: dict[int, Tensor] = field(default_factory=dict)
     squares: dict[int, Tensor] = field(default_factory=dict)
     broken: dict[int, CecilError] = field(default_factory=dict)
@@ -81,11 +80,12 @@ class Batcher:
         self.embedder: Embedder = current().embedder
         on_cpu = self.embedder.device.type == "cpu"
         self.workers = workers if on_cpu else 1
-        self.batch = min(self.embedder.batch, LARGEST.get(self.embedder.device.type, self.embedder.batch))
+        self.batch = self.embedder.batch  # pictures, at most
         self.batches = self.pictures = 0  # counted for the metrics
         self._predictions: deque[_Place] = deque()
         self._lessons: deque[_Place] = deque()
         self._arrived = threading.Condition()
+        self._free = 0  # workers that compute nothing
         self._stopped = False
         self._threads = [threading.Thread(target=self._work, name=f"backbone-{i}", daemon=True) for i in range(self.workers)]
         for thread in self._threads:
@@ -118,17 +118,18 @@ class Batcher:
             queue = self._lessons if job.top is None else self._predictions
             queue.extend((job, place) for place in range(len(job.pictures)))
             self._arrived.notify(self.workers)
-        return await asyncio.wrap_future(job.future)
+        return await job.future
 
     def close(self) -> None:
         """Let the workers end; what waits is given up."""
         with self._arrived:
             self._stopped = True
-            for job, _ in (*self._predictions, *self._lessons):
-                job.future.cancel()
+            given_up = {job for job, _ in (*self._predictions, *self._lessons)}
             self._predictions.clear()
             self._lessons.clear()
             self._arrived.notify_all()
+        for job in given_up:
+            _in_its_loop(job, job.future.cancel)
         for thread in self._threads:
             thread.join(timeout=10)
 
@@ -139,16 +140,16 @@ class Batcher:
             try:
                 self._see(places)
             except Exception as error:
-                for job, _ in places:
-                    if not job.future.done():
-                        job.future.set_exception(error)
+                _settle([(job, error) for job in {job for job, _ in places}])
 
     def _take(self) -> list[_Place]:
-        """A fair share of what waits, once anything does."""
+        """A free worker's share of what waits, once anything does."""
         with self._arrived:
+            self._free += 1
             while not self.waiting and not self._stopped:
                 self._arrived.wait()
-            share = min(self.batch, -(-self.waiting // self.workers))
+            share = min(self.batch, -(-self.waiting // self._free))
+            self._free -= 1
             lessons = min(len(self._lessons), max(share // LESSONS, share - len(self._predictions), 1))
             taken = [self._lessons.popleft() for _ in range(lessons)]
             taken += [self._predictions.popleft() for _ in range(min(len(self._predictions), share - lessons))]
@@ -176,34 +177,55 @@ class Batcher:
 
     def _finish(self, jobs: Sequence[_Job]) -> None:
         """Answer the jobs whose last picture was seen; all predictions of a moment are scored together."""
+        answers: list[_Answer] = []
         asked: list[tuple[_Job, Tensor]] = []
         for job in jobs:
             if job.broken:
-                _settle(job, broken_pictures([job.broken[place] for place in sorted(job.broken)]))
+                answers.append((job, broken_pictures([job.broken[place] for place in sorted(job.broken)])))
                 continue
             features = torch.stack([job.features[place] for place in range(len(job.pictures))])
             if job.top is None:
                 pixels = tuple(job.squares[place] for place in range(len(job.pictures)))
-                _settle(job, Embedded(features.cpu(), pixels, tuple(map(fingerprint, pixels))))
+                answers.append((job, Embedded(features.cpu(), pixels, tuple(map(fingerprint, pixels)))))
             else:
                 asked.append((job, features))
+        _settle([*answers, *self._predicted(asked)])
+
+    def _predicted(self, asked: "Sequence[tuple[_Job, Tensor]]") -> "list[_Answer]":
         if not asked:
-            return
+            return []
         classifier = self.current()
         try:
             told = iter(classifier.predict_features(torch.cat([rows for _, rows in asked]), max(job.top or 1 for job, _ in asked)))
-            for job, rows in asked:
-                own = [next(told) for _ in rows]
-                cut = [Prediction(one.names[: job.top], one.confidences[: job.top], one.known, one.familiarity) for one in own]
-                _settle(job, Predicted(classifier.version, cut))
         except CecilError as error:  # no class is known
-            for job, _ in asked:
-                _settle(job, error)
+            return [(job, error) for job, _ in asked]
+        found: list[_Answer] = []
+        for job, rows in asked:
+            own = [next(told) for _ in rows]
+            cut = [Prediction(one.names[: job.top], one.confidences[: job.top], one.known, one.familiarity) for one in own]
+            found.append((job, Predicted(classifier.version, cut)))
+        return found
 
 
-def _settle(job: _Job, result: Predicted | Embedded | CecilError) -> None:
-    with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
-        if isinstance(result, CecilError):
-            job.future.set_exception(result)
-        else:
-            job.future.set_result(result)
+_Answer = tuple[_Job, "Predicted | Embedded | Exception"]
+
+
+def _settle(answers: Sequence[_Answer]) -> None:
+    """Hand a batch's answers over together: each waking of the event loop takes the interpreter from a worker."""
+
+    def hand_over() -> None:
+        for job, result in answers:
+            if job.future.done():  # nobody waits for it any more
+                continue
+            if isinstance(result, Exception):
+                job.future.set_exception(result)
+            else:
+                job.future.set_result(result)
+
+    if answers:
+        _in_its_loop(answers[0][0], hand_over)  # all requests are answered by one loop
+
+
+def _in_its_loop(job: _Job, call: Callable[[], object]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        job.future.get_loop().call_soon_threadsafe(call)
