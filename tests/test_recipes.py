@@ -86,6 +86,7 @@ def test_an_unknown_recipe_is_suggested():
         ("pretrain.milestones=[10]", "pretrain.milestones", (10,)),
         ("pretrain.milestones=10", "pretrain.milestones", (10,)),
         ("pretrain.milestones=()", "pretrain.milestones", ()),
+        ("pretrain.milestones=", "pretrain.milestones", ()),
         ("session.data_init=false", "session.data_init", False),
         ("backbone=resnet18", "backbone", "resnet18"),
         ("backbone='resnet18'", "backbone", "resnet18"),

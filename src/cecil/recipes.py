@@ -178,7 +178,7 @@ def _as(kind: Any, value: Any) -> Any:
     if kind is int and number and (isinstance(value, int) or value.is_integer()):
         return int(value)
     if get_origin(kind) is tuple:
-        values = value if isinstance(value, (tuple, list)) else (value,)
+        values = () if value == "" else value if isinstance(value, (tuple, list)) else (value,)
         items = get_args(kind)
         items = items[:1] * len(values) if items[-1] is ... else items
         found = [_as(item, v) for item, v in zip(items, values, strict=False)]
