@@ -5,6 +5,7 @@ import re
 import threading
 import time
 from datetime import timedelta
+from importlib import import_module
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -76,6 +77,8 @@ class LiveWatcher(Watcher):
                 f"{len(task.train):,} training and {len(task.test):,} test pictures; {b.base} base classes, "
                 f"then {later} of {b.way}-way {b.shot}-shot ({task.split.name.partition(':')[0]})"
             )
+        # A run ends in a report. What draws it takes a second to import: meanwhile, when a GPU is at work.
+        threading.Thread(target=import_module, args=("cecil.evaluation.report",)).start()
 
     def on_round(self, run: str, report: Round) -> None:
         with self.lock:

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from cecil.errors import CecilError, ConfigError
 if TYPE_CHECKING:
     import torch
 
+    from cecil.data.benchmarks import Task
     from cecil.evaluation.results import RunResult
     from cecil.evaluation.runner import Experiment
 
@@ -84,17 +86,20 @@ def _run_all(
     share: Path | None,
     record: Path | None,
 ) -> None:
+    import torch
     from rich.markup import escape
 
     from cecil.cli.live import LiveWatcher, console
     from cecil.cli.tables import render
-    from cecil.evaluation import report, results, runner, tables
+    from cecil.evaluation import results, runner, tables
     from cecil.stages.loop import try_kernels
 
     place = device_of(device)
     if record is not None:
         _make(record)
     try_kernels(place)
+    if place.type == "cuda":  # getting ready takes it a second: meanwhile pictures are loaded
+        threading.Thread(target=torch.zeros, args=((),), kwargs={"device": place}).start()
     command = command_line(sys.argv[1:])
     task = None  # all experiments share it
     out = console()
@@ -113,9 +118,7 @@ def _run_all(
             raise
         finished.append(result)
         task = watcher.task
-        if task is not None:
-            report.write(folder, task)
-        _draw(result, folder)
+        _draw(result, folder, task)
         if record is not None:
             results.write(record / f"{results.file_name(result)}.json", result)
         out.print(f"[dim]run folder: {escape(str(folder))}[/dim]", soft_wrap=True)
@@ -123,10 +126,12 @@ def _run_all(
         out.print(render(tables.build(group), out.width))
 
 
-def _draw(result: "RunResult", folder: Path) -> None:
-    """The figures of a run folder."""
-    from cecil.evaluation import figures, tables
+def _draw(result: "RunResult", folder: Path, task: "Task | None") -> None:
+    """The report and the figures of a run folder."""
+    from cecil.evaluation import figures, report, tables
 
+    if task is not None:
+        report.write(folder, task)
     figures.save(figures.sessions_figure([result], tables.published_rows([result])), folder / "figures" / "sessions")
     if len(result.sessions) > 1:
         figures.save(figures.base_novel_figure([result]), folder / "figures" / "base-novel")
