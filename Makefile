@@ -1,7 +1,7 @@
 # make demo    install, then a whole few-shot class-incremental run on the built-in benchmark
 # make test    install the test tools, then lint, types, layers and tests
 # make soak    the long forms of the tests: hundreds of kills, thousands of cases
-# make bench   speed and memory, on this machine
+# make bench   speed and memory, on this machine, of what needs no data set
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -23,7 +23,7 @@ soak: .venv/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m soak
 
 bench: .venv/installed-test
-	for name in scoring training transport practice serving; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in scoring training transport serving; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 docs: .venv/installed
 	$(BIN)/python docs/make.py

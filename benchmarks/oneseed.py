@@ -7,7 +7,6 @@ unaltered; the accuracy is that of the test pictures, and nothing is chosen by i
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -18,6 +17,8 @@ from pathlib import Path
 import torch
 from common import record, shown
 
+from cecil.evaluation import results
+
 
 def one_run(data_root: Path, device: str, runs: Path, compiled: Path) -> dict[str, object]:
     """Seconds from start to end, the parts of them that the run itself has taken, and its accuracy."""
@@ -26,15 +27,15 @@ def one_run(data_root: Path, device: str, runs: Path, compiled: Path) -> dict[st
     began = time.perf_counter()
     subprocess.run(command, check=True, env={**os.environ, "TRITON_CACHE_DIR": str(compiled)}, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - began
-    (path,) = runs.glob("*/result.json")
-    result = json.loads(path.read_text())
-    (parts,), (accuracy,) = result["seconds"], result["accuracy"]
+    (folder,) = (path.parent for path in runs.glob("*/result.json"))
+    result = results.read(folder)
+    (parts,), (last,) = result.seconds, result.last
     rounds = {name: parts[name] for name in ("pretrain", "pseudo-incremental")}
     return {
         "from start to end s": seconds,
         **{f"{name} s": value for name, value in rounds.items()},
         "all else s": seconds - sum(rounds.values()),
-        "last session %": accuracy[-1],
+        "last session %": last,
     }
 
 

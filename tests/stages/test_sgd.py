@@ -48,4 +48,4 @@ def test_groups_have_their_own_rates_and_need_no_momentum():
         parameter.grad = torch.ones(1)
     sgd.step()
     assert (one.item(), other.item()) == (-1.0, -2.0)
-    assert sgd.momenta == [[], []]
+    assert sgd.momenta == {}

@@ -29,10 +29,12 @@ class Conv(nn.Conv2d):
     """A convolution without a bias."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if not (torch.is_grad_enabled() and self.weight.requires_grad):
+            return super().forward(x)
         aside = way_aside()
         dtype = torch.get_autocast_dtype("cuda") if x.is_cuda and torch.is_autocast_enabled("cuda") else x.dtype
-        few = self._is_of_few_channels() and dtype == torch.bfloat16 and x.is_cuda and x.is_contiguous(memory_format=torch.channels_last)
-        if not (aside or few) or not (torch.is_grad_enabled() and self.weight.requires_grad):
+        few = x.is_cuda and dtype == torch.bfloat16 and x.is_contiguous(memory_format=torch.channels_last) and self._is_of_few_channels()
+        if not (aside or few):
             return super().forward(x)
         shape = (None, self.stride, self.padding, self.dilation, False, (0, 0), self.groups)
         out: Tensor = _Conv.apply(x.to(dtype), self.weight, shape, few, aside)  # type: ignore[no-untyped-call]
@@ -56,6 +58,7 @@ class _Conv(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, used = ctx.saved_tensors
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
 
         def to(which: int) -> Tensor:
             """The gradient of the input (0) or of the weight (1)."""
@@ -69,7 +72,6 @@ class _Conv(torch.autograd.Function):
             ctx.aside.give([ctx.weight], lambda: [to_weight()], reads=[gradient, x, used])
         to_input = None
         if ctx.needs_input_grad[0]:
-            gradient = gradient.contiguous(memory_format=torch.channels_last)
             to_input = neighbours(gradient, used, backward=True) if ctx.few else to(0)
         return to_input, None if ctx.aside is not None else to_weight(), None, None, None
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -304,7 +303,7 @@ class _Step:
 
     def _capture(self, example: Tensor, modules: dict[str, nn.Module]) -> None:
         self.input = example.clone()
-        changed = [*_tensors(modules).values(), *chain.from_iterable(self.sgd.momenta), self.total]
+        changed = [*_tensors(modules).values(), *self.sgd.momenta.values(), self.total]
         before = [t.clone() for t in changed]
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -334,7 +333,7 @@ def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:
 
 def _state(modules: dict[str, nn.Module], sgd: SGD | None, seed: int, done: int, rounds: int) -> State:
     """A copy of all that a stage needs to go on; the momenta only while it is under way."""
-    momenta = {} if sgd is None else {str(i): t.detach().cpu().clone() for i, t in enumerate(chain.from_iterable(sgd.momenta))}
+    momenta = {} if sgd is None else {str(i): t.detach().cpu().clone() for i, t in enumerate(sgd.momenta.values())}
     tensors = {name: t.detach().cpu().clone() for name, t in _tensors(modules).items()}
     return {"seed": seed, "done": done, "rounds": rounds, "tensors": tensors, "momenta": momenta}
 
@@ -353,7 +352,7 @@ def _resume(stage: str, modules: dict[str, nn.Module], sgd: SGD, runtime: Runtim
         for name, tensor in tensors.items():
             tensor.copy_(state["tensors"][name])
         if state["momenta"]:
-            for i, momentum in enumerate(chain.from_iterable(sgd.momenta)):
+            for i, momentum in enumerate(sgd.momenta.values()):
                 momentum.copy_(state["momenta"][str(i)])
     return int(state["done"])
 

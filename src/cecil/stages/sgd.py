@@ -7,7 +7,7 @@ beneath them does not.
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.sgd import sgd
 
 
@@ -20,7 +20,7 @@ class SGD:
         self.groups = [list(parameters) for parameters in groups]
         self.rates = [torch.zeros((), device=device) for _ in groups]
         self.momentum, self.nesterov, self.weight_decay = momentum, nesterov, weight_decay
-        self.momenta: list[list[Tensor]] = [[torch.zeros_like(p) for p in parameters if momentum] for parameters in self.groups]
+        self.momenta = {p: torch.zeros_like(p) for parameters in self.groups for p in parameters if momentum}
 
     def zero_grad(self) -> None:
         for parameters in self.groups:
@@ -30,12 +30,11 @@ class SGD:
     @torch.no_grad()
     def step(self) -> None:
         """Change the parameters that have a gradient."""
-        for parameters, rate, momenta in zip(self.groups, self.rates, self.momenta, strict=True):
-            own: Sequence[Tensor | None] = momenta or [None] * len(parameters)
-            there = [(p, p.grad, m) for p, m in zip(parameters, own, strict=True) if p.grad is not None]
-            if there:
-                params, gradients, buffers = map(list, zip(*there, strict=True))
-                sgd(
-                    params, gradients, buffers, fused=True, lr=rate, momentum=self.momentum, nesterov=self.nesterov,  # type: ignore[arg-type]
-                    weight_decay=self.weight_decay, dampening=0.0, maximize=False,
-                )  # fmt: skip
+        for parameters, rate in zip(self.groups, self.rates, strict=True):
+            moved = [p for p in parameters if p.grad is not None]
+            gradients = [p.grad for p in moved]
+            momenta = [self.momenta.get(p) for p in moved]
+            sgd(
+                list(moved), gradients, momenta, fused=True, lr=rate, momentum=self.momentum, nesterov=self.nesterov,  # type: ignore[arg-type]
+                weight_decay=self.weight_decay, dampening=0.0, maximize=False,
+            )  # fmt: skip
