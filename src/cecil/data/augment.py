@@ -9,6 +9,7 @@ n: pictures   s: side of the view, in pixels
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import torch
@@ -69,10 +70,9 @@ def train_view(images: ImageSet, indices: Tensor, transform: Transform, generato
 
 def test_view(images: ImageSet, indices: Tensor, transform: Transform) -> Tensor:
     """The same view of a picture every time, normalised: (n, 3, s, s)."""
-    no_flip = torch.zeros(len(indices), dtype=torch.bool, device=images.device)
     if transform.resize is None:
-        still = torch.zeros(len(indices), dtype=torch.int64, device=images.device)
-        return normalise(shifted(images, indices, still, still, no_flip, transform.size), transform)
+        return normalise(_of_size(images, transform.size)[images.rows[indices]], transform)
+    no_flip = torch.zeros(len(indices), dtype=torch.bool, device=images.device)
     heights, widths = shapes(images, indices)
     scale = transform.resize / torch.minimum(heights, widths)
     top = ((heights * scale - transform.size) / 2).round() / scale
@@ -103,17 +103,23 @@ def pixels_at(images: ImageSet, indices: Tensor, y: Tensor, x: Tensor) -> Tensor
 
 def shifted(images: ImageSet, indices: Tensor, down: Tensor, right: Tensor, flip: Tensor, size: int) -> Tensor:
     """Each picture seen through a window moved by whole pixels, black beyond its edges, then mirrored where flip says so."""
-    if images.size != (size, size):
-        raise DataError(
-            f"this transform takes pictures of {size}×{size}, and these are {images.size or 'of several sizes'}: "
-            f"use crop 'resized' and set a resize"
-        )
+    _of_size(images, size)
     line = torch.arange(size, device=images.device)
     y = line + down[:, None]
     x = torch.where(flip[:, None], size - 1 - line, line) + right[:, None]
     inside = ((y >= 0) & (y < size))[:, :, None] & ((x >= 0) & (x < size))[:, None, :]
     pixels = pixels_at(images, indices, y.clamp(0, size - 1), x.clamp(0, size - 1))
     return (pixels * inside[..., None]).permute(0, 3, 1, 2)
+
+
+def _of_size(images: ImageSet, size: int) -> Tensor:
+    """The storage, if its pictures are of that size."""
+    if images.size != (size, size) or not isinstance(images.storage, Tensor):
+        raise DataError(
+            f"this transform takes pictures of {size}×{size}, and these are {images.size or 'of several sizes'}: "
+            f"use crop 'resized' and set a resize"
+        )
+    return images.storage
 
 
 def draw_boxes(heights: Tensor, widths: Tensor, scale: tuple[float, float], generator: Generator) -> Tensor:
@@ -171,10 +177,17 @@ def _between(start: Tensor, length: Tensor, share: Tensor, limit: Tensor, cut: b
 
 def normalise(pixels: Tensor, transform: Transform) -> Tensor:
     """Bytes to numbers of about zero mean and unit variance, laid out channels last."""
-    # Filled rather than copied from the host: a copy would make every step wait for the device.
-    mean = torch.stack([torch.full((), 255 * m, device=pixels.device) for m in transform.mean])[:, None, None]
-    scale = torch.stack([torch.full((), 1 / (255 * s), device=pixels.device) for s in transform.std])[:, None, None]
+    mean, scale = _constants(transform.mean, transform.std, pixels.device)
     return ((pixels - mean) * scale).contiguous(memory_format=torch.channels_last)
+
+
+@cache
+def _constants(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """What is taken away from bytes and what the rest is multiplied by, on the device: (3, 1, 1) each."""
+    # Filled rather than copied from the host: a copy would make the step wait for the device.
+    values = [255 * m for m in mean], [1 / (255 * s) for s in std]
+    first, second = (torch.stack([torch.full((), value, device=device) for value in row])[:, None, None] for row in values)
+    return first, second
 
 
 def quarter_turns(batch: Tensor, turns: Tensor) -> Tensor:
