@@ -18,9 +18,11 @@ from cecil.data.images import ImageSet, Ragged
 from cecil.evaluation import runner
 from cecil.evaluation.runner import Experiment
 from cecil.methods.base import Recipe
+from cecil.nn import conv, norm
 from cecil.nn.adapter import Adapter
 from cecil.nn.backbones import Backbone, build
 from cecil.nn.prototypes import Classifier, random_rows
+from cecil.stages import rehearsal
 from cecil.stages.embed import embed
 from cecil.stages.learn_session import SessionConfig, train_network, train_rows, untrained_rows
 from cecil.stages.loop import Epochs, Round, Runtime, beside_others, train_epochs
@@ -262,6 +264,36 @@ def test_gradients_that_go_aside_are_those_of_the_backward_pass(pictures: ImageS
     assert_close(*found)
     moved = found[0]["layer1.0.conv1.weight"] - untrained()[0].state_dict()["layer1.0.conv1.weight"].cpu()
     assert float(moved.abs().max()) > 1e-3
+
+
+# Rehearsed
+
+
+def test_a_step_after_the_rehearsal_compiles_nothing(tiny_images: Callable[..., ImageSet]) -> None:
+    kernels = [value for module in (conv, norm) for value in vars(module).values() if hasattr(value, "device_caches")]
+    for kernel in kernels:
+        kernel.device_caches.clear()
+
+    def compiled() -> list[int]:
+        return [sum(len(cache[0]) for cache in kernel.device_caches.values()) for kernel in kernels]
+
+    rehearsal._rehearse(rehearsal.scenes(CUDA))
+    before = compiled()
+    assert sum(before) >= 15, "some kernels for several precisions and widths"
+    images, transform, runtime = tiny_images(4, 20, size=32).to(CUDA), replace(PAD, size=32), Runtime(CUDA)
+    backbone, classifier = untrained()
+    pretrain(backbone, classifier, images, transform, CONFIG, runtime, 0)
+    pseudo_incremental(
+        backbone,
+        Adapter(64).to(CUDA),
+        images,
+        transform,
+        PseudoConfig(episodes=50, base_way=2, new_way=2, base_query=3, new_query=3),
+        runtime,
+        0,
+    )
+    embed(backbone, images, transform)
+    assert compiled() == before
 
 
 # Side by side

@@ -45,6 +45,7 @@ class LiveWatcher(Watcher):
         self.bars: dict[str, TaskID] = {}
         self.live = Live(console=out, refresh_per_second=4, transient=True)
         self.lock = threading.Lock()
+        self.under_way = False  # training has begun
 
     def __enter__(self) -> "LiveWatcher":
         r = self.experiment.recipe
@@ -77,11 +78,13 @@ class LiveWatcher(Watcher):
                 f"{len(task.train):,} training and {len(task.test):,} test pictures; {b.base} base classes, "
                 f"then {later} of {b.way}-way {b.shot}-shot ({task.split.name.partition(':')[0]})"
             )
-        # A run ends in a report. What draws it takes a second to import: meanwhile, when a GPU is at work.
-        threading.Thread(target=import_module, args=("cecil.evaluation.report",)).start()
 
     def on_round(self, run: str, report: Round) -> None:
         with self.lock:
+            if not self.under_way:
+                self.under_way = True
+                # A run ends in a report. What draws it takes a second to import: meanwhile, now that a GPU is at work.
+                threading.Thread(target=import_module, args=("cecil.evaluation.report",)).start()
             bar = self._bar(run)
             state = f"{report.stage} {report.round}/{report.rounds}, loss {report.loss:.3f}"
             self.progress.update(bar, total=report.rounds, completed=report.round, state=state)
@@ -123,6 +126,7 @@ class StudyWatcher:
         self.begun: set[tuple[str, str]] = set()  # runs and their stages
         self.since = time.monotonic()
         self.lock = threading.Lock()
+        self.under_way = False  # training has begun
 
     def __enter__(self) -> "StudyWatcher":
         self.progress.start()

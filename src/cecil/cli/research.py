@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,20 +85,19 @@ def _run_all(
     share: Path | None,
     record: Path | None,
 ) -> None:
-    import torch
     from rich.markup import escape
 
     from cecil.cli.live import LiveWatcher, console
     from cecil.cli.tables import render
     from cecil.evaluation import results, runner, tables
+    from cecil.stages import rehearsal
     from cecil.stages.loop import try_kernels
 
     place = device_of(device)
     if record is not None:
         _make(record)
     try_kernels(place)
-    if place.type == "cuda":  # getting ready takes it a second: meanwhile pictures are loaded
-        threading.Thread(target=torch.zeros, args=((),), kwargs={"device": place}).start()
+    rehearsal.begin(place)
     command = command_line(sys.argv[1:])
     task = None  # all experiments share it
     out = console()

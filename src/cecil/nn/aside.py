@@ -1,8 +1,9 @@
-"""Gradients that nothing but the optimiser waits for, computed beside the backward pass.
+"""What a step of training can do beside its chain of layers.
 
 On a GPU a small network's step is a chain of small kernels, one after the other. The gradients of the weights are no links of that
 chain: each is made from what a layer kept and from the gradient that passed it, and is needed when the pass is over. So they go to
-other streams, and reach their parameters where the streams meet again.
+other streams, and reach their parameters where the streams meet again. Nor are the weights in half precision that layers ask for:
+they are made all at once.
 """
 
 import threading
@@ -17,12 +18,27 @@ STREAMS = 2  # a third one brings nothing
 
 
 class Aside:
-    """Streams beside the one of a backward pass, and the gradients that are under way on them."""
+    """Streams beside the one of a step, the gradients that are under way on them, and weights in half precision."""
 
     def __init__(self, device: torch.device) -> None:
         self._streams = cycle([torch.cuda.Stream(device) for _ in range(STREAMS)])  # type: ignore[no-untyped-call]
         self._used: set[torch.cuda.Stream] = set()
         self._pending: list[tuple[nn.Parameter, Tensor]] = []
+        self._casts: dict[nn.Parameter, Tensor] = {}
+
+    def begin(self) -> None:
+        """Before a step's first layer: cast all weights that were asked for in the step before, by one kernel."""
+        if self._casts:
+            with torch.no_grad():
+                torch._foreach_copy_(list(self._casts.values()), list(self._casts))
+
+    def cast(self, weight: nn.Parameter, dtype: torch.dtype) -> Tensor:
+        """A weight in a layer's precision, without a way back for gradients."""
+        if weight.dtype == dtype:
+            return weight.detach()
+        if weight not in self._casts:
+            self._casts[weight] = weight.detach().to(dtype)
+        return self._casts[weight]
 
     def give(self, parameters: Sequence[nn.Parameter], gradients: Callable[[], Sequence[Tensor]], reads: Sequence[Tensor]) -> None:
         """Compute the gradients of some parameters; `reads` are the tensors that this takes."""
@@ -50,6 +66,8 @@ _THREAD = threading.local()
 @contextmanager
 def gradients_go(aside: Aside | None) -> Iterator[None]:
     """Layers that are called within send their weights' gradients there, to be joined after the backward pass; None: nowhere."""
+    if aside is not None:
+        aside.begin()
     _THREAD.aside = aside
     try:
         yield

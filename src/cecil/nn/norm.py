@@ -2,24 +2,21 @@
 
 On a GPU a small network's time is its number of kernels, not its arithmetic. Written as separate layers, a batch norm with the
 ReLU behind it is about ten kernels a training step; here it is four: sums, apply, and the same two backwards. A picture's
-pixels are rows of channels (channels last), and partial sums are added in a fixed order, so results repeat.
+pixels are rows of channels (channels last), and partial sums are added in a fixed order, so results repeat. What may differ from layer
+to layer is said when a kernel runs, not when it is compiled: a compilation takes longer than many steps.
 
 M: pixels of a batch   C: channels   G: groups of pixels whose sums are kept apart
 """
 
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # a CPU build of PyTorch
-    if not TYPE_CHECKING:
-        triton = None
+from cecil.nn.aside import Aside, way_aside
+from cecil.nn.compiler import tl, triton
 
 ROWS, CHANNELS = 256, 16  # pixels and channels that a program holds at a time
 GROUPS = 128
@@ -49,7 +46,7 @@ class BatchNorm(nn.BatchNorm2d):
             if shortcut is not None:
                 shortcut = shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)
             out: Tensor = _Fused.apply(  # type: ignore[no-untyped-call]
-                x, shortcut, self.weight, self.bias, mean, variance, self.training, relu, self.eps, self.momentum
+                x, shortcut, self.weight, self.bias, mean, variance, self.training, relu, self.eps, self.momentum, way_aside()
             )
             return out
         x = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum or 0.0, self.eps)
@@ -79,6 +76,7 @@ class _Fused(torch.autograd.Function):
         relu: bool,
         eps: float,
         momentum: float,
+        aside: Aside | None,
     ) -> Tensor:
         channels = x.shape[1]
         pixels = x.numel() // channels
@@ -86,16 +84,17 @@ class _Fused(torch.autograd.Function):
         blocks = channels // CHANNELS
         sums = torch.empty(2, GROUPS, channels, device=x.device) if training else mean
         if training:
-            _sums[(groups, blocks)](x, x, x, mean, mean, sums, pixels, channels, groups, BACKWARD=False, RELU=False)
+            _sums[(groups, blocks)](x, x, x, mean, mean, sums, pixels, channels, groups, 0, BACKWARD=False)
         # What the backward pass needs: the mean and the inverse deviation that were used.
         used = torch.empty(2, channels, device=x.device)
         y = torch.empty_like(x)
         _apply[(triton.cdiv(pixels, ROWS), blocks)](
             x, x if shortcut is None else shortcut, y, weight, bias, mean, variance, sums, used, pixels, channels, groups, eps, momentum,
-            TRAINING=training, SHORTCUT=shortcut is not None, RELU=relu,
+            int(shortcut is not None), int(relu), TRAINING=training,
         )  # fmt: skip
         ctx.save_for_backward(x, y, weight, used)
         ctx.shape, ctx.training, ctx.relu, ctx.shortcut = (pixels, channels, groups, blocks), training, relu, shortcut is not None
+        ctx.parameters, ctx.aside = [bias, weight], aside
         return y
 
     @staticmethod
@@ -103,23 +102,31 @@ class _Fused(torch.autograd.Function):
         x, y, weight, used = ctx.saved_tensors
         pixels, channels, groups, blocks = ctx.shape
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        sums = torch.empty(2, GROUPS, channels, device=x.device)
-        _sums[(groups, blocks)](gradient, y, x, used[0], used[1], sums, pixels, channels, groups, BACKWARD=True, RELU=ctx.relu)
+        programs = triton.cdiv(pixels, ROWS)
+        sums = torch.empty((2, GROUPS, channels) if ctx.training else (2, channels, programs), device=x.device)
+        if ctx.training:
+            _sums[(groups, blocks)](gradient, y, x, used[0], used[1], sums, pixels, channels, groups, int(ctx.relu), BACKWARD=True)
         to_x = torch.empty_like(x)
         # Without a ReLU the shortcut's gradient is the gradient itself.
         to_shortcut = torch.empty_like(x) if ctx.shortcut and ctx.relu else gradient
         to_weight, to_bias = torch.empty_like(weight), torch.empty_like(weight)
-        _apply_backward[(triton.cdiv(pixels, ROWS), blocks)](
+        _apply_backward[(programs, blocks)](
             gradient, y, x, to_x, to_shortcut, weight, used, sums, to_weight, to_bias, pixels, channels, groups,
-            TRAINING=ctx.training, SHORTCUT=ctx.shortcut and ctx.relu, RELU=ctx.relu,
+            int(ctx.shortcut and ctx.relu), int(ctx.relu), TRAINING=ctx.training,
         )  # fmt: skip
-        return to_x, to_shortcut if ctx.shortcut else None, to_weight, to_bias, None, None, None, None, None, None
+        gradients: tuple[Tensor | None, ...] = to_weight, to_bias
+        if not ctx.training:  # then nothing waits for the sums, and they were taken on the way
+            trained = any(ctx.needs_input_grad[2:4])
+            if trained and ctx.aside is not None:
+                ctx.aside.give(ctx.parameters, lambda: sums.sum(2).unbind(), reads=[sums])
+            gradients = sums.sum(2).flip(0).unbind() if trained and ctx.aside is None else (None, None)
+        return to_x, to_shortcut if ctx.shortcut else None, *gradients, *[None] * 7
 
 
 if triton is not None:
 
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _sums(a, y, x, mean, inverse, sums, pixels, channels, groups, BACKWARD: tl.constexpr, RELU: tl.constexpr):  # type: ignore[no-untyped-def]
+    @triton.jit(do_not_specialize=["groups", "relu"])  # type: ignore[untyped-decorator]
+    def _sums(a, y, x, mean, inverse, sums, pixels, channels, groups, relu, BACKWARD: tl.constexpr):  # type: ignore[no-untyped-def]
         """Of each group of pixels: Σ a and Σ a², or backwards Σ g and Σ g·x̂ of the gradient g that passes the ReLU."""
         group = tl.program_id(0)
         channel = tl.program_id(1) * CHANNELS_ + tl.arange(0, CHANNELS_)
@@ -131,8 +138,7 @@ if triton is not None:
             inside = (pixel < pixels)[:, None]
             value = tl.load(a + place, mask=inside, other=0.0).to(tl.float32)
             if BACKWARD:
-                if RELU:
-                    value = tl.where(tl.load(y + place, mask=inside, other=0.0) > 0, value, 0.0)
+                value = tl.where(tl.load(y + place, mask=inside & (relu != 0), other=1.0) > 0, value, 0.0)
                 other = (tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - tl.load(mean + channel)) * tl.load(inverse + channel)
             else:
                 other = value
@@ -151,10 +157,10 @@ if triton is not None:
         second = tl.sum(tl.load(sums + GROUPS_ * channels + place, mask=there, other=0.0), 0)
         return first, second
 
-    @triton.jit  # type: ignore[untyped-decorator]
+    @triton.jit(do_not_specialize=["groups", "has_shortcut", "relu"])  # type: ignore[untyped-decorator]
     def _apply(  # type: ignore[no-untyped-def]
         x, shortcut, y, weight, bias, mean, variance, sums, used, pixels, channels, groups, eps, momentum,
-        TRAINING: tl.constexpr, SHORTCUT: tl.constexpr, RELU: tl.constexpr,
+        has_shortcut, relu, TRAINING: tl.constexpr,
     ):  # fmt: skip
         channel = tl.program_id(1) * CHANNELS_ + tl.arange(0, CHANNELS_)
         if TRAINING:
@@ -178,34 +184,34 @@ if triton is not None:
         place = pixel[:, None] * channels + channel[None, :]
         inside = (pixel < pixels)[:, None]
         value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) * scale + shift
-        if SHORTCUT:
-            value += tl.load(shortcut + place, mask=inside, other=0.0).to(tl.float32)
-        if RELU:
-            value = tl.maximum(value, 0.0)
+        value += tl.load(shortcut + place, mask=inside & (has_shortcut != 0), other=0.0).to(tl.float32)
+        value = tl.where((value < 0) & (relu != 0), 0.0, value)
         tl.store(y + place, value.to(y.dtype.element_ty), mask=inside)
 
-    @triton.jit  # type: ignore[untyped-decorator]
+    @triton.jit(do_not_specialize=["groups", "has_shortcut", "relu"])  # type: ignore[untyped-decorator]
     def _apply_backward(  # type: ignore[no-untyped-def]
         gradient, y, x, to_x, to_shortcut, weight, used, sums, to_weight, to_bias, pixels, channels, groups,
-        TRAINING: tl.constexpr, SHORTCUT: tl.constexpr, RELU: tl.constexpr,
+        has_shortcut, relu, TRAINING: tl.constexpr,
     ):  # fmt: skip
         channel = tl.program_id(1) * CHANNELS_ + tl.arange(0, CHANNELS_)
-        first, second = _total(sums, groups, channels, channel)
-        if tl.program_id(0) == 0:
-            tl.store(to_bias + channel, first)
-            tl.store(to_weight + channel, second)
         inverse = tl.load(used + channels + channel)
         pixel = tl.program_id(0) * ROWS_ + tl.arange(0, ROWS_)
         place = pixel[:, None] * channels + channel[None, :]
         inside = (pixel < pixels)[:, None]
         value = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
-        if RELU:
-            value = tl.where(tl.load(y + place, mask=inside, other=0.0) > 0, value, 0.0)
-        if SHORTCUT:
-            tl.store(to_shortcut + place, value.to(to_shortcut.dtype.element_ty), mask=inside)
+        value = tl.where(tl.load(y + place, mask=inside & (relu != 0), other=1.0) > 0, value, 0.0)
+        tl.store(to_shortcut + place, value.to(to_shortcut.dtype.element_ty), mask=inside & (has_shortcut != 0))
+        normed = (tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - tl.load(used + channel)) * inverse
         if TRAINING:
-            normed = (tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - tl.load(used + channel)) * inverse
+            first, second = _total(sums, groups, channels, channel)
+            if tl.program_id(0) == 0:
+                tl.store(to_bias + channel, first)
+                tl.store(to_weight + channel, second)
             value -= first / pixels + normed * (second / pixels)
+        else:
+            part = sums + channel * tl.num_programs(0) + tl.program_id(0)
+            tl.store(part, tl.sum(value, 0))
+            tl.store(part + channels * tl.num_programs(0), tl.sum(value * normed, 0))
         value *= inverse * tl.load(weight + channel)
         tl.store(to_x + place, value.to(to_x.dtype.element_ty), mask=inside)
 

@@ -20,10 +20,12 @@ from torch import Generator, Tensor, nn
 
 from cecil.errors import CheckpointError, ConfigError
 from cecil.nn.aside import Aside, gradients_go
+from cecil.stages import rehearsal
 from cecil.stages.checkpoint import Checkpoint, State
 from cecil.stages.sgd import SGD
 
 KERNELS = 4  # that are tried: in the order of what cuDNN thinks of them, the fastest is hardly ever further down
+FIRST = -1  # the priority of a step's chain of kernels before what is done beside it
 WARM_UP = 3  # steps before a capture, so that libraries have chosen their kernels
 
 
@@ -197,6 +199,7 @@ def train(
     Where the loss changes on the way, `loss_of` says from which round on each one counts. `modules` is all that may
     change, and what a checkpoint holds; `groups` is what the optimiser changes.
     """
+    rehearsal.wait()
     sgd = SGD([g.parameters for g in groups], runtime.device, optimiser.momentum, optimiser.nesterov, optimiser.weight_decay)
     done = _resume(stage, modules, sgd, runtime, seed, rounds)
     generator = torch.Generator(runtime.device)
@@ -305,7 +308,7 @@ class _Step:
         self.input = example.clone()
         changed = [*_tensors(modules).values(), *self.sgd.momenta.values(), self.total]
         before = [t.clone() for t in changed]
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream(priority=FIRST)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UP):

@@ -1,0 +1,12 @@
+"""Triton, which compiles our kernels: PyTorch's builds for a GPU come with it, and where it is missing `triton` is None."""
+
+from typing import TYPE_CHECKING
+
+try:
+    import triton as triton
+    import triton.language as tl
+except ImportError:
+    if not TYPE_CHECKING:
+        triton = tl = None
+
+__all__ = ["tl", "triton"]
