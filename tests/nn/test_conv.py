@@ -13,13 +13,7 @@ class AtOnce(Aside):
     """Without streams: computes what it is given."""
 
     def __init__(self) -> None:
-        self._used, self._pending, self.given = set(), [], []
-
-    def begin(self):
-        pass
-
-    def cast(self, weight, dtype):
-        return weight.detach().to(dtype)
+        self._used, self._pending, self._casts, self.given = set(), [], {}, []
 
     def give(self, parameters, gradients, reads):
         self.given += parameters
@@ -65,6 +59,23 @@ def test_a_weight_that_is_used_twice_gets_both_gradients():
     aside.join()
     plain(plain(x)).square().sum().backward()
     torch.testing.assert_close(conv.weight.grad, plain.weight.grad)
+
+
+def test_a_weight_is_cast_anew_in_every_step():
+    """By the second step it is known, and cast with all others before the first layer."""
+    conv = Conv(2, 2, 3, bias=False)
+    x = torch.randn(1, 2, 9, 9).bfloat16()
+    aside = AtOnce()
+    for _ in range(3):
+        with gradients_go(aside):
+            out = conv(x)
+        assert torch.equal(out, F.conv2d(x, conv.weight.detach().bfloat16()))
+        out.sum().backward()
+        aside.join()
+        assert conv.weight.grad.dtype == torch.float32
+        with torch.no_grad():
+            conv.weight += 1
+    assert list(aside._casts) == [conv.weight]
 
 
 def test_nothing_goes_aside_without_a_way_or_a_need():
