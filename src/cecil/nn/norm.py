@@ -94,7 +94,7 @@ class _Fused(torch.autograd.Function):
         )  # fmt: skip
         ctx.save_for_backward(x, y, weight, used)
         ctx.shape, ctx.training, ctx.relu, ctx.shortcut = (pixels, channels, groups, blocks), training, relu, shortcut is not None
-        ctx.parameters, ctx.aside = [bias, weight], aside
+        ctx.parameters, ctx.aside = (bias, weight), aside
         return y
 
     @staticmethod
@@ -114,13 +114,16 @@ class _Fused(torch.autograd.Function):
             gradient, y, x, to_x, to_shortcut, weight, used, sums, to_weight, to_bias, pixels, channels, groups,
             int(ctx.shortcut and ctx.relu), int(ctx.relu), TRAINING=ctx.training,
         )  # fmt: skip
-        gradients: tuple[Tensor | None, ...] = to_weight, to_bias
-        if not ctx.training:  # then nothing waits for the sums, and they were taken on the way
-            trained = any(ctx.needs_input_grad[2:4])
-            if trained and ctx.aside is not None:
-                ctx.aside.give(ctx.parameters, lambda: sums.sum(2).unbind(), reads=[sums])
-            gradients = sums.sum(2).flip(0).unbind() if trained and ctx.aside is None else (None, None)
-        return to_x, to_shortcut if ctx.shortcut else None, *gradients, *[None] * 7
+        others = (to_x, to_shortcut if ctx.shortcut else None)
+        if ctx.training:
+            return *others, to_weight, to_bias, *[None] * 7
+        # Statistics that stand still: nothing waited for the sums, and they were taken on the way.
+        if ctx.aside is None:
+            to_bias, to_weight = sums.sum(2)
+            return *others, to_weight, to_bias, *[None] * 7
+        if any(ctx.needs_input_grad[2:4]):
+            ctx.aside.give(ctx.parameters, lambda: sums.sum(2).unbind(), reads=[sums])
+        return *others, *[None] * 9
 
 
 if triton is not None:
@@ -138,7 +141,7 @@ if triton is not None:
             inside = (pixel < pixels)[:, None]
             value = tl.load(a + place, mask=inside, other=0.0).to(tl.float32)
             if BACKWARD:
-                value = tl.where(tl.load(y + place, mask=inside & (relu != 0), other=1.0) > 0, value, 0.0)
+                value = tl.where(tl.load(y + place, mask=(pixel < pixels * relu)[:, None], other=1.0) > 0, value, 0.0)
                 other = (tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - tl.load(mean + channel)) * tl.load(inverse + channel)
             else:
                 other = value
@@ -184,8 +187,8 @@ if triton is not None:
         place = pixel[:, None] * channels + channel[None, :]
         inside = (pixel < pixels)[:, None]
         value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) * scale + shift
-        value += tl.load(shortcut + place, mask=inside & (has_shortcut != 0), other=0.0).to(tl.float32)
-        value = tl.where((value < 0) & (relu != 0), 0.0, value)
+        value += tl.load(shortcut + place, mask=(pixel < pixels * has_shortcut)[:, None], other=0.0).to(tl.float32)
+        value = tl.where(relu != 0, tl.maximum(value, 0.0), value)
         tl.store(y + place, value.to(y.dtype.element_ty), mask=inside)
 
     @triton.jit(do_not_specialize=["groups", "has_shortcut", "relu"])  # type: ignore[untyped-decorator]
@@ -199,8 +202,8 @@ if triton is not None:
         place = pixel[:, None] * channels + channel[None, :]
         inside = (pixel < pixels)[:, None]
         value = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
-        value = tl.where(tl.load(y + place, mask=inside & (relu != 0), other=1.0) > 0, value, 0.0)
-        tl.store(to_shortcut + place, value.to(to_shortcut.dtype.element_ty), mask=inside & (has_shortcut != 0))
+        value = tl.where(tl.load(y + place, mask=(pixel < pixels * relu)[:, None], other=1.0) > 0, value, 0.0)
+        tl.store(to_shortcut + place, value.to(to_shortcut.dtype.element_ty), mask=(pixel < pixels * has_shortcut)[:, None])
         normed = (tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - tl.load(used + channel)) * inverse
         if TRAINING:
             first, second = _total(sums, groups, channels, channel)
