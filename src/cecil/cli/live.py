@@ -126,7 +126,6 @@ class StudyWatcher:
         self.begun: set[tuple[str, str]] = set()  # runs and their stages
         self.since = time.monotonic()
         self.lock = threading.Lock()
-        self.under_way = False  # training has begun
 
     def __enter__(self) -> "StudyWatcher":
         self.progress.start()

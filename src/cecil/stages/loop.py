@@ -25,7 +25,7 @@ from cecil.stages.checkpoint import Checkpoint, State
 from cecil.stages.sgd import SGD
 
 KERNELS = 4  # that are tried: in the order of what cuDNN thinks of them, the fastest is hardly ever further down
-FIRST = -1  # the priority of a step's chain of kernels before what is done beside it
+FIRST = -1  # the priority of a step's chain of kernels: before what is done beside it
 WARM_UP = 3  # steps before a capture, so that libraries have chosen their kernels
 
 
@@ -199,7 +199,7 @@ def train(
     Where the loss changes on the way, `loss_of` says from which round on each one counts. `modules` is all that may
     change, and what a checkpoint holds; `groups` is what the optimiser changes.
     """
-    rehearsal.wait()
+    rehearsal.wait()  # it may be at work on the GPU, where a capture wants to be alone
     sgd = SGD([g.parameters for g in groups], runtime.device, optimiser.momentum, optimiser.nesterov, optimiser.weight_decay)
     done = _resume(stage, modules, sgd, runtime, seed, rounds)
     generator = torch.Generator(runtime.device)
