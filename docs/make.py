@@ -366,6 +366,16 @@ def bench(name: str) -> str:
     return "\n".join(parts) if parts else "Not measured yet.\n"
 
 
+def one_seed() -> str:
+    """How long the paper's method takes, in one sentence."""
+    found = json.loads((RESULTS / "bench-oneseed-gpu.json").read_text())
+    first, then = (row["from start to end s"] for row in found["rows"])
+    return (
+        f"One seed of CEC, unaltered, takes {then:.0f} s from the typed command to the drawn report, and {first:.0f} s the first time on a machine\n"
+        f"({found['machine']}, {found['date']}: `{found['command']}`).\n"
+    )
+
+
 def confidences() -> str:
     """How far confidences and "none of these" can be trusted as classes are added."""
     photos = {row["what"]: row["value"] for row in json.loads((RESULTS / "bench-practice-cpu.json").read_text())["rows"]}
@@ -423,6 +433,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "bench transport": lambda: bench("transport"),
     "bench resolution": lambda: bench("resolution"),
     "bench oneseed": lambda: bench("oneseed"),
+    "one seed": one_seed,
 }
 
 
