@@ -371,8 +371,8 @@ def one_seed() -> str:
     found = json.loads((RESULTS / "bench-oneseed-gpu.json").read_text())
     first, then = (row["from start to end s"] for row in found["rows"])
     return (
-        f"One seed of CEC, unaltered, takes {then:.0f} s from the typed command to the drawn report, and {first:.0f} s the first time on a machine\n"
-        f"({found['machine']}, {found['date']}: `{found['command']}`).\n"
+        f"One seed of CEC, unaltered, takes {then:.0f} s from the typed command to the drawn report, "
+        f"and {first:.0f} s the first time on a machine\n({found['machine']}, {found['date']}: `{found['command']}`).\n"
     )
 
 
