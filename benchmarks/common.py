@@ -4,6 +4,7 @@ import argparse
 import json
 import shlex
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from datetime import date
@@ -74,7 +75,7 @@ def record(name: str, device: torch.device, rows: list[dict[str, object]], about
     kind = "gpu" if device.type == "cuda" else "cpu"
     found = {
         "benchmark": name,
-        "command": shlex.join(["python", f"benchmarks/{name}.py", *(["--device", "cuda"] if kind == "gpu" else [])]),
+        "command": shlex.join(["python", f"benchmarks/{name}.py", *_typed(sys.argv[1:])]),
         "date": date.today().isoformat(),
         "machine": f"{info['device']}, {info['cores']} cores, torch {info['torch']}",
         "commit": commit(),
@@ -85,6 +86,17 @@ def record(name: str, device: torch.device, rows: list[dict[str, object]], about
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"bench-{name}-{kind}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _typed(words: list[str]) -> list[str]:
+    """What was typed behind a benchmark's name, without the places that differ from machine to machine."""
+    kept: list[str] = []
+    for before, word in zip(["", *words], words, strict=False):
+        if before == "--data-root":
+            kept.append("DATA")
+        elif "--record" not in (before, word):
+            kept.append(word)
+    return kept
 
 
 if __name__ == "__main__":
