@@ -3,6 +3,7 @@
 One compares feature maps, cell by cell: (n, cells, d) and (N, cells, d).
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -26,10 +27,15 @@ def dot(features: Tensor, prototypes: Tensor) -> Tensor:
 
 def cosine(features: Tensor, prototypes: Tensor) -> Tensor:
     """The cosine classifier, 16 times the cosine of the angle."""
-    dim = features.shape[-1]
-    # Vectors of length √d: forwards and backwards a kernel each, where those of length 1 take ten.
-    features, prototypes = (F.rms_norm(vectors, (dim,), eps=LEAST_SQUARE) for vectors in (features, prototypes))
-    return features @ (TEMPERATURE / dim * prototypes).T
+    return TEMPERATURE * _of_length_one(features) @ _of_length_one(prototypes).T
+
+
+def _of_length_one(vectors: Tensor) -> Tensor:
+    if not vectors.is_cuda:
+        return F.normalize(vectors, dim=-1)
+    # By one kernel, and one backwards: there F.normalize is ten, each of which takes as long.
+    dim = vectors.shape[-1]
+    return F.rms_norm(vectors, (dim,), eps=LEAST_SQUARE) / math.sqrt(dim)
 
 
 def negative_l2(features: Tensor, prototypes: Tensor) -> Tensor:
