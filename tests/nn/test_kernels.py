@@ -39,7 +39,7 @@ KERNELS = [
 ]
 
 
-@pytest.mark.filterwarnings("default")  # of the compiler, about its own future
+@pytest.mark.filterwarnings("ignore::UserWarning")  # the compiler speaks of its own future
 @pytest.mark.parametrize(("kernel", "constants", "warps"), KERNELS, ids=lambda value: getattr(value, "__name__", None))
 def test_a_kernel_compiles_for_a_gpu(
     kernel: triton.JITFunction, constants: dict[str, object], warps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
