@@ -3,7 +3,6 @@
 One compares feature maps, cell by cell: (n, cells, d) and (N, cells, d).
 """
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -27,15 +26,12 @@ def dot(features: Tensor, prototypes: Tensor) -> Tensor:
 
 def cosine(features: Tensor, prototypes: Tensor) -> Tensor:
     """The cosine classifier, 16 times the cosine of the angle."""
-    return TEMPERATURE * _of_length_one(features) @ _of_length_one(prototypes).T
-
-
-def _of_length_one(vectors: Tensor) -> Tensor:
-    if not vectors.is_cuda:
-        return F.normalize(vectors, dim=-1)
-    # By one kernel, and one backwards: there F.normalize is ten, each of which takes as long.
-    dim = vectors.shape[-1]
-    return F.rms_norm(vectors, (dim,), eps=LEAST_SQUARE) / math.sqrt(dim)
+    if not features.is_cuda:
+        return TEMPERATURE * F.normalize(features, dim=-1) @ F.normalize(prototypes, dim=-1).T
+    # Vectors of length √d: forwards and backwards a kernel each, where those of length 1 take ten.
+    dim = features.shape[-1]
+    features, prototypes = (F.rms_norm(vectors, (dim,), eps=LEAST_SQUARE) for vectors in (features, prototypes))
+    return features @ (TEMPERATURE / dim * prototypes).T
 
 
 def negative_l2(features: Tensor, prototypes: Tensor) -> Tensor:
