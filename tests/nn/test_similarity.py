@@ -60,3 +60,22 @@ def test_the_nearest_prototype_has_the_largest_l2_score() -> None:
     features, prototypes = drawn(50, 7), drawn(9, 7, seed=1)
     nearest = [min(range(9), key=lambda c: math.dist(x, prototypes[c].tolist())) for x in features.tolist()]
     assert SIMILARITIES["l2"](features, prototypes).argmax(1).tolist() == nearest
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here")
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("length", [1.0, 1e-6, 1e6])
+def test_the_cosine_on_a_gpu_is_that_of_a_cpu(length: float) -> None:
+    """With its gradients, and for a vector without a direction."""
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(9, 64, generator=generator) * length, torch.randn(5, 64, generator=generator)
+    vectors[0][0] = 0
+    found = []
+    for device in ("cpu", "cuda"):
+        features, prototypes = (v.clone().to(device).requires_grad_() for v in vectors)
+        scores = cosine(features, prototypes)
+        scores[1:].square().sum().backward()
+        found.append([t.detach().cpu() for t in (scores, features.grad, prototypes.grad)])
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
