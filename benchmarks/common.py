@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import shlex
 import statistics
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from cecil.cli.research import command_line
 from cecil.evaluation.results import commit, machine
 
 
@@ -73,9 +73,10 @@ def record(name: str, device: torch.device, rows: list[dict[str, object]], about
     """Print what was measured, and write it to results/bench-<name>-<machine>.json where asked for."""
     info = machine(device)
     kind = "gpu" if device.type == "cuda" else "cpu"
+    data = " --data-root DATA" if "--data-root" in sys.argv else ""
     found = {
         "benchmark": name,
-        "command": shlex.join(["python", f"benchmarks/{name}.py", *_typed(sys.argv[1:])]),
+        "command": f"python benchmarks/{name}.py{data}{command_line(sys.argv[1:]).removeprefix('cecil')}",
         "date": date.today().isoformat(),
         "machine": f"{info['device']}, {info['cores']} cores, torch {info['torch']}",
         "commit": commit(),
@@ -86,17 +87,6 @@ def record(name: str, device: torch.device, rows: list[dict[str, object]], about
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"bench-{name}-{kind}.json").write_text(json.dumps(found, indent=1) + "\n")
-
-
-def _typed(words: list[str]) -> list[str]:
-    """What was typed behind a benchmark's name, without the places that differ from machine to machine."""
-    kept: list[str] = []
-    for before, word in zip(["", *words], words, strict=False):
-        if before == "--data-root":
-            kept.append("DATA")
-        elif "--record" not in (before, word):
-            kept.append(word)
-    return kept
 
 
 if __name__ == "__main__":

@@ -54,21 +54,11 @@ def test_a_convolution_of_few_channels(
             assert_close(conv.few_channels(gradient, weight, backward=True), x.grad)
 
 
-class AtOnce(Aside):
-    """Without streams: computes what it is given."""
-
-    def __init__(self) -> None:
-        self._used, self._pending, self._casts = set(), [], {}
-
-    def give(self, parameters, gradients, reads):  # type: ignore[no-untyped-def]
-        self._pending += zip(parameters, gradients(), strict=True)
-
-
 @pytest.mark.parametrize("training", [True, False], ids=["training", "testing"])
 @pytest.mark.parametrize("relu", [True, False], ids=["relu", "no relu"])
 @pytest.mark.parametrize("shortcut", [True, False], ids=["shortcut", "no shortcut"])
 @pytest.mark.parametrize("aside", [True, False], ids=["aside", "at once"])
-def test_batch_norm_shortcut_and_relu(training: bool, relu: bool, shortcut: bool, aside: bool) -> None:
+def test_batch_norm_shortcut_and_relu(training: bool, relu: bool, shortcut: bool, aside: bool, at_once: Aside) -> None:
     """Pixels for several programs, the last of them not full; two blocks of channels."""
     shape = (9, 32, 8, 7)
     x, other, gradient = (maps(*shape[:3], width)[..., :7].contiguous(memory_format=torch.channels_last) for width in (7, 8, 9))
@@ -81,7 +71,7 @@ def test_batch_norm_shortcut_and_relu(training: bool, relu: bool, shortcut: bool
         layer.train(training)
         own, side = x.clone().requires_grad_(), other.clone().requires_grad_() if shortcut else None
         if ours:
-            beside = AtOnce() if aside else None
+            beside = at_once if aside else None
             statistics = layer.running_mean, layer.running_var, training, relu, layer.eps, layer.momentum
             out = norm._Fused.apply(own, side, layer.weight, layer.bias, *statistics, beside)
             out.backward(gradient)

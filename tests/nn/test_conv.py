@@ -8,24 +8,12 @@ from torch import nn
 from cecil.nn.aside import Aside, gradients_go, way_aside
 from cecil.nn.conv import COLOURS, FEW, Conv
 
-
-class AtOnce(Aside):
-    """Without streams: computes what it is given."""
-
-    def __init__(self) -> None:
-        self._used, self._pending, self._casts, self.given = set(), [], {}, []
-
-    def give(self, parameters, gradients, reads):
-        self.given += parameters
-        self._pending += zip(parameters, gradients(), strict=True)
-
-
 SHAPES = {"3x3": (4, 6, 3, 1, 1, 1), "stride": (4, 6, 3, 2, 1, 1), "1x1": (4, 6, 1, 2, 0, 1), "channel by channel": (4, 4, 3, 1, 1, 4)}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("first", [True, False], ids=["pictures", "features"])
-def test_the_gradients_are_those_of_an_ordinary_convolution(shape, first):
+def test_the_gradients_are_those_of_an_ordinary_convolution(shape, first, at_once):
     before, after, kernel, stride, padding, groups = SHAPES[shape]
     torch.manual_seed(0)
     conv = Conv(before, after, kernel, stride, padding, groups=groups, bias=False)
@@ -33,56 +21,52 @@ def test_the_gradients_are_those_of_an_ordinary_convolution(shape, first):
     plain.load_state_dict(conv.state_dict())
     x = torch.randn(3, before, 8, 8)
     inputs = [x.clone().requires_grad_(not first) for _ in range(2)]
-    aside = AtOnce()
-    with gradients_go(aside):
+    with gradients_go(at_once):
         out = conv(inputs[0])
     expected = plain(inputs[1])
     torch.testing.assert_close(out, expected)
     for value in (out, expected):
         value.square().sum().backward()
     assert conv.weight.grad is None, "it arrives where the streams meet"
-    aside.join()
+    at_once.join()
     torch.testing.assert_close(conv.weight.grad, plain.weight.grad)
     assert (inputs[0].grad is None) == first
     if not first:
         torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
 
 
-def test_a_weight_that_is_used_twice_gets_both_gradients():
+def test_a_weight_that_is_used_twice_gets_both_gradients(at_once):
     conv, plain = Conv(2, 2, 3, bias=False), nn.Conv2d(2, 2, 3, bias=False)
     plain.load_state_dict(conv.state_dict())
     x = torch.randn(1, 2, 9, 9)
-    aside = AtOnce()
-    with gradients_go(aside):
+    with gradients_go(at_once):
         loss = conv(conv(x)).square().sum()
     loss.backward()
-    aside.join()
+    at_once.join()
     plain(plain(x)).square().sum().backward()
     torch.testing.assert_close(conv.weight.grad, plain.weight.grad)
 
 
-def test_a_weight_is_cast_anew_in_every_step():
+def test_a_weight_is_cast_anew_in_every_step(at_once):
     """By the second step it is known, and cast with all others before the first layer."""
     conv = Conv(2, 2, 3, bias=False)
     x = torch.randn(1, 2, 9, 9).bfloat16()
-    aside = AtOnce()
     for _ in range(3):
-        with gradients_go(aside):
+        with gradients_go(at_once):
             out = conv(x)
         assert torch.equal(out, F.conv2d(x, conv.weight.detach().bfloat16()))
         out.sum().backward()
-        aside.join()
+        at_once.join()
         assert conv.weight.grad.dtype == torch.float32
         with torch.no_grad():
             conv.weight += 1
-    assert list(aside._casts) == [conv.weight]
+    assert list(at_once._casts) == [conv.weight]
 
 
-def test_nothing_goes_aside_without_a_way_or_a_need():
+def test_nothing_goes_aside_without_a_way_or_a_need(at_once):
     conv = Conv(2, 2, 3, bias=False)
     x = torch.randn(1, 2, 9, 9, requires_grad=True)
-    aside = AtOnce()
-    with gradients_go(aside):
+    with gradients_go(at_once):
         with torch.no_grad():
             conv(x)
         conv.weight.requires_grad_(False)
@@ -90,7 +74,7 @@ def test_nothing_goes_aside_without_a_way_or_a_need():
     assert way_aside() is None
     conv.weight.requires_grad_(True)
     conv(x).sum().backward()
-    assert not aside.given
+    assert not at_once.given
     assert conv.weight.grad is not None
 
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 try:
-    import triton as triton
+    import triton
     import triton.language as tl
 except ImportError:
     if not TYPE_CHECKING:

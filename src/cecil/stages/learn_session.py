@@ -46,8 +46,7 @@ def new_rows(backbone: Backbone, session: ImageSet, transform: Transform, config
 def outputs(backbone: Backbone, classifier: Classifier, view: Tensor) -> tuple[Tensor, Tensor]:
     """Features and scores of a batch of views; behind the backbone all is in full precision."""
     features = backbone(view).float()
-    with torch.autocast(features.device.type, enabled=False):
-        return features, classifier(features)
+    return features, classifier(features)
 
 
 def train_network(
