@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: demo test soak bench docs clean
 
 demo: .venv/installed
-	$(BIN)/cecil run glyphs --method decoupled-cosine --method cec
+	$(BIN)/fewmore run glyphs --method decoupled-cosine --method cec
 
 test: .venv/installed-test
 	$(BIN)/ruff check .
@@ -32,11 +32,11 @@ clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 .venv/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit("cecil needs Python 3.10 or later, and $(PYTHON) is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -c 'import sys; sys.exit("fewmore needs Python 3.10 or later, and $(PYTHON) is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python pyproject.toml constraints.txt
-	@echo "installing cecil into .venv (PyTorch is large: this takes a minute or two, once)"
+	@echo "installing fewmore into .venv (PyTorch is large: this takes a minute or two, once)"
 	$(PIP) -e .
 	@touch $@
 

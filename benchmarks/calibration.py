@@ -2,9 +2,9 @@
 
     python benchmarks/calibration.py --device cuda [--data-root DATA] [--record results]
 
-The classifier is trained from scratch on the 60 base classes by the recipe `official`, a tenth of their training pictures held
+The classifier is trained from scratch on the 60 base classes by the recipe `official`, a tenth of their training images held
 out; these alone choose the temperature and the threshold. Then it learns the eight sessions of the official split, and is asked
-about the test pictures of all 100 classes. `--quick`, and always on a CPU, trains by the recipe `quick` on glyphs.
+about the test images of all 100 classes. `--quick`, and always on a CPU, trains by the recipe `quick` on glyphs.
 """
 
 import argparse
@@ -15,11 +15,11 @@ import torch
 from common import record, shown
 from torch import Tensor
 
-from cecil import IncrementalClassifier
-from cecil.calibration import auroc, expected_calibration_error
-from cecil.data import benchmarks
-from cecil.recipes import official, quick
-from cecil.stages.loop import try_kernels
+from fewmore import IncrementalClassifier
+from fewmore.classifier.calibration import auroc, expected_calibration_error
+from fewmore.data import benchmarks
+from fewmore.research.recipes import official, quick
+from fewmore.training.loop import try_kernels
 
 
 def errors(scores: Tensor, labels: Tensor, temperature: float) -> tuple[float, float]:

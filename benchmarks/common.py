@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from cecil.cli.research import command_line
-from cecil.evaluation.results import commit, machine
+from fewmore.cli.run import command_line
+from fewmore.research.results import commit, machine
 
 
 def asked(doc: str | None) -> tuple[torch.device, Path | None]:
@@ -76,7 +76,7 @@ def record(name: str, device: torch.device, rows: list[dict[str, object]], about
     data = " --data-root DATA" if "--data-root" in sys.argv else ""
     found = {
         "benchmark": name,
-        "command": f"python benchmarks/{name}.py{data}{command_line(sys.argv[1:]).removeprefix('cecil')}",
+        "command": f"python benchmarks/{name}.py{data}{command_line(sys.argv[1:]).removeprefix('fewmore')}",
         "date": date.today().isoformat(),
         "machine": f"{info['device']}, {info['cores']} cores, torch {info['torch']}",
         "commit": commit(),

@@ -3,7 +3,7 @@
     python benchmarks/oneseed.py --data-root DATA [--device cuda] [--record results]
 
 Twice: as the first time on a machine, when kernels must be compiled, and once more with those compiled. The recipe is `official`,
-unaltered; the accuracy is that of the test pictures, and nothing is chosen by it.
+unaltered; the accuracy is that of the test images, and nothing is chosen by it.
 """
 
 import argparse
@@ -17,12 +17,12 @@ from pathlib import Path
 import torch
 from common import record, shown
 
-from cecil.evaluation import results
+from fewmore.research import results
 
 
 def one_run(data_root: Path, device: str, runs: Path, compiled: Path) -> dict[str, object]:
     """Seconds from start to end, the parts of them that the run itself has taken, and its accuracy."""
-    command = [sys.executable, "-m", "cecil", "run", "cifar100", "--method", "cec", "--device", device]
+    command = [sys.executable, "-m", "fewmore", "run", "cifar100", "--method", "cec", "--device", device]
     command += ["--data-root", str(data_root), "--runs", str(runs)]
     began = time.perf_counter()
     subprocess.run(command, check=True, env={**os.environ, "TRITON_CACHE_DIR": str(compiled)}, stdout=subprocess.DEVNULL)

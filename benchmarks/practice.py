@@ -2,7 +2,7 @@
 
     python benchmarks/practice.py [--data-root DATA] [--threads 2] [--record results]
 
-All times of a ratio are measured in this one run, in turn, and a ratio is that of the medians. Pictures are miniImageNet's, 84
+All times of a ratio are measured in this one run, in turn, and a ratio is that of the medians. Images are miniImageNet's, 84
 pixels a side. The backbone is mobilenet_v2 with ImageNet weights, which have seen the classes of miniImageNet: the accuracies
 here say what a person gets with everyday things, not how well unseen ones are learnt.
 """
@@ -25,25 +25,26 @@ from common import shown as told
 from PIL import Image
 from torch import Tensor
 
-from cecil import IncrementalClassifier, modelfile
-from cecil.calibration import auroc, expected_calibration_error
-from cecil.classifier import Prediction
-from cecil.data.augment import normalise
-from cecil.data.files import data_root
-from cecil.data.pictures import as_rgb
-from cecil.embedding import shown, squares
-from cecil.errors import MissingData
-from cecil.fitting import DIRECTIONS, TENTH, recipe_for
-from cecil.modelfile import Model
-from cecil.nn.adapter import Adapter
+from fewmore import IncrementalClassifier
+from fewmore.classifier import model_file as modelfile
+from fewmore.classifier.calibration import auroc, expected_calibration_error
+from fewmore.classifier.embedding import shown, squares
+from fewmore.classifier.estimator import Prediction
+from fewmore.classifier.fitting import DIRECTIONS, TENTH, recipe_for
+from fewmore.classifier.model_file import Model
+from fewmore.data.augment import normalise
+from fewmore.data.decode import as_rgb
+from fewmore.data.files import data_root
+from fewmore.errors import MissingData
+from fewmore.nn.adapter import Adapter
 
-CLASSES, PICTURES = 20, 20  # of the small training
+CLASSES, IMAGES = 20, 20  # of the small training
 NEW, SHOTS = 10, 5  # learnt after it
-TESTS = 20  # pictures a class
+TESTS = 20  # images a class
 MANY = 1000  # additions from features
-FOLDERS = (20, 100, 400)  # pictures a class, of the folders whose training's memory is measured; an episode takes 16 of each
+FOLDERS = (20, 100, 400)  # images a class, of the folders whose training's memory is measured; an episode takes 16 of each
 FOLDER_CLASSES = 25
-LARGE = (6000, 4000)  # pixels of one picture in each of their classes
+LARGE = (6000, 4000)  # pixels of one image in each of their classes
 
 
 def listed(root: Path, part: str) -> dict[str, list[Path]]:
@@ -71,9 +72,9 @@ def timed(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, floa
 
 
 def train(train: dict[str, list[Path]], test: dict[str, list[Path]]) -> tuple[IncrementalClassifier, list[dict[str, object]]]:
-    """20 × 20 pictures, then 10 × 5 more; accuracy after each, and time beside that of embedding all the views used."""
+    """20 × 20 images, then 10 × 5 more; accuracy after each, and time beside that of embedding all the views used."""
     names = list(train)
-    base = {name: train[name][:PICTURES] for name in names[:CLASSES]}
+    base = {name: train[name][:IMAGES] for name in names[:CLASSES]}
     new = {name: train[name][:SHOTS] for name in names[60 : 60 + NEW]}
     began = time.perf_counter()
     made = IncrementalClassifier().fit(base)
@@ -82,7 +83,7 @@ def train(train: dict[str, list[Path]], test: dict[str, list[Path]]) -> tuple[In
     given, backbone, transform = shown(base), made.embedder.backbone, made.embedder.transform
     margin = ((transform.resize or transform.size) - transform.size) // 2
     views = []
-    for batch in squares(given.pictures, given.titles, transform, made.embedder.batch):
+    for batch in squares(given.images, given.titles, transform, made.embedder.batch):
         cut = batch.squares[:, :, margin : margin + transform.size, margin : margin + transform.size]
         views += [normalise(torch.rot90(cut, turn, (2, 3)), transform) for turn in range(4)]
     began = time.perf_counter()
@@ -103,7 +104,7 @@ def train(train: dict[str, list[Path]], test: dict[str, list[Path]]) -> tuple[In
     asked = {name: made.predict_features(features) for name, features in tests.items()}
     rows += judged(f"{CLASSES} classes", asked, list(base))
     known, strange = (torch.tensor([one.familiarity for name in part for one in asked[name]]) for part in (base, new))
-    rows.append({"what": f"AUROC, pictures of known classes against those of {NEW} others", "value": auroc(known, strange)})
+    rows.append({"what": f"AUROC, images of known classes against those of {NEW} others", "value": auroc(known, strange)})
     made.learn(new)
     asked = {name: made.predict_features(features) for name, features in tests.items()}
     for what, part in (("all classes", [*base, *new]), ("old classes", list(base)), ("new classes", list(new))):
@@ -112,7 +113,7 @@ def train(train: dict[str, list[Path]], test: dict[str, list[Path]]) -> tuple[In
 
 
 def judged(what: str, asked: dict[str, list[Prediction]], names: list[str]) -> list[dict[str, object]]:
-    """Accuracy, calibration error and acceptance of test pictures of these classes."""
+    """Accuracy, calibration error and acceptance of test images of these classes."""
     right = torch.tensor([one.names[0] == name for name in names for one in asked[name]])
     sure = torch.tensor([one.confidences[0] for name in names for one in asked[name]])
     known = torch.tensor([one.known for name in names for one in asked[name]])
@@ -123,12 +124,12 @@ def judged(what: str, asked: dict[str, list[Prediction]], names: list[str]) -> l
     ]
 
 
-def beside_the_backbone(trained: IncrementalClassifier, pictures: list[Tensor]) -> list[dict[str, object]]:
-    """`learn` of 5 × 5 and `predict` of one picture, at 100 known classes, beside the backbone on views that are ready."""
+def beside_the_backbone(trained: IncrementalClassifier, images: list[Tensor]) -> list[dict[str, object]]:
+    """`learn` of 5 × 5 and `predict` of one image, at 100 known classes, beside the backbone on views that are ready."""
     generator = torch.Generator().manual_seed(0)
     dim = trained.embedder.dim
     trained.learn_features({f"filler {i}": torch.rand(5, dim, generator=generator) for i in range(100 - len(trained.classes_))})
-    lesson = {f"new {i}": pictures[5 * i : 5 * i + 5] for i in range(5)}
+    lesson = {f"new {i}": images[5 * i : 5 * i + 5] for i in range(5)}
     transform, backbone = trained.embedder.transform, trained.embedder.backbone
     views = torch.rand(25, 3, transform.size, transform.size, generator=generator).contiguous(memory_format=torch.channels_last)
 
@@ -142,13 +143,13 @@ def beside_the_backbone(trained: IncrementalClassifier, pictures: list[Tensor]) 
         trained.undo()
 
     many = timed({"learn": learn, "embed": lambda: forward(25)}, 7)
-    one = timed({"predict": lambda: trained.predict(pictures[0]), "forward": lambda: forward(1)}, 40)
+    one = timed({"predict": lambda: trained.predict(images[0]), "forward": lambda: forward(1)}, 40)
     return [
         {"what": "learn 5 × 5 at 100 classes, ms", "value": 1e3 * many["learn"]},
-        {"what": "backbone on 25 pictures, ms", "value": 1e3 * many["embed"]},
+        {"what": "backbone on 25 images, ms", "value": 1e3 * many["embed"]},
         {"what": "learn × embedding", "value": many["learn"] / many["embed"], "bar": 1.5},
-        {"what": "predict one picture at 100 classes, ms", "value": 1e3 * one["predict"]},
-        {"what": "backbone on one picture, ms", "value": 1e3 * one["forward"]},
+        {"what": "predict one image at 100 classes, ms", "value": 1e3 * one["predict"]},
+        {"what": "backbone on one image, ms", "value": 1e3 * one["forward"]},
         {"what": "predict × forward", "value": one["predict"] / one["forward"], "bar": 1.2},
     ]
 
@@ -197,22 +198,22 @@ def one_by_one_and_at_once(path: Path) -> list[dict[str, object]]:
     ]
 
 
-def memory(pictures: dict[str, list[Path]], threads: int, work: Path) -> list[dict[str, object]]:
-    """Peak memory of training on more and more pictures, all else being equal; each folder is trained on by a new process."""
+def memory(images: dict[str, list[Path]], threads: int, work: Path) -> list[dict[str, object]]:
+    """Peak memory of training on more and more images, all else being equal; each folder is trained on by a new process."""
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(dir=work) as folder:
         large = Path(folder) / "large.jpg"
         Image.radial_gradient("L").resize(LARGE).convert("RGB").save(large)
         for count in FOLDERS:
             place = Path(folder) / str(count)
-            for name, paths in islice(pictures.items(), FOLDER_CLASSES):
+            for name, paths in islice(images.items(), FOLDER_CLASSES):
                 (place / name).mkdir(parents=True)
                 for path in [large, *paths[: count - 1]]:
                     (place / name / path.name).symlink_to(path.resolve())
             for way, scratch in (("pretrained", False), ("from scratch", True)):
                 with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                     peak = pool.submit(peak_of_training, place, scratch, threads).result()
-                what = f"peak memory of training, {way}, {FOLDER_CLASSES * count:,} pictures of {FOLDER_CLASSES} classes, MB"
+                what = f"peak memory of training, {way}, {FOLDER_CLASSES * count:,} images of {FOLDER_CLASSES} classes, MB"
                 rows.append(told({"what": what, "value": peak}))
     return rows
 
@@ -239,15 +240,15 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     root = data_root(args.data_root)
-    os.environ["CECIL_DATA"] = str(root)  # where the weights lie too, for other processes as well
-    pictures, tests = listed(root, "train"), listed(root, "test")
-    made, rows = train(pictures, tests)
-    file = args.work / "practice-benchmark.cecil"
+    os.environ["FEWMORE_DATA"] = str(root)  # where the weights lie too, for other processes as well
+    images, tests = listed(root, "train"), listed(root, "test")
+    made, rows = train(images, tests)
+    file = args.work / "practice-benchmark.fewmore"
     try:
         rows += additions(made.model, file)
     finally:
         file.unlink(missing_ok=True)
-    rows += memory(pictures, args.threads, args.work)
+    rows += memory(images, args.threads, args.work)
     decoded = [as_rgb(path) for path in tests[list(tests)[30]][:25]]
     rows += beside_the_backbone(made, decoded)
     for row in rows:

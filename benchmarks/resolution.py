@@ -2,13 +2,13 @@
 
     python benchmarks/resolution.py --data-root DATA [--device cuda] [--epochs 40] [--record results]
 
-Network, transforms and reading of files are torchvision's and Pillow's; of cecil there is one arm, its own stage 1.
+Network, transforms and reading of files are torchvision's and Pillow's; of fewmore there is one arm, its own stage 1.
 
-- Seen at 84 pixels from the files as they are (84 pixels): should agree with cecil's stage 1, if that is not to blame.
+- Seen at 84 pixels from the files as they are (84 pixels): should agree with fewmore's stage 1, if that is not to blame.
 - Seen at 42 pixels from the same files; from files of 42 pixels; from files of 42 pixels that were once saved as lossy WebP. The first
   has something to lose, as a crop from a file of the published size has at 84: the difference is what small files cost.
 
-Accuracy is on the base classes' test pictures, by class means of the training pictures; nothing is chosen by it. Needs torchvision.
+Accuracy is on the base classes' test images, by class means of the training images; nothing is chosen by it. Needs torchvision.
 """
 
 import argparse
@@ -31,18 +31,18 @@ from torch.utils.data import DataLoader, Dataset
 BASE = 60  # classes of the base session
 BATCH = 128
 TEMPERATURE = 16
-WEBP_QUALITY = 75  # gives as many bytes a pixel as the pictures measured here once had
+WEBP_QUALITY = 75  # gives as many bytes a pixel as the images measured here once had
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One training: how large pictures are seen, and what is done to the files beforehand."""
+    """One training: how large images are seen, and what is done to the files beforehand."""
 
     seen: int
     stored: int
     lossy: bool = False
-    by_cecil: bool = False
+    by_fewmore: bool = False
 
     @property
     def resized(self) -> int:
@@ -52,28 +52,28 @@ class Arm:
 
 ARMS = (
     Arm(seen=84, stored=84),
-    Arm(seen=84, stored=84, by_cecil=True),
+    Arm(seen=84, stored=84, by_fewmore=True),
     Arm(seen=42, stored=84),
     Arm(seen=42, stored=42),
     Arm(seen=42, stored=42, lossy=True),
 )
 
 
-class Pictures(Dataset[tuple[Tensor, int]]):
-    """Decoded pictures under a transform."""
+class ImageFiles(Dataset[tuple[Tensor, int]]):
+    """Decoded images under a transform."""
 
-    def __init__(self, pictures: list[Image.Image], labels: list[int], transform: Callable[[Image.Image], Tensor]) -> None:
-        self.pictures, self.labels, self.transform = pictures, labels, transform
+    def __init__(self, images: list[Image.Image], labels: list[int], transform: Callable[[Image.Image], Tensor]) -> None:
+        self.images, self.labels, self.transform = images, labels, transform
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.transform(self.pictures[index]), self.labels[index]
+        return self.transform(self.images[index]), self.labels[index]
 
 
 def read(root: Path, part: str, arm: Arm) -> tuple[list[Image.Image], list[int]]:
-    """The base classes' pictures of a part (train, test), as the arm stores them."""
+    """The base classes' images of a part (train, test), as the arm stores them."""
     folder = root / "miniimagenet"
     with open(folder / "split" / f"{part}.csv", newline="") as lines:
         rows = [(row["filename"], row["label"]) for row in csv.DictReader(lines)]
@@ -82,14 +82,14 @@ def read(root: Path, part: str, arm: Arm) -> tuple[list[Image.Image], list[int]]
     return [stored(Image.open(folder / "images" / name).convert("RGB"), arm) for name, _ in chosen], [label for _, label in chosen]
 
 
-def stored(picture: Image.Image, arm: Arm) -> Image.Image:
-    if picture.size != (arm.stored, arm.stored):
-        picture = picture.resize((arm.stored, arm.stored), Image.Resampling.BICUBIC)
+def stored(image: Image.Image, arm: Arm) -> Image.Image:
+    if image.size != (arm.stored, arm.stored):
+        image = image.resize((arm.stored, arm.stored), Image.Resampling.BICUBIC)
     if arm.lossy:
         file = io.BytesIO()
-        picture.save(file, "webp", quality=WEBP_QUALITY)
-        picture = Image.open(file).convert("RGB")
-    return picture
+        image.save(file, "webp", quality=WEBP_QUALITY)
+        image = Image.open(file).convert("RGB")
+    return image
 
 
 def by_torchvision(arm: Arm, root: Path, epochs: int, device: torch.device, workers: int) -> float:
@@ -107,7 +107,7 @@ def by_torchvision(arm: Arm, root: Path, epochs: int, device: torch.device, work
     def batches(
         of: tuple[list[Image.Image], list[int]], transform: Callable[[Image.Image], Tensor], train: bool
     ) -> DataLoader[tuple[Tensor, int]]:
-        return DataLoader(Pictures(*of, transform), BATCH, shuffle=train, num_workers=workers, persistent_workers=train, pin_memory=True)
+        return DataLoader(ImageFiles(*of, transform), BATCH, shuffle=train, num_workers=workers, persistent_workers=train, pin_memory=True)
 
     net = resnet18()
     net.fc = nn.Identity()
@@ -117,14 +117,14 @@ def by_torchvision(arm: Arm, root: Path, epochs: int, device: torch.device, work
     rates = torch.optim.lr_scheduler.MultiStepLR(sgd, [epochs * 40 // 100, epochs * 70 // 100], 0.1)
     learning = batches(train, training, train=True)
 
-    def features(pictures: Tensor) -> Tensor:
+    def features(images: Tensor) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            return net(pictures.to(device, memory_format=torch.channels_last, non_blocking=True)).float()
+            return net(images.to(device, memory_format=torch.channels_last, non_blocking=True)).float()
 
     for _ in range(epochs):
         net.train()
-        for pictures, labels in learning:
-            scores = TEMPERATURE * F.normalize(features(pictures)) @ F.normalize(rows).T
+        for images, labels in learning:
+            scores = TEMPERATURE * F.normalize(features(images)) @ F.normalize(rows).T
             loss = F.cross_entropy(scores, labels.to(device, non_blocking=True))
             sgd.zero_grad()
             loss.backward()
@@ -136,12 +136,12 @@ def by_torchvision(arm: Arm, root: Path, epochs: int, device: torch.device, work
     return accuracy(embedded[0], torch.tensor(train[1]), embedded[1], torch.tensor(test[1]))
 
 
-def by_cecil(arm: Arm, root: Path, epochs: int, device: torch.device) -> float:
-    """The same by cecil."""
-    from cecil.data import benchmarks
-    from cecil.methods.network import Network
-    from cecil.recipes import official
-    from cecil.stages.loop import Runtime, try_kernels
+def by_fewmore(arm: Arm, root: Path, epochs: int, device: torch.device) -> float:
+    """The same by fewmore."""
+    from fewmore.data import benchmarks
+    from fewmore.methods.network import Network
+    from fewmore.research.recipes import official
+    from fewmore.training.loop import Runtime, try_kernels
 
     try_kernels(device)
     benchmark = benchmarks.find("miniimagenet")
@@ -166,10 +166,10 @@ def accuracy(train: Tensor, train_labels: Tensor, test: Tensor, labels: Tensor) 
 
 
 def run(arm: Arm, root: Path, epochs: int, device: torch.device, workers: int) -> dict[str, object]:
-    found = by_cecil(arm, root, epochs, device) if arm.by_cecil else by_torchvision(arm, root, epochs, device, workers)
+    found = by_fewmore(arm, root, epochs, device) if arm.by_fewmore else by_torchvision(arm, root, epochs, device, workers)
     files = f"{arm.stored} pixels" + (", lossy once more" if arm.lossy else "")
     return {
-        "stage 1 of": "cecil" if arm.by_cecil else "torchvision",
+        "stage 1 of": "fewmore" if arm.by_fewmore else "torchvision",
         "seen at": f"{arm.seen} pixels",
         "files of": files,
         "test accuracy %": found,

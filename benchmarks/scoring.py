@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from common import asked, peak_memory, record, shown, timed
 from torch import Tensor
 
-from cecil.nn.adapter import Adapter, Context
-from cecil.nn.backbones import build
+from fewmore.nn.adapter import Adapter, Context
+from fewmore.nn.backbones import build
 
 BATCH = 100
 NAIVE_NUMBERS = 2**28  # of the naive graph's attention that may lie in memory at once
@@ -81,8 +81,8 @@ def main() -> None:
             for classes in (100, 1000, 10_000, 100_000):
                 rows.append(shown(measure(classes, dim, device)))
         network = build("resnet20").eval().to(device, memory_format=torch.channels_last)
-        pictures = torch.rand(BATCH, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
-        (backbone,) = timed(device, lambda: network(pictures))
+        images = torch.rand(BATCH, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
+        (backbone,) = timed(device, lambda: network(images))
     first = rows[0]["closed form ms"]
     assert isinstance(first, float)
     about = {

@@ -1,11 +1,11 @@
-"""The service under load beside a bare loop over the same pictures, on the same cores, in one run.
+"""The service under load beside a bare loop over the same images, on the same cores, in one run.
 
     python benchmarks/serving.py [--clients 32] [--rounds 12] [--seconds 6] [--record results]
 
 The backbone is mobilenet_v2 at 224 pixels, with 100 classes known. The bare loop decodes the same JPEG files and runs the backbone on
 them in batches, in the quickest of some ways: one computation on all cores, or one on each core, in smaller or larger batches; it answers
-nobody, and keeps its memory as the service does. The clients run on the same cores as the service, each asking for one picture at a time;
-what they cost is told. Lessons of five pictures come one after the other, from one more client.
+nobody, and keeps its memory as the service does. The clients run on the same cores as the service, each asking for one image at a time;
+what they cost is told. Lessons of five images come one after the other, from one more client.
 
 A machine's speed drifts, so short rounds take turns: bare loop, service, bare loop, …, then service, service while teaching, service, …
 Each round is compared with the mean of its two neighbours, and a ratio is the median over the rounds, all of which are recorded.
@@ -31,14 +31,14 @@ import torch
 from common import record, shown
 from PIL import Image
 
-from cecil import IncrementalClassifier
-from cecil.embedding import Embedder, square
-from cecil.nn.backbones import build
-from cecil.service.limits import cores
-from cecil.service.server import keep_memory
+from fewmore import IncrementalClassifier
+from fewmore.classifier.embedding import Embedder, square
+from fewmore.nn.backbones import build
+from fewmore.service.limits import cores
+from fewmore.service.server import keep_memory
 
 BACKBONE = "mobilenet_v2"
-PICTURES = 64
+IMAGES = 64
 CLASSES = 100
 SHOTS = 5
 BATCHES = (8, 16)  # of the bare loop
@@ -57,12 +57,12 @@ def photo(seed: int) -> bytes:
     return buffer.getvalue()
 
 
-def classifier(pictures: Sequence[bytes]) -> IncrementalClassifier:
+def classifier(images: Sequence[bytes]) -> IncrementalClassifier:
     """Random weights: what they are does not matter to speed."""
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "weights.pth"
         torch.save(build(BACKBONE).state_dict(), weights)
-        made = IncrementalClassifier(BACKBONE, weights, device="cpu").fit({"first": pictures[:3], "second": pictures[3:6]})
+        made = IncrementalClassifier(BACKBONE, weights, device="cpu").fit({"first": images[:3], "second": images[3:6]})
     features = torch.rand(CLASSES - 2, SHOTS, made.embedder.dim, generator=torch.Generator().manual_seed(0))
     made.learn_features({f"class {number}": rows for number, rows in enumerate(features)})
     return made
@@ -71,8 +71,8 @@ def classifier(pictures: Sequence[bytes]) -> IncrementalClassifier:
 # The bare loop
 
 
-def bare(embedder: Embedder, pictures: Sequence[bytes], seconds: float, threads: int, size: int) -> float:
-    """Pictures a second, in batches of this size; so many threads, each with its share of the cores."""
+def bare(embedder: Embedder, images: Sequence[bytes], seconds: float, threads: int, size: int) -> float:
+    """Images a second, in batches of this size; so many threads, each with its share of the cores."""
     torch.set_num_threads(max(1, cores() // threads))
     until = time.perf_counter() + seconds
     counts = [0] * threads
@@ -81,7 +81,7 @@ def bare(embedder: Embedder, pictures: Sequence[bytes], seconds: float, threads:
         torch.set_num_threads(max(1, cores() // threads))
         at = own
         while time.perf_counter() < until:
-            batch = [pictures[(at + i) % len(pictures)] for i in range(size)]
+            batch = [images[(at + i) % len(images)] for i in range(size)]
             embedder.features(torch.stack([square(one, "", embedder.transform) for one in batch]))
             at += size
             counts[own] += size
@@ -98,11 +98,11 @@ def bare(embedder: Embedder, pictures: Sequence[bytes], seconds: float, threads:
 # The clients
 
 
-def request(path: str, pictures: Sequence[bytes], name: str | None = None) -> bytes:
+def request(path: str, images: Sequence[bytes], name: str | None = None) -> bytes:
     """A whole request, ready to be sent."""
     parts = [b'--x\r\nContent-Disposition: form-data; name="name"\r\n\r\n' + name.encode() + b"\r\n"] if name else []
-    head = b'--x\r\nContent-Disposition: form-data; name="pictures"; filename="a.jpg"\r\nContent-Type: image/jpeg\r\n\r\n'
-    body = b"".join([*parts, *(head + one + b"\r\n" for one in pictures), b"--x--\r\n"])
+    head = b'--x\r\nContent-Disposition: form-data; name="images"; filename="a.jpg"\r\nContent-Type: image/jpeg\r\n\r\n'
+    body = b"".join([*parts, *(head + one + b"\r\n" for one in images), b"--x--\r\n"])
     fields = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: {len(body)}\r\n\r\n"
     )
@@ -146,7 +146,7 @@ async def load(port: int, requests: Sequence[bytes], clients: int, seconds: floa
     wall = WARM_UP + time.perf_counter() - over + seconds  # the last answers come later
     late.sort()
     found = {
-        "pictures/s": len(late) / seconds,
+        "images/s": len(late) / seconds,
         "p50, ms": 1e3 * late[len(late) // 2],
         "p99, ms": 1e3 * late[int(0.99 * (len(late) - 1))],
         "clients' cores": (time.process_time() - cpu) / wall,
@@ -185,24 +185,24 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     keep_memory()
-    pictures = [photo(seed) for seed in range(PICTURES)]
-    made = classifier(pictures)
-    lessons = (request("/api/classes", [pictures[(n + 13 * i) % PICTURES] for i in range(SHOTS)], f"new {n}") for n in range(10**6))
-    requests = [request("/api/predict?top=5", [one]) for one in pictures]
+    images = [photo(seed) for seed in range(IMAGES)]
+    made = classifier(images)
+    lessons = (request("/api/classes", [images[(n + 13 * i) % IMAGES] for i in range(SHOTS)], f"new {n}") for n in range(10**6))
+    requests = [request("/api/predict?top=5", [one]) for one in images]
     ways = [(threads, size) for threads in sorted({1, cores()}) for size in BATCHES]
-    speeds = {way: bare(made.embedder, pictures, args.seconds, *way) for way in ways}
+    speeds = {way: bare(made.embedder, images, args.seconds, *way) for way in ways}
     quickest = max(ways, key=speeds.__getitem__)
     with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder) / "bench.cecil"
+        model = Path(folder) / "bench.fewmore"
         made.save(model)
-        command = [sys.executable, "-m", "cecil", "serve", str(model), "--port", "0", "--no-thumbnails"]
+        command = [sys.executable, "-m", "fewmore", "serve", str(model), "--port", "0", "--no-thumbnails"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
         try:
             line = process.stdout.readline() if process.stdout else ""
             port = int(line.rstrip("/\n").rsplit(":", 1)[1])
 
             def loop() -> Round:
-                return {"pictures/s": round(bare(made.embedder, pictures, args.seconds, *quickest), 4)}
+                return {"images/s": round(bare(made.embedder, images, args.seconds, *quickest), 4)}
 
             def service() -> Round:
                 return asyncio.run(load(port, requests, args.clients, args.seconds, None))
@@ -217,14 +217,14 @@ def main() -> None:
             process.wait(timeout=60)
     threads, size = quickest
     rows: list[dict[str, object]] = [
-        {"what": f"bare loop, {threads} × batches of {size}, pictures/s", "value": middle(loops, "pictures/s")},
-        {"what": f"service, {args.clients} clients, pictures/s", "value": middle(plain, "pictures/s")},
-        {"what": "service × bare loop", "value": ratio(plain, loops, "pictures/s"), "bar": 0.8},
+        {"what": f"bare loop, {threads} × batches of {size}, images/s", "value": middle(loops, "images/s")},
+        {"what": f"service, {args.clients} clients, images/s", "value": middle(plain, "images/s")},
+        {"what": "service × bare loop", "value": ratio(plain, loops, "images/s"), "bar": 0.8},
         {"what": "clients' own time, cores", "value": middle(plain, "clients' cores")},
         {"what": "p50, ms", "value": middle(untaught, "p50, ms")},
         {"what": "p99, ms", "value": middle(untaught, "p99, ms")},
-        {"what": "service while teaching, pictures/s", "value": middle(taught, "pictures/s")},
-        {"what": f"lessons of {SHOTS} pictures meanwhile, a second", "value": middle(taught, "lessons/s")},
+        {"what": "service while teaching, images/s", "value": middle(taught, "images/s")},
+        {"what": f"lessons of {SHOTS} images meanwhile, a second", "value": middle(taught, "lessons/s")},
         {"what": "p99 while teaching, ms", "value": middle(taught, "p99, ms")},
         {"what": "p99 while teaching × p99", "value": ratio(taught, untaught, "p99, ms"), "bar": 2.0},
     ]
@@ -232,11 +232,11 @@ def main() -> None:
         shown(row)
     about: dict[str, object] = {
         "backbone": made.info()["backbone"],
-        "picture size": made.info()["picture size"],
+        "image size": made.info()["image size"],
         "classes": CLASSES,
         "clients": args.clients,
         "cores": cores(),
-        "bare loops tried, pictures/s": {f"{threads} × batches of {size}": round(speed, 2) for (threads, size), speed in speeds.items()},
+        "bare loops tried, images/s": {f"{threads} × batches of {size}": round(speed, 2) for (threads, size), speed in speeds.items()},
         "rounds": {"bare loop": loops, "service": plain, "service around teaching": untaught, "service while teaching": taught},
     }
     record("serving", torch.device("cpu"), rows, about, args.record)

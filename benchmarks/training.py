@@ -2,7 +2,7 @@
 
     python benchmarks/training.py [--device cuda] [--record results]
 
-Pictures are random: speed does not depend on what they show. Steps are those of the recipe `official` on CIFAR100 and miniImageNet.
+Images are random: speed does not depend on what they show. Steps are those of the recipe `official` on CIFAR100 and miniImageNet.
 """
 
 import argparse
@@ -11,29 +11,29 @@ from pathlib import Path
 import torch
 from common import record
 
-from cecil.data.benchmarks import BENCHMARKS, Benchmark
-from cecil.data.images import ImageSet
-from cecil.nn.adapter import Adapter
-from cecil.nn.backbones import build
-from cecil.nn.prototypes import Classifier, random_rows
-from cecil.recipes import official
-from cecil.stages.loop import Round, Runtime, try_kernels
-from cecil.stages.pretrain import PretrainConfig, pretrain
-from cecil.stages.pseudo_incremental import PseudoConfig, pseudo_incremental
+from fewmore.data.benchmarks import BENCHMARKS, Benchmark
+from fewmore.data.images import ImageSet
+from fewmore.nn.adapter import Adapter
+from fewmore.nn.backbones import build
+from fewmore.nn.prototypes import Classifier, random_rows
+from fewmore.research.recipes import official
+from fewmore.training.loop import Round, Runtime, try_kernels
+from fewmore.training.pretrain import PretrainConfig, pretrain
+from fewmore.training.pseudo_incremental import PseudoConfig, pseudo_incremental
 
 
-def measure(benchmark: Benchmark, device: torch.device, pictures: int, epochs: int, episodes: int) -> dict[str, object]:
+def measure(benchmark: Benchmark, device: torch.device, batch: int, epochs: int, episodes: int) -> dict[str, object]:
     """Milliseconds of a step with and without augmentation, and of an episode; the fastest round of each."""
     recipe = official(benchmark, "cec")
     side = recipe.transform.size
     generator = torch.Generator().manual_seed(0)
-    storage = torch.randint(0, 256, (pictures, 3, side, side), dtype=torch.uint8, generator=generator)
-    images = ImageSet.of(storage, torch.arange(pictures) % 60, [str(i) for i in range(60)]).to(device)
+    storage = torch.randint(0, 256, (batch, 3, side, side), dtype=torch.uint8, generator=generator)
+    images = ImageSet.of(storage, torch.arange(batch) % 60, [str(i) for i in range(60)]).to(device)
     reports: list[Round] = []
     runtime = Runtime(device, on_round=reports.append, forbid_waiting=True)
     backbone = build(recipe.backbone).to(device, memory_format=torch.channels_last)
     classifier = Classifier("cosine", random_rows(60, backbone.dim, generator)).to(device)
-    steps = pictures // min(pictures, recipe.pretrain.batch)
+    steps = batch // min(batch, recipe.pretrain.batch)
     fastest = {}
     for name, augment in (("augmented", True), ("plain", False)):
         pretrain(backbone, classifier, images, recipe.transform, PretrainConfig(epochs=epochs, augment=augment), runtime, 0, name)

@@ -1,9 +1,9 @@
-"""The earth mover's similarity of feature maps: pictures against 100 classes.
+"""The earth mover's similarity of feature maps: images against 100 classes.
 
     python benchmarks/transport.py [--device cuda] [--record results]
 
 Maps are random, smooth and behind a ReLU; time does not depend on what is in them. Time is the median of several calls, counted for a
-whole test set of 10,000 pictures.
+whole test set of 10,000 images.
 """
 
 import torch
@@ -11,25 +11,25 @@ import torch.nn.functional as F
 from common import asked, peak_memory, record, shown, timed
 from torch import Tensor
 
-from cecil.nn.similarity import earth_mover
+from fewmore.nn.similarity import earth_mover
 
 CLASSES, TEST = 100, 10_000
 
 
-def maps(pictures: int, side: int, dim: int, seed: int) -> Tensor:
-    coarse = torch.randn(pictures, dim, 3, 3, generator=torch.Generator().manual_seed(seed))
+def maps(images: int, side: int, dim: int, seed: int) -> Tensor:
+    coarse = torch.randn(images, dim, 3, 3, generator=torch.Generator().manual_seed(seed))
     return F.relu(F.interpolate(coarse, size=(side, side), mode="bilinear")).flatten(2).transpose(1, 2)
 
 
 def measure(side: int, dim: int, device: torch.device) -> dict[str, object]:
     """One row: the maps of one backbone."""
-    pictures = 2000 if device.type == "cuda" else 20
-    queries, classes = maps(pictures, side, dim, 0).to(device), maps(CLASSES, side, dim, 1).to(device)
+    images = 2000 if device.type == "cuda" else 20
+    queries, classes = maps(images, side, dim, 0).to(device), maps(CLASSES, side, dim, 1).to(device)
 
     def call() -> Tensor:
         return earth_mover(queries, classes, centred=True)
 
-    seconds = timed(device, call)[0] / 1e3 / pictures
+    seconds = timed(device, call)[0] / 1e3 / images
     return {
         "cells": f"{side} × {side}",
         "d": dim,

@@ -3,9 +3,9 @@ evaluation/pretend.py.
 
     python benchmarks/tuning.py [--data-root DATA] [--record results]
 
-The eight are two learning rates of a session, gentler than the papers' 0.1 for hundreds of pictures a class, with two strengths of
+The eight are two learning rates of a session, gentler than the papers' 0.1 for hundreds of images a class, with two strengths of
 what holds the old classes, with batch norms whose statistics move or stand still. The strengths are the paper's weight and five times
-that; in TOPIC, cross-entropy without and with the pictures of old nodes. The setting with the highest accuracy after the last pretended
+that; in TOPIC, cross-entropy without and with the images of old nodes. The setting with the highest accuracy after the last pretended
 session is chosen. Stage 1 is trained once for each kind of classifier and shared.
 """
 
@@ -20,14 +20,14 @@ from pathlib import Path
 import torch
 from common import record, shown
 
-from cecil.data import benchmarks
-from cecil.data.benchmarks import Task
-from cecil.errors import ConfigError
-from cecil.evaluation import protocol
-from cecil.evaluation.pretend import pretend
-from cecil.methods import find
-from cecil.recipes import recipe
-from cecil.stages.loop import Runtime, beside_others, try_kernels
+from fewmore.data import benchmarks
+from fewmore.data.benchmarks import Task
+from fewmore.errors import ConfigError
+from fewmore.methods import find
+from fewmore.research import protocol
+from fewmore.research.recipes import recipe
+from fewmore.research.validation import pretend
+from fewmore.training.loop import Runtime, beside_others, try_kernels
 
 RATES = (0.01, 0.001)
 STRENGTHS = {  # of what holds the old classes: the paper's, and more
@@ -67,7 +67,7 @@ def tried(task: Task, method: str, settings: dict[str, float], args: argparse.Na
     summary = found.summary()
     row |= {"first": float(summary.accuracy[0]), "last": float(summary.accuracy[-1]), "average": float(summary.accuracy.mean())}
     row |= {name: float(getattr(summary, name)[-1]) for name in ("base", "novel", "harmonic")}
-    return {**row, "pictures_kept": found.pictures_kept[-1], "seconds": time.monotonic() - began}
+    return {**row, "images_kept": found.images_kept[-1], "seconds": time.monotonic() - began}
 
 
 def main() -> None:
@@ -85,7 +85,7 @@ def main() -> None:
     try_kernels(args.device)
     task = pretend(benchmarks.load(args.benchmark, args.data_root))
     task = replace(task, train=task.train.to(args.device), test=task.test.to(args.device))
-    print(f"{task.split.name}: {len(task.train):,} pictures to train on, {len(task.test):,} held out")
+    print(f"{task.split.name}: {len(task.train):,} images to train on, {len(task.test):,} held out")
     # One setting of each method at a time, so that both kinds of stage 1 begin at once; who needs one that is under way waits for it.
     every = [(method, setting) for settings in zip(*map(_named, args.methods.split(",")), strict=True) for method, setting in settings]
     workers = args.parallel or (12 if args.device.type == "cuda" else 1)

@@ -1,4 +1,4 @@
-"""The paper's claims, and the rule by which each is judged from what `cecil reproduce` has measured.
+"""The paper's claims, and the rule by which each is judged from what `fewmore reproduce` has measured.
 
 A claim is a list of comparisons: one row of a study is said to be better than another by some measure. The rules are fixed here, and
 `make docs` puts the verdicts on the page. A study lies in results/studies/STUDY-BENCHMARK, with one JSON a row.
@@ -14,10 +14,10 @@ from statistics import fmean, stdev
 
 from scipy.stats import t as student
 
-from cecil.evaluation import published, results
-from cecil.evaluation.published import METHOD_OF_ABLATION, ROW_OF_METHOD, PublishedRow
-from cecil.evaluation.results import RunResult
-from cecil.studies import ANGLES, GRID, QUERIES
+from fewmore.research import published, results
+from fewmore.research.published import METHOD_OF_ABLATION, ROW_OF_METHOD, PublishedRow
+from fewmore.research.results import RunResult
+from fewmore.research.studies import ANGLES, GRID, QUERIES
 
 HOLDS, PART, NOT, UNKNOWN = "holds", "holds in part", "does not hold", "not measured yet"
 CERTAINTY = 0.95  # of a difference's sign, one-sided
@@ -368,7 +368,7 @@ CLAIMS = (
     ),
     Claim(
         "Data initialisation helps all classifiers",
-        "On CUB200, new rows that start as the mean of their pictures' features are better than rows from random values, "
+        "On CUB200, new rows that start as the mean of their images' features are better than rows from random values, "
         "whichever the classifier. Its table shows that for the linear and the cosine one; L2 and DeepEMD stand there with means only.",
         "The decoupled row with data initialisation against the one without, by PD and at the last session.",
         "ablation",
@@ -400,7 +400,7 @@ CLAIMS = (
     ),
     Claim(
         "The query node helps (our own row)",
-        "The picture that is asked about joins the graph, to help the learning of context; how much it brings is not measured there.",
+        "The image that is asked about joins the graph, to help the learning of context; how much it brings is not measured there.",
         "CEC against CEC without the query node, at the last session, on average and by PD.",
         "ablation",
         query_node,
@@ -462,4 +462,4 @@ def command(study: str, benchmark: str) -> str:
     """What measures a study and puts it where the page looks for it."""
     seeds = SEEDS.get(study, 3)
     asked = f"--benchmark {benchmark}" + (f" --seeds {seeds}" if seeds > 1 else "")
-    return f"cecil reproduce {study} {asked} --out results/studies/{study}-{benchmark}"
+    return f"fewmore reproduce {study} {asked} --out results/studies/{study}-{benchmark}"

@@ -5,7 +5,7 @@ A part stands between `<!-- NAME -->` and `<!-- /NAME -->`; what it says comes f
 
     results/BENCHMARK-METHOD….json          the tables, one row each
     results/explain/*.json                  the same with other settings: what the gaps to published rows are checked by
-    results/studies/STUDY-BENCHMARK/        what `cecil reproduce` has written: the paper's claims are judged by it (claims.py)
+    results/studies/STUDY-BENCHMARK/        what `fewmore reproduce` has written: the paper's claims are judged by it (claims.py)
     results/bench-….json                    speed and memory
 """
 
@@ -21,12 +21,13 @@ from typing import Any
 
 import claims
 
-from cecil.data.benchmarks import BENCHMARKS
-from cecil.evaluation import figures, results, tables
-from cecil.evaluation.published import ROW_OF_METHOD
-from cecil.evaluation.results import RunResult, published_row
-from cecil.methods import METHODS
-from cecil.nn.backbones import BACKBONES, parameters
+from fewmore.data.benchmarks import BENCHMARKS
+from fewmore.methods import METHODS
+from fewmore.nn.backbones import BACKBONES, parameters
+from fewmore.research import results
+from fewmore.research.published import ROW_OF_METHOD
+from fewmore.research.reporting import figures, tables
+from fewmore.research.results import RunResult, published_row
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -285,7 +286,7 @@ def _changes(result: RunResult, beside: RunResult) -> str:
 
 def methods() -> str:
     """The catalogue of methods, from the registry."""
-    lines = ["| name | what it is | from | keeps of old pictures |", "| --- | --- | --- | --- |"]
+    lines = ["| name | what it is | from | keeps of old images |", "| --- | --- | --- | --- |"]
     lines += [f"| `{m.name}` | {m.title} | {m.paper} | {m.memory} |" for m in METHODS.values()]
     return "\n".join(lines) + "\n"
 
@@ -299,7 +300,7 @@ def catalogue() -> str:
     for module, rows in files.items():
         title, *paragraphs = (import_module(module).__doc__ or "").strip().split("\n\n")
         said = "\n\n".join(p for p in paragraphs if not LEGEND.match(p))
-        table = ["| name | what it is | from | keeps of old pictures |", "| --- | --- | --- | --- |", *rows]
+        table = ["| name | what it is | from | keeps of old images |", "| --- | --- | --- | --- |", *rows]
         parts.append("\n".join([f"## {title.rstrip('.')}", "", said, "", *table]))
     return "\n\n".join(parts) + "\n"
 
@@ -331,7 +332,7 @@ def backbones() -> str:
 
 def tree() -> str:
     """The source tree, each file with the first sentence of its docstring."""
-    source = ROOT / "src" / "cecil"
+    source = ROOT / "src" / "fewmore"
     lines = ["```text"]
     for folder in [source, *sorted(p for p in source.iterdir() if p.is_dir() and (p / "__init__.py").exists())]:
         inside = folder != source
@@ -383,19 +384,19 @@ def confidences() -> str:
     about, first, before, last = measured["about"], measured["rows"][0], *measured["rows"][-2:]
     few, many = first["classes"], last["classes"]
     then, later = (photos[f"accepted as known, {what}, %"] for what in ("20 classes", "all classes after learning 10 × 5"))
-    strange = photos["AUROC, pictures of known classes against those of 10 others"]
+    strange = photos["AUROC, images of known classes against those of 10 others"]
     known, auroc = "accepted as known %", "AUROC of classes to come"  # of which there are none at the last session
     lines = [
-        f"- Confidences hold. Trained on {few} classes of CIFAR100, and taught {many - few} more from five pictures each, the expected",
-        f"  calibration error on test pictures of all {many} is {about['last session, calibrated %']:.1f} %; "
+        f"- Confidences hold. Trained on {few} classes of CIFAR100, and taught {many - few} more from five images each, the expected",
+        f"  calibration error on test images of all {many} is {about['last session, calibrated %']:.1f} %; "
         f"uncalibrated it is {about['last session, uncalibrated %']:.1f} %.",
-        f'- "None of these" holds over ten more classes with `mobilenet_v2` on photos: {then:.0f} % of new pictures of 20 known',
-        f"  classes are accepted, and {later:.0f} % of those of all 30 after ten more were learnt. Pictures of unknown classes are told",
+        f'- "None of these" holds over ten more classes with `mobilenet_v2` on photos: {then:.0f} % of new images of 20 known',
+        f"  classes are accepted, and {later:.0f} % of those of all 30 after ten more were learnt. Images of unknown classes are told",
         f"  from those of the 20 known ones with an AUROC of {strange:.2f}.",
         f"- It does not hold with a small network trained from scratch: on CIFAR100, from {few} classes to {many}, the share of",
-        f"  known pictures that are accepted drifts from {first[known]:.0f} % to {last[known]:.0f} %, and the",
+        f"  known images that are accepted drifts from {first[known]:.0f} % to {last[known]:.0f} %, and the",
         f"  AUROC against classes to come falls from {first[auroc]:.2f} to {before[auroc]:.2f}, where 0.5 is chance: in the end nearly any",
-        '  picture is familiar. Do not rely on "none of these" there once many classes were added.',
+        '  image is familiar. Do not rely on "none of these" there once many classes were added.',
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""Small things to test with: pictures whose classes are easy to tell apart, a task made of them, and a quick recipe."""
+"""Small things to test with: images whose classes are easy to tell apart, a task made of them, and a quick recipe."""
 
 import hashlib
 import os
@@ -14,16 +14,16 @@ import pytest
 import torch
 from PIL import Image
 
-from cecil import IncrementalClassifier
-from cecil.data.augment import Transform
-from cecil.data.benchmarks import Benchmark, Task
-from cecil.data.images import ImageSet
-from cecil.data.sources import WEIGHTS, File
-from cecil.data.splits import draw
-from cecil.methods.base import Recipe
-from cecil.nn.backbones import build
-from cecil.stages.learn_session import SessionConfig
-from cecil.stages.pretrain import PretrainConfig
+from fewmore import IncrementalClassifier
+from fewmore.data.augment import Transform
+from fewmore.data.benchmarks import Benchmark, Task
+from fewmore.data.images import ImageSet
+from fewmore.data.sources import WEIGHTS, File
+from fewmore.data.splits import draw
+from fewmore.methods.base import Recipe
+from fewmore.nn.backbones import build
+from fewmore.training.learn_session import SessionConfig
+from fewmore.training.pretrain import PretrainConfig
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -32,35 +32,35 @@ TRANSFORM = Transform(8, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), "pad", pad=1, flip
 
 
 def make_images(classes: int = 4, per_class: int = 6, size: int = 8, seed: int = 0) -> ImageSet:
-    """Each class is a colour with a pattern, the same for every seed; a picture of it adds noise, which the seed decides."""
+    """Each class is a colour with a pattern, the same for every seed; an image of it adds noise, which the seed decides."""
     noise = np.random.default_rng(seed)
-    pictures = []
+    images = []
     for number in range(classes):
         pattern = np.random.default_rng(number)
         colour = np.array([60.0, 190.0])[[number & 1, number >> 1 & 1, number >> 2 & 1]]
         coarse = colour[:, None, None] + pattern.normal(0, 30, (3, 4, 4))
         nearest = np.arange(size) * 4 // size
         whole = coarse[:, nearest][:, :, nearest] + noise.normal(0, 12, (per_class, 3, size, size))
-        pictures.append(whole.round().clip(0, 255).astype(np.uint8))
+        images.append(whole.round().clip(0, 255).astype(np.uint8))
     labels = torch.arange(classes).repeat_interleave(per_class)
-    return ImageSet.of(np.concatenate(pictures), labels, [f"class {number}" for number in range(classes)])
+    return ImageSet.of(np.concatenate(images), labels, [f"class {number}" for number in range(classes)])
 
 
 @pytest.fixture(scope="session")
 def tiny_images() -> Callable[..., ImageSet]:
-    """tiny_images(classes=4, per_class=6, size=8, seed=0) gives pictures, class by class."""
+    """tiny_images(classes=4, per_class=6, size=8, seed=0) gives images, class by class."""
     return make_images
 
 
 @pytest.fixture(scope="session")
 def tiny_transform() -> Transform:
-    """The transform of 8 × 8 pictures."""
+    """The transform of 8 × 8 images."""
     return TRANSFORM
 
 
 @pytest.fixture(scope="session")
 def tiny_task() -> Task:
-    """Four base classes with 12 pictures each, then two sessions of 2-way 3-shot; five test pictures a class."""
+    """Four base classes with 12 images each, then two sessions of 2-way 3-shot; five test images a class."""
     benchmark = Benchmark("tiny", "Colours", 8, 4, 2, 3, "resnet8", False, TRANSFORM)
     train = make_images(8, 12, seed=0)
     return Task(benchmark, train, make_images(8, 5, seed=1), draw(train, 4, 2, 3))
@@ -68,8 +68,8 @@ def tiny_task() -> Task:
 
 @pytest.fixture
 def tiny_settings(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """What `--set` makes of any recipe so that every stage of every method is over at once, for the pictures of tiny_task."""
-    monkeypatch.setattr("cecil.stages.pseudo_incremental.ROUND", 2)
+    """What `--set` makes of any recipe so that every stage of every method is over at once, for the images of tiny_task."""
+    monkeypatch.setattr("fewmore.training.pseudo_incremental.ROUND", 2)
     return (
         *("pretrain.epochs=2", "pretrain.batch=24", "pretrain.milestones=1", "session.epochs=2", "session.batch=16"),
         *("balanced.epochs=2", "exemplars.per_class=4", "topic.nodes=20", "topic.rounds=4"),
@@ -79,7 +79,7 @@ def tiny_settings(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
 
 @pytest.fixture(scope="session")
 def tiny_recipe() -> Recipe:
-    """Two epochs a stage, for the pictures of tiny_task."""
+    """Two epochs a stage, for the images of tiny_task."""
     return Recipe(
         "tiny",
         "resnet8",
@@ -92,12 +92,12 @@ def tiny_recipe() -> Recipe:
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six classes as sub-folders with six PNG files each: four base classes and a session of 2-way 5-shot."""
-    folder = tmp_path_factory.mktemp("pictures")
+    folder = tmp_path_factory.mktemp("images")
     images = make_images(6, 6, size=12)
     for index in range(len(images)):
         own = folder / images.class_names[images.labels[index]]
         own.mkdir(exist_ok=True)
-        Image.fromarray(images.picture(index).permute(1, 2, 0).numpy()).save(own / f"{index:02}.png")
+        Image.fromarray(images.image(index).permute(1, 2, 0).numpy()).save(own / f"{index:02}.png")
     return folder
 
 
@@ -115,8 +115,8 @@ def small_pretrained(monkeypatch: pytest.MonkeyPatch, small_weights: Path) -> No
     """A small backbone takes the place of the pretrained one, its weights found without a network."""
     digest = hashlib.sha256(small_weights.read_bytes()).hexdigest()
     monkeypatch.setitem(WEIGHTS, "resnet8", File("http://localhost:9/small.pth", "weights/small.pth", sha256=digest))
-    monkeypatch.setattr("cecil.classifier.PRETRAINED", "resnet8")
-    monkeypatch.setenv("CECIL_DATA", str(small_weights.parent.parent))
+    monkeypatch.setattr("fewmore.classifier.estimator.PRETRAINED", "resnet8")
+    monkeypatch.setenv("FEWMORE_DATA", str(small_weights.parent.parent))
 
 
 def draw_photos(folder: Path, counts: dict[str, int], size: int = 40) -> Path:
@@ -126,14 +126,14 @@ def draw_photos(folder: Path, counts: dict[str, int], size: int = 40) -> Path:
         pattern = np.random.default_rng(list(name.encode())).integers(0, 256, (4, 4, 3))
         for index in range(count):
             noise = np.random.default_rng(list(f"{folder.name}/{name}/{index}".encode())).normal(0, 12, (4, 4, 3))
-            picture = Image.fromarray((pattern + noise).clip(0, 255).astype(np.uint8))
-            picture.resize((size + index % 3, size), Image.Resampling.NEAREST).save(folder / name / f"{index:02}.png")
+            image = Image.fromarray((pattern + noise).clip(0, 255).astype(np.uint8))
+            image.resize((size + index % 3, size), Image.Resampling.NEAREST).save(folder / name / f"{index:02}.png")
     return folder
 
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Callable[..., Path]:
-    """photos("birds", {"wren": 3, …}) draws pictures into a folder of class folders."""
+    """photos("birds", {"wren": 3, …}) draws images into a folder of class folders."""
     return lambda folder, counts, size=40: draw_photos(tmp_path / folder, counts, size)
 
 
@@ -143,8 +143,8 @@ def small_model(small_weights: Path, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("model")
     counts = {"robin": 5, "wren": 5, "jay": 4}
     classifier = IncrementalClassifier("resnet8", small_weights, device="cpu").fit(draw_photos(folder / "photos", counts))
-    classifier.save(folder / "birds.cecil")
-    return folder / "birds.cecil"
+    classifier.save(folder / "birds.fewmore")
+    return folder / "birds.fewmore"
 
 
 def _chromium_path() -> str:
@@ -155,7 +155,7 @@ def _chromium_path() -> str:
     if shutil.which("apt-get") and (is_root or os.environ.get("CI")):
         import fcntl
 
-        with (Path(tempfile.gettempdir()) / "cecil-installs-chromium.lock").open("w") as lock:
+        with (Path(tempfile.gettempdir()) / "fewmore-installs-chromium.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # one of the test workers installs it, the others wait
             for command in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
                 if shutil.which("chromium") is None:

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from cecil.data.benchmarks import BENCHMARKS, Task
-from cecil.data.images import ImageSet
-from cecil.data.splits import draw
-from cecil.evaluation import published, results
-from cecil.evaluation.published import PROTOCOL, ROW_OF_METHOD
-from cecil.evaluation.results import RunResult, SessionSize
-from cecil.studies import ANGLES, GRID, STUDIES, Setting
+from fewmore.data.benchmarks import BENCHMARKS, Task
+from fewmore.data.images import ImageSet
+from fewmore.data.splits import draw
+from fewmore.research import published, results
+from fewmore.research.published import PROTOCOL, ROW_OF_METHOD
+from fewmore.research.results import RunResult, SessionSize
+from fewmore.research.studies import ANGLES, GRID, STUDIES, Setting
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -54,7 +54,7 @@ def result(method: str, last: Sequence[float], *, base: float = 70.0, benchmark:
         "method": method,
         "recipe": "official",
         "split": "official",
-        "command": f"cecil run {benchmark} -m {method}",
+        "command": f"fewmore run {benchmark} -m {method}",
         "seeds": tuple(range(runs)),
         "draws": (None,) * runs,
         "commit": "0123456789ab",
@@ -296,7 +296,7 @@ def test_claims_look_for_what_the_studies_run(
 def test_what_is_not_measured_is_said_with_the_command(make: ModuleType, claims: ModuleType) -> None:
     assert make.verdicts().count("**not measured yet**") == len(claims.CLAIMS)
     for study in make.ALT:
-        assert f"`cecil reproduce {study} --benchmark cifar100" in make.study(study)
+        assert f"`fewmore reproduce {study} --benchmark cifar100" in make.study(study)
         assert "![" not in make.study(study)
     assert make.gaps("cifar100") == "No row of cifar100 ends more than 5 points from the published one.\n"
 

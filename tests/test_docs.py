@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cecil import cli
-from cecil.data import glyphs
-from cecil.data.benchmarks import BENCHMARKS
-from cecil.evaluation import results
-from cecil.methods import METHODS
-from cecil.studies import STUDIES
+from fewmore import cli
+from fewmore.data import glyphs
+from fewmore.data.benchmarks import BENCHMARKS
+from fewmore.methods import METHODS
+from fewmore.research import results
+from fewmore.research.studies import STUDIES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,11 +67,11 @@ def test_a_methods_file_says_its_idea_in_about_three_sentences(name: str) -> Non
 
 
 def test_the_example_of_ones_own_method_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The page's own command, on fewer pictures."""
+    """The page's own command, on fewer images."""
     page = (ROOT / "docs" / "own-method.md").read_text()
-    command = next(line for line in page.splitlines() if line.startswith("    cecil run glyphs"))
+    command = next(line for line in page.splitlines() if line.startswith("    fewmore run glyphs"))
     monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("CECIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(glyphs, "load", partial(glyphs.load, train_per_class=8, test_per_class=1))
     small = (
         "--base",

@@ -7,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-import cecil
+import fewmore
 
 NAMES = {"IncrementalClassifier", "__version__"}
 
 
 def test_the_public_names():
-    assert set(cecil.__all__) == NAMES
+    assert set(fewmore.__all__) == NAMES
     for name in NAMES:
-        assert getattr(cecil, name) is not None
+        assert getattr(fewmore, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Classifier'"):
-        cecil.Classifier  # noqa: B018
+        fewmore.Classifier  # noqa: B018
 
 
 def test_importing_it_brings_no_torch():
-    code = "import sys, cecil; assert 'torch' not in sys.modules; cecil.IncrementalClassifier(); assert 'torch' in sys.modules"
+    code = "import sys, fewmore; assert 'torch' not in sys.modules; fewmore.IncrementalClassifier(); assert 'torch' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_the_version_is_the_one_that_is_packed():
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
-    assert re.search(r'^version = "(.+)"$', text, re.MULTILINE).group(1) == cecil.__version__
-    assert re.fullmatch(r"\d+\.\d+\.\d+([ab]|rc)?\d*", cecil.__version__)
+    assert re.search(r'^version = "(.+)"$', text, re.MULTILINE).group(1) == fewmore.__version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+([ab]|rc)?\d*", fewmore.__version__)

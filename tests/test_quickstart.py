@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cecil import cli
+from fewmore import cli
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "quickstart.md"
 SNIPPETS = re.findall(r"^```(bash|python)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-TAKES_MORE = ("cecil export", "onnxruntime")  # packages of an extra
+TAKES_MORE = ("fewmore export", "onnxruntime")  # packages of an extra
 
 
 def run_commands(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,13 +50,13 @@ def test_the_snippets_run(
         if not has_export and any(word in text for word in TAKES_MORE):
             continue
         if kind == "bash":
-            if "cecil train" in text:
-                Path("birds.cecil").unlink(missing_ok=True)
+            if "fewmore train" in text:
+                Path("birds.fewmore").unlink(missing_ok=True)
             run_commands(text, monkeypatch)
         else:
             exec(compile(text, str(PAGE), "exec"), names)
     out = capsys.readouterr().out
-    assert "learnt okapi: 3 pictures" in out
+    assert "learnt okapi: 3 images" in out
     assert "['zebra'] [] [" in out, "what the snippet of learn prints"
     assert Path("birds-confusion.png").stat().st_size
     if has_export:

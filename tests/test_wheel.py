@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cecil import __version__
+from fewmore import __version__
 
 ROOT = Path(__file__).parents[1]
 QUIET = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps")  # the network is not asked
@@ -33,44 +33,44 @@ def elsewhere(wheel, tmp_path_factory):
     """Runs the installed wheel, away from the checkout."""
     target, place = tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("place")
     command("-m", "pip", "install", *QUIET, "--target", target, wheel)
-    environment = {**os.environ, "PYTHONPATH": str(target), "CECIL_CACHE": str(place / "cache"), "COLUMNS": "120"}
+    environment = {**os.environ, "PYTHONPATH": str(target), "FEWMORE_CACHE": str(place / "cache"), "COLUMNS": "120"}
 
     def elsewhere(*words: object) -> str:
         return command(*words, cwd=place, env=environment).stdout
 
     # Where the checkout is installed too, its path comes after PYTHONPATH: what is imported must be the wheel's.
-    where = Path(elsewhere("-c", "import cecil; print(cecil.__file__)").strip())
-    assert where == target / "cecil" / "__init__.py"
+    where = Path(elsewhere("-c", "import fewmore; print(fewmore.__file__)").strip())
+    assert where == target / "fewmore" / "__init__.py"
     return elsewhere
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
-    assert wheel.name == f"cecil-{__version__}-py3-none-any.whl"
+    assert wheel.name == f"fewmore-{__version__}-py3-none-any.whl"
     packed = set(zipfile.ZipFile(wheel).namelist())
     inside = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*") if path.is_file()}
     inside = {name for name in inside if "__pycache__" not in name}
-    about = {name for name in packed if name.startswith(f"cecil-{__version__}.dist-info/")}
+    about = {name for name in packed if name.startswith(f"fewmore-{__version__}.dist-info/")}
     assert packed - about == inside
-    assert "cecil/evaluation/published.json" in packed
+    assert "fewmore/evaluation/published.json" in packed
     (entry_points,) = (name for name in about if name.endswith("entry_points.txt"))
-    assert "cecil = cecil.cli:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
+    assert "fewmore = fewmore.cli:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
 
 
 def test_the_published_numbers_are_read(elsewhere):
-    out = elsewhere("-c", "from cecil.evaluation.published import published; print(published('cifar100')['CEC'].sessions)")
+    out = elsewhere("-c", "from fewmore.research.published import published; print(published('cifar100')['CEC'].sessions)")
     assert out.startswith("(73.07, ")
 
 
 def test_help(elsewhere):
-    assert elsewhere("-c", "import cecil; print(cecil.__version__)").strip() == __version__
-    out = elsewhere("-m", "cecil", "--help")
+    assert elsewhere("-c", "import fewmore; print(fewmore.__version__)").strip() == __version__
+    out = elsewhere("-m", "fewmore", "--help")
     assert all(name in out for name in ("run", "compare", "benchmarks", "methods"))
 
 
 def test_a_run(elsewhere, tiny_folder):
     small = ("backbone=resnet8", "transform.size=8", "transform.resize=9", "pretrain.epochs=1")
     settings = [word for setting in small for word in ("--set", setting)]
-    out = elsewhere("-m", "cecil", "run", f"folder:{tiny_folder}", "-m", "decoupled-cosine", "--device", "cpu", *settings)
+    out = elsewhere("-m", "fewmore", "run", f"folder:{tiny_folder}", "-m", "decoupled-cosine", "--device", "cpu", *settings)
     assert "session 1:" in out
     folder = out.partition("run folder: ")[2].splitlines()[0]
-    assert "decoupled-cosine" in elsewhere("-m", "cecil", "compare", folder)
+    assert "decoupled-cosine" in elsewhere("-m", "fewmore", "compare", folder)

@@ -2,10 +2,10 @@
 
 import torch
 
-from cecil.methods.base import FrozenBackbone
-from cecil.methods.network import Network
-from cecil.nn.prototypes import class_means
-from cecil.nn.similarity import cosine
+from fewmore.methods.base import FrozenBackbone
+from fewmore.methods.network import Network
+from fewmore.nn.prototypes import class_means
+from fewmore.nn.similarity import cosine
 
 
 class PowerMeans(FrozenBackbone):

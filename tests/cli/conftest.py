@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from cecil import cli
+from fewmore import cli
 
 
 @pytest.fixture
-def cecil(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
-    """cecil("learn", …), in a folder of its own, gives the exit code, what was printed, and what was complained of."""
+def fewmore(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    """fewmore("learn", …), in a folder of its own, gives the exit code, what was printed, and what was complained of."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CECIL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("COLUMNS", raising=False)
 
-    def cecil(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["cecil", *map(str, words)])
+    def fewmore(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fewmore", *map(str, words)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli.main()
         code = ended.value.code
         return code if isinstance(code, int) else 0, *capsys.readouterr()
 
-    return cecil
+    return fewmore

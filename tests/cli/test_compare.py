@@ -1,4 +1,4 @@
-"""`cecil compare`, as a person calls it."""
+"""`fewmore compare`, as a person calls it."""
 
 import csv
 import io
@@ -11,9 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cecil.cli.compare import compare
-from cecil.errors import CecilError, ConfigError, DataError
-from cecil.evaluation.results import RunResult, SessionSize, write
+from fewmore.cli.compare import compare
+from fewmore.errors import ConfigError, DataError, FewmoreError
+from fewmore.research.results import RunResult, SessionSize, write
 
 ACCURACY = tuple(72.5 - 3 * i for i in range(9))
 GAPS = (None, *[20.0] * 8)
@@ -22,7 +22,7 @@ RESULT = RunResult(
     method="cec",
     recipe="official",
     split="official",
-    command="cecil run cifar100",
+    command="fewmore run cifar100",
     seeds=(0, 1),
     draws=(None, None),
     commit=None,
@@ -161,10 +161,10 @@ def test_options_that_cannot_be_are_told(folder, words, says):
 
 
 def test_every_error_is_one_of_ours(folder):
-    with pytest.raises(CecilError):
+    with pytest.raises(FewmoreError):
         run(folder / "nowhere")
 
 
 def test_nothing_heavy_is_imported_before_the_command_runs():
-    code = "import sys, cecil.cli.compare; sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib', 'numpy')))"
+    code = "import sys, fewmore.cli.compare; sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib', 'numpy')))"
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ}).returncode == 0

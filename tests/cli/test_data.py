@@ -1,4 +1,4 @@
-"""`cecil data`: says what it does, where it puts it, and what is missing for which use."""
+"""`fewmore data`: says what it does, where it puts it, and what is missing for which use."""
 
 import hashlib
 import pickle
@@ -10,16 +10,16 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from cecil.cli.data import app
-from cecil.data import download
-from cecil.data.sources import SOURCES, File, Source
-from cecil.errors import MissingData, PictureError, UnknownName
+from fewmore.cli.data import app
+from fewmore.data import download
+from fewmore.data.sources import SOURCES, File, Source
+from fewmore.errors import ImageError, MissingData, UnknownName
 
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CECIL_CACHE", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.delenv("CECIL_DATA", raising=False)
+    monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.delenv("FEWMORE_DATA", raising=False)
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -66,7 +66,7 @@ def write_folder(root: Path, classes: int = 5, each: int = 6) -> Path:
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """Addresses and what they give, in the place of the network; cifar100 is one list and an archive."""
     (tmp_path / "made" / "set").mkdir(parents=True)
-    (tmp_path / "made" / "set" / "train").write_text("pictures")
+    (tmp_path / "made" / "set" / "train").write_text("images")
     archive = Path(shutil.make_archive(str(tmp_path / "set"), "gztar", tmp_path / "made", "set")).read_bytes()
     served = {"https://x/list": b"1\n2\n", "https://x/set.tar.gz": archive}
     files = (
@@ -74,7 +74,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, byte
         File("https://x/list", "index_list/list", sha256=hashlib.sha256(b"1\n2\n").hexdigest()),
     )
     monkeypatch.setitem(SOURCES, "cifar100", Source(files))
-    monkeypatch.setitem(SOURCES, "miniimagenet", Source(files[1:], by_hand="Take the pictures from the shelf."))
+    monkeypatch.setitem(SOURCES, "miniimagenet", Source(files[1:], by_hand="Take the images from the shelf."))
 
     def fetch(url: str, target: Path, sha256: str | None, md5: str | None, on_progress: download.Progress) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -91,13 +91,13 @@ def test_get_says_what_it_does_and_where(tmp_path: Path, published: dict[str, by
     assert f"cifar100: 2 files, into {root}" in said
     assert "set: fetched from https://x/set.tar.gz" in said
     assert "index_list/list: fetched from https://x/list" in said
-    assert "cecil data check cifar100" in said
-    assert (root / "set" / "train").read_text() == "pictures"
+    assert "fewmore data check cifar100" in said
+    assert (root / "set" / "train").read_text() == "images"
     assert (root / "index_list" / "list").read_bytes() == b"1\n2\n"
 
 
 def test_get_leaves_what_is_there(tmp_path: Path, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CECIL_DATA", str(tmp_path / "root"))
+    monkeypatch.setenv("FEWMORE_DATA", str(tmp_path / "root"))
     run("get", "cifar100")
     (tmp_path / "root" / "index_list" / "list").write_text("my own")
     said = run("get", "cifar100")
@@ -108,7 +108,7 @@ def test_get_leaves_what_is_there(tmp_path: Path, published: dict[str, bytes], m
 
 def test_get_says_what_must_be_done_by_hand(tmp_path: Path, published: dict[str, bytes]) -> None:
     said = run("get", "miniimagenet", "--data-root", str(tmp_path / "root"))
-    assert "By hand: Take the pictures from the shelf." in said
+    assert "By hand: Take the images from the shelf." in said
     assert "index_list/list: fetched" in said
 
 
@@ -133,8 +133,8 @@ def test_check_counts_and_finds_both_uses_ready(tmp_path: Path) -> None:
     write_cifar(tmp_path)
     write_lists(tmp_path)
     said = run("check", "cifar100", "--data-root", str(tmp_path))
-    assert "train: 500 pictures of 100 classes, 5 of each, 32 × 32 pixels" in said
-    assert "test: 100 pictures of 100 classes, 1 of each" in said
+    assert "train: 500 images of 100 classes, 5 of each, 32 × 32 pixels" in said
+    assert "test: 100 images of 100 classes, 1 of each" in said
     assert "official split: ready (60 base classes, then 8 sessions of 5-way 5-shot)" in said
     assert "other draws: ready" in said
 
@@ -142,7 +142,7 @@ def test_check_counts_and_finds_both_uses_ready(tmp_path: Path) -> None:
 def test_check_says_what_is_missing_for_which_use(tmp_path: Path) -> None:
     write_cifar(tmp_path)
     said = run("check", "cifar100", "--data-root", str(tmp_path))
-    assert "official split: not ready: there are no session lists; run `cecil data get cifar100`" in said
+    assert "official split: not ready: there are no session lists; run `fewmore data get cifar100`" in said
     assert "other draws: ready" in said
     (write_lists(tmp_path) / "session_4.txt").write_text("999")
     said = run("check", "cifar100", "--data-root", str(tmp_path))
@@ -153,18 +153,18 @@ def test_check_says_what_is_missing_for_which_use(tmp_path: Path) -> None:
 def test_check_fails_where_nothing_can_be_done(tmp_path: Path) -> None:
     write_cifar(tmp_path, each=3)
     said = run("check", "cifar100", "--data-root", str(tmp_path), code=1)
-    assert "other draws: not ready: class 'class 60' has 3 training pictures, and session 1 needs 5" in said
+    assert "other draws: not ready: class 'class 60' has 3 training images, and session 1 needs 5" in said
 
 
 def test_check_of_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match="run `cecil data get cifar100`"):
+    with pytest.raises(MissingData, match="run `fewmore data get cifar100`"):
         run("check", "cifar100", "--data-root", str(tmp_path))
 
 
 def test_check_of_miniimagenet_with_only_the_shots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from cecil.data.benchmarks import BENCHMARKS
+    from fewmore.data.benchmarks import BENCHMARKS
 
     monkeypatch.setitem(BENCHMARKS, "miniimagenet", replace(BENCHMARKS["miniimagenet"], classes=2, base=1, way=1, shot=2))
     (tmp_path / "miniimagenet" / "images").mkdir(parents=True)
@@ -178,28 +178,26 @@ def test_check_of_miniimagenet_with_only_the_shots(tmp_path: Path, monkeypatch: 
     for number, lines in enumerate((["a/a0.jpg", "a/a1.jpg"], ["b/b1.jpg", "b/b0.jpg"]), 1):
         (tmp_path / "index_list" / "mini_imagenet" / f"session_{number}.txt").write_text("\n".join(lines))
     said = run("check", "miniimagenet", "--data-root", str(tmp_path))
-    assert "train: 6 pictures of 2 classes, 2 to 4 of each, 84 × 84 pixels" in said
+    assert "train: 6 images of 2 classes, 2 to 4 of each, 84 × 84 pixels" in said
     assert "official split: ready" in said
-    assert "other draws: not ready: 1 classes have only 2 pictures, and 2 are missing, such as" in said
+    assert "other draws: not ready: 1 classes have only 2 images, and 2 are missing, such as" in said
 
 
 def test_check_of_a_folder(tmp_path: Path) -> None:
     said = run("check", f"folder:{write_folder(tmp_path)}")
-    assert "train: 25 pictures of 5 classes, 5 of each, 92 × 92 pixels" in said
+    assert "train: 25 images of 5 classes, 5 of each, 92 × 92 pixels" in said
     assert "official split: none is published" in said
     assert "other draws: ready (3 base classes, then 1 sessions of 2-way 5-shot)" in said
 
 
-def test_check_names_broken_pictures_of_train_and_test(tmp_path: Path) -> None:
+def test_check_names_broken_images_of_train_and_test(tmp_path: Path) -> None:
     write_folder(tmp_path)
-    pictures = sorted(tmp_path.glob("c1/*"))
-    for path in pictures:
+    images = sorted(tmp_path.glob("c1/*"))
+    for path in images:
         path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(
-        PictureError, match=r"^5 pictures .* cannot be read: .*; 1 picture .* cannot be read: replace or remove them"
-    ) as caught:
+    with pytest.raises(ImageError, match=r"^5 images .* cannot be read: .*; 1 image .* cannot be read: replace or remove them") as caught:
         run("check", f"folder:{tmp_path}")
-    assert all(str(path) in str(caught.value) for path in pictures)
+    assert all(str(path) in str(caught.value) for path in images)
 
 
 # list
@@ -209,7 +207,7 @@ def test_list_says_what_is_on_this_machine(tmp_path: Path) -> None:
     write_cifar(tmp_path)
     said = run("list", "--data-root", str(tmp_path))
     assert "cifar100: CIFAR-100 (Krizhevsky, 2009) (there)" in said
-    assert "not there: cecil data get cub200" in said
+    assert "not there: fewmore data get cub200" in said
     assert f"Data root: {tmp_path}" in said
 
 

@@ -19,9 +19,9 @@ def heavy_after(code: str) -> str:
 @pytest.mark.parametrize(
     "code",
     [
-        "import cecil.cli",
-        "from typer.testing import CliRunner; from cecil.cli import app; assert CliRunner().invoke(app, ['--help']).exit_code == 0",
-        "from typer.testing import CliRunner; from cecil.cli import app; assert CliRunner().invoke(app, ['run', '--help']).exit_code == 0",
+        "import fewmore.cli",
+        "from typer.testing import CliRunner; from fewmore.cli import app; assert CliRunner().invoke(app, ['--help']).exit_code == 0",
+        "from typer.testing import CliRunner; from fewmore.cli import app; assert CliRunner().invoke(app, ['run', '--help']).exit_code == 0",
     ],
     ids=["import", "--help", "run --help"],
 )
@@ -30,7 +30,7 @@ def test_nothing_heavy_is_imported_for_help(code):
 
 
 def test_importing_the_package_imports_nothing_heavy():
-    assert heavy_after("import cecil, cecil.errors, cecil.methods") == "[]"
+    assert heavy_after("import fewmore, fewmore.errors, fewmore.methods") == "[]"
 
 
 def test_this_test_would_notice():
@@ -38,9 +38,9 @@ def test_this_test_would_notice():
 
 
 def test_the_package_is_a_command_too():
-    done = subprocess.run([sys.executable, "-m", "cecil", "--help"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "fewmore", "--help"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert "run" in done.stdout
-    wrong = subprocess.run([sys.executable, "-m", "cecil", "run", "cifar10", "-m", "cosine"], capture_output=True, text=True, timeout=60)
+    wrong = subprocess.run([sys.executable, "-m", "fewmore", "run", "cifar10", "-m", "cosine"], capture_output=True, text=True, timeout=60)
     assert wrong.returncode == 2
-    assert wrong.stderr == "cecil: no benchmark is named 'cifar10': did you mean cifar100?\n"
+    assert wrong.stderr == "fewmore: no benchmark is named 'cifar10': did you mean cifar100?\n"

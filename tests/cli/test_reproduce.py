@@ -1,4 +1,4 @@
-"""`cecil reproduce`, as a person calls it: it runs what is missing, skips what is done and goes on after a stop."""
+"""`fewmore reproduce`, as a person calls it: it runs what is missing, skips what is done and goes on after a stop."""
 
 import io
 import re
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cecil import recipes, studies
-from cecil.cli.live import StudyWatcher
-from cecil.evaluation import figures, results, runner
-from cecil.studies import STUDIES
+from fewmore.cli.live import StudyWatcher
+from fewmore.research import recipes, results, runner, studies
+from fewmore.research.reporting import figures
+from fewmore.research.studies import STUDIES
 
 SMALL = ("backbone=resnet8", "transform.size=8", "transform.resize=9")
 ROWS = 2  # experiments of the study `confusion`
@@ -18,10 +18,10 @@ OTHERS = ("finetune", "icarl", "eeil", "lucir", "topic", "decoupled-deepemd")  #
 
 
 @pytest.fixture
-def reproduce(cecil, tiny_folder, tiny_settings, monkeypatch):
-    """`cecil reproduce` on a folder of pictures, every stage over at once."""
+def reproduce(fewmore, tiny_folder, tiny_settings, monkeypatch):
+    """`fewmore reproduce` on a folder of images, every stage over at once."""
     monkeypatch.setitem(recipes.RECIPES, "quick", lambda b, method: recipes.recipe("official", b, method, (*SMALL, *tiny_settings)))
-    return lambda study, *words: cecil("reproduce", study, "--benchmark", f"folder:{tiny_folder}", "--quick", "--device", "cpu", *words)
+    return lambda study, *words: fewmore("reproduce", study, "--benchmark", f"folder:{tiny_folder}", "--quick", "--device", "cpu", *words)
 
 
 def measured() -> dict[str, results.RunResult]:
@@ -34,8 +34,8 @@ def told(out: str) -> list[tuple[str, str, str]]:
     return [(run, re.sub(r"\d+\.\d\d \d+\.\d\d", "numbers", what), done) for run, what, done in found]
 
 
-def test_the_studies_are_listed(cecil):
-    code, out, _ = cecil("reproduce", "list")
+def test_the_studies_are_listed(fewmore):
+    code, out, _ = fewmore("reproduce", "list")
     assert code == 0
     lines = out.splitlines()[1:]
     assert [line.split()[0] for line in lines] == [*STUDIES, "all"]
@@ -61,7 +61,7 @@ def test_what_is_done_is_not_done_again(reproduce):
     assert {"confusion.png", "confusion.svg", "confusion.pdf", "table.md", "table.csv", "table.tex"} < {p.name for p in drawn.iterdir()}
     found = measured()
     assert {result.method for result in found.values()} == {"cec", "decoupled-cosine"}
-    assert all(result.command.startswith("cecil reproduce confusion") for result in found.values())
+    assert all(result.command.startswith("fewmore reproduce confusion") for result in found.values())
     assert len(list(Path("runs/stage1").iterdir())) == 1, "both stand on one stage 1"
     for folder in found:
         assert "<h1>" in (Path("runs") / folder / "report.html").read_text()
@@ -133,12 +133,12 @@ def test_all_studies_in_one_command(reproduce, monkeypatch):
 def test_a_failure_leaves_no_empty_folders(reproduce, monkeypatch):
     monkeypatch.setattr(runner, "run_together", failing)
     code, _, err = reproduce("confusion")
-    assert (code, err) == (2, "cecil: it cannot be\n")
+    assert (code, err) == (2, "fewmore: it cannot be\n")
     assert list(Path("runs").iterdir()) == []
 
 
 def failing(*_: object, **__: object) -> None:
-    from cecil.errors import ConfigError
+    from fewmore.errors import ConfigError
 
     raise ConfigError("it cannot be")
 

@@ -1,28 +1,28 @@
-"""`cecil run`, `cecil methods` and `cecil benchmarks`, as a person calls them."""
+"""`fewmore run`, `fewmore methods` and `fewmore benchmarks`, as a person calls them."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from cecil import cli
-from cecil.data.benchmarks import BENCHMARKS
-from cecil.errors import MethodError
-from cecil.evaluation import results
-from cecil.methods import METHODS
+from fewmore import cli
+from fewmore.data.benchmarks import BENCHMARKS
+from fewmore.errors import MethodError
+from fewmore.methods import METHODS
+from fewmore.research import results
 
 SMALL = ("backbone=resnet8", "transform.size=8", "transform.resize=9", "pretrain.epochs=2", "pretrain.batch=10", "session.epochs=2")
 
 NEAREST = '''
-"""Nearest mean picture: the simplest method that there is."""
+"""Nearest mean image: the simplest method that there is."""
 
 import torch
 
-from cecil.methods.base import Method
+from fewmore.methods.base import Method
 
 
 class Nearest(Method):
-    """The class whose mean picture is nearest, pixel by pixel."""
+    """The class whose mean image is nearest, pixel by pixel."""
 
     def fit(self, base):
         self.means = self._means(base)
@@ -40,7 +40,7 @@ class Nearest(Method):
         self.means = state["means"]
 
     def _pixels(self, images):
-        return torch.stack([images.picture(i).flatten().float() for i in range(len(images))])
+        return torch.stack([images.image(i).flatten().float() for i in range(len(images))])
 
     def _means(self, images):
         pixels = self._pixels(images)
@@ -49,12 +49,12 @@ class Nearest(Method):
 
 
 @pytest.fixture
-def run(cecil, tiny_folder):
-    """`cecil run` on a folder of pictures, with a small network."""
+def run(fewmore, tiny_folder):
+    """`fewmore run` on a folder of images, with a small network."""
 
     def run(*words: object, small: bool = True) -> tuple[int, str, str]:
         settings = [word for setting in SMALL for word in ("--set", setting)] if small else []
-        return cecil("run", f"folder:{tiny_folder}", "--device", "cpu", *settings, *words)
+        return fewmore("run", f"folder:{tiny_folder}", "--device", "cpu", *settings, *words)
 
     return run
 
@@ -63,7 +63,7 @@ def sentence(answer: tuple[int, str, str]) -> str:
     """What a refused command says: one line on stderr, no traceback, exit code 2."""
     code, _, err = answer
     assert code == 2
-    assert err.startswith("cecil: ")
+    assert err.startswith("fewmore: ")
     assert err.count("\n") == 1
     assert "Traceback" not in err
     return err
@@ -80,7 +80,7 @@ def test_a_run_prints_its_table_and_writes_its_folder(run, tiny_folder):
     code, out, err = run("--method", "decoupled-cosine")
     assert (code, err) == (0, "")
     assert "decoupled-cosine on folder:" in out
-    assert "30 training and 6 test pictures; 4 base classes, then 1 session of 2-way 5-shot (draw 0)" in out
+    assert "30 training and 6 test images; 4 base classes, then 1 session of 2-way 5-shot (draw 0)" in out
     (folder,) = folders()
     result = results.read(folder)
     last = f"{result.accuracy[0][-1]:.2f}"
@@ -92,7 +92,7 @@ def test_a_run_prints_its_table_and_writes_its_folder(run, tiny_folder):
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "figures", "report.html", "result.json", "seed0"]
     assert {path.name for path in (folder / "figures").glob("*.png")} == {"sessions.png", "base-novel.png"}
     assert result.benchmark == f"folder:{tiny_folder}"
-    assert result.command.startswith("cecil run folder:")
+    assert result.command.startswith("fewmore run folder:")
     assert result.settings["backbone"] == "resnet8"
     config = json.loads((folder / "config.json").read_text())
     assert config["recipe"]["pretrain"]["epochs"] == 2
@@ -113,7 +113,7 @@ def test_several_methods_share_stage_1_and_a_table(run):
 
 
 def test_all_methods_are_those_of_the_table_each_once(run, monkeypatch):
-    monkeypatch.setattr("cecil.methods.METHODS", {name: METHODS[name] for name in ("decoupled-l2", "decoupled-linear")})
+    monkeypatch.setattr("fewmore.methods.METHODS", {name: METHODS[name] for name in ("decoupled-l2", "decoupled-linear")})
     assert run("-m", "all", "-m", "decoupled-l2")[0] == 0
     assert sorted(results.read(folder).method for folder in folders()) == ["decoupled-l2", "decoupled-linear"]
 
@@ -142,12 +142,12 @@ def test_one_seed_and_one_draw(run):
     assert result.split.startswith("draw 4: ")
 
 
-def test_a_folder_with_strange_characters_in_its_name(cecil, tiny_folder, tmp_path):
+def test_a_folder_with_strange_characters_in_its_name(fewmore, tiny_folder, tmp_path):
     strange = tmp_path / "my [bold] birds [/x]"
     strange.parent.mkdir()
     strange.symlink_to(tiny_folder)
     settings = [word for setting in SMALL for word in ("--set", setting)]
-    code, out, err = cecil("run", f"folder:{strange}", "-m", "decoupled-cosine", "--device", "cpu", *settings)
+    code, out, err = fewmore("run", f"folder:{strange}", "-m", "decoupled-cosine", "--device", "cpu", *settings)
     assert (code, err) == (0, "")
     assert "my [bold] birds [/x]" in out.splitlines()[0] + out.splitlines()[1]
 
@@ -162,7 +162,7 @@ def test_a_method_of_ones_own(run):
     own = next(folder for folder in folders() if "-near-" in folder.name)
     result = results.read(own)
     assert result.method == "near.py:Nearest"
-    assert result.accuracy[0][-1] > 80, "these pictures are told apart by their colours"
+    assert result.accuracy[0][-1] > 80, "these images are told apart by their colours"
     assert "near.py:Nearest" in out.rpartition("run folder")[2]
 
 
@@ -171,7 +171,7 @@ def test_a_method_of_ones_own(run):
     [
         (None, "Nearest", "there is no file near.py: give the path of the Python file that holds Nearest"),
         (NEAREST, "Nearst", "no class in near.py is named 'Nearst': did you mean Nearest?"),
-        ("class Nearest: ...", "Nearest", "Nearest in near.py is not a Method: derive it from cecil.methods.base.Method"),
+        ("class Nearest: ...", "Nearest", "Nearest in near.py is not a Method: derive it from fewmore.methods.base.Method"),
         (NEAREST.replace("def scores", "def score"), "Nearest", "Nearest in near.py does not implement scores"),
         ("import nothing_of_that_name", "Nearest", "near.py fails when it is loaded: ModuleNotFoundError"),
         (
@@ -218,7 +218,7 @@ def test_nothing_to_resume(run):
     assert "nothing to resume: no run below runs has these settings; leave out --resume" in sentence(run("-m", "cosine", "--resume"))
     assert run("-m", "decoupled-cosine")[0] == 0
     (folder,) = folders()
-    assert f"{folder} is finished; see it with: cecil compare {folder}" in sentence(run("-m", "decoupled-cosine", "--resume"))
+    assert f"{folder} is finished; see it with: fewmore compare {folder}" in sentence(run("-m", "decoupled-cosine", "--resume"))
     assert "has these settings" in sentence(run("-m", "decoupled-cosine", "--seed", 1, "--resume"))
 
 
@@ -251,13 +251,13 @@ def test_wrong_options_are_refused_in_a_sentence(words, complaint, run, tmp_path
     assert complaint in sentence(run(*words, small=False))
 
 
-def test_wrong_benchmarks_are_refused_in_a_sentence(cecil, tmp_path):
+def test_wrong_benchmarks_are_refused_in_a_sentence(fewmore, tmp_path):
     (tmp_path / "some").mkdir()
-    assert "no benchmark is named 'cifar10': did you mean cifar100?" in sentence(cecil("run", "cifar10", "-m", "cosine"))
-    assert "'some' is a folder, not the name of a benchmark: type folder:some" in sentence(cecil("run", "some", "-m", "cosine"))
-    assert "none is not there" in sentence(cecil("run", "folder:none", "-m", "cosine"))
-    assert "has 0 sub-folders" in sentence(cecil("run", "folder:some", "-m", "cosine"))
-    assert "cecil data get cifar100" in sentence(cecil("run", "cifar100", "-m", "cosine", "--data-root", tmp_path))
+    assert "no benchmark is named 'cifar10': did you mean cifar100?" in sentence(fewmore("run", "cifar10", "-m", "cosine"))
+    assert "'some' is a folder, not the name of a benchmark: type folder:some" in sentence(fewmore("run", "some", "-m", "cosine"))
+    assert "none is not there" in sentence(fewmore("run", "folder:none", "-m", "cosine"))
+    assert "has 0 sub-folders" in sentence(fewmore("run", "folder:some", "-m", "cosine"))
+    assert "fewmore data get cifar100" in sentence(fewmore("run", "cifar100", "-m", "cosine", "--data-root", tmp_path))
 
 
 @pytest.mark.parametrize("words", [[], ["--seeds", "0", "-m", "cosine"], ["--colour", "-m", "cosine"], ["-m", "cosine", "--seeds", "two"]])
@@ -277,43 +277,43 @@ def test_an_error_of_the_program_is_not_hidden(run):
 # ---- lists
 
 
-def test_the_list_of_methods_is_the_table(cecil):
-    code, out, _ = cecil("methods")
+def test_the_list_of_methods_is_the_table(fewmore):
+    code, out, _ = fewmore("methods")
     assert code == 0
     names = [line.split()[0] for line in out.splitlines()[1:] if line[:2].strip()]
     assert names == [*METHODS, "file.py:Class"]
-    assert "every picture" in out
+    assert "every image" in out
 
 
-def test_the_list_of_benchmarks_is_the_table(cecil):
-    code, out, _ = cecil("benchmarks")
+def test_the_list_of_benchmarks_is_the_table(fewmore):
+    code, out, _ = fewmore("benchmarks")
     assert code == 0
     names = [line.split()[0] for line in out.splitlines()[1:] if line[:2].strip()]
     assert names == [*BENCHMARKS, "folder:PATH"]
 
 
-def test_no_command_shows_the_help(cecil):
-    code, out, err = cecil()
+def test_no_command_shows_the_help(fewmore):
+    code, out, err = fewmore()
     assert all(name in out + err for name in ("run", "compare", "benchmarks", "methods", "data"))
     assert code in (0, 2)
-    assert cecil("--help")[0] == 0
+    assert fewmore("--help")[0] == 0
 
 
-def test_errors_are_told_by_main_alone(cecil, monkeypatch):
+def test_errors_are_told_by_main_alone(fewmore, monkeypatch):
     def fails() -> None:
         raise MethodError("what was given, why that cannot be, what to type instead")
 
     monkeypatch.setattr(cli, "app", fails)
-    assert cecil() == (2, "", "cecil: what was given, why that cannot be, what to type instead\n")
+    assert fewmore() == (2, "", "fewmore: what was given, why that cannot be, what to type instead\n")
 
 
-def test_a_run_that_cannot_begin_leaves_no_folder(cecil):
-    assert "cecil data get cifar100" in sentence(cecil("run", "cifar100", "-m", "cec", "--data-root", "nowhere"))
+def test_a_run_that_cannot_begin_leaves_no_folder(fewmore):
+    assert "fewmore data get cifar100" in sentence(fewmore("run", "cifar100", "-m", "cec", "--data-root", "nowhere"))
     assert list(Path("runs").iterdir()) == []
 
 
 def test_a_command_is_recorded_without_places() -> None:
-    from cecil.cli.research import command_line
+    from fewmore.cli.run import command_line
 
     words = ["run", "glyphs", "--data-root", "/my/data", "--seeds", "3", "--runs=/tmp/r", "--record", "results"]
-    assert command_line(words) == "cecil run glyphs --seeds 3"
+    assert command_line(words) == "fewmore run glyphs --seeds 3"

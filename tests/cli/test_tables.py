@@ -6,8 +6,8 @@ import re
 import pytest
 from rich.console import Console
 
-from cecil.cli.tables import render
-from cecil.evaluation.tables import SUMMARY, Cell, Row, Table
+from fewmore.cli.tables import render
+from fewmore.research.reporting.tables import SUMMARY, Cell, Row, Table
 
 
 def table(sessions, spread=True, names=("cec", "decoupled-cosine", "Linear+Data Init., decoupled")):

@@ -1,4 +1,4 @@
-"""Pictures as cameras write them."""
+"""Images as cameras write them."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Views of pictures, against references that do one picture at a time."""
+"""Views of images, against references that do one image at a time."""
 
 import math
 from collections.abc import Callable
@@ -12,26 +12,26 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
-from cecil.data import augment
-from cecil.data.augment import RATIO, Transform
-from cecil.data.images import ImageSet, Ragged
-from cecil.errors import ConfigError, DataError
+from fewmore.data import augment
+from fewmore.data.augment import RATIO, Transform
+from fewmore.data.images import ImageSet, Ragged
+from fewmore.errors import ConfigError, DataError
 
 PLAIN = {"mean": (0.0, 0.0, 0.0), "std": (1 / 255, 1 / 255, 1 / 255)}  # normalises to the bytes themselves
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
-def random_pictures(shapes: list[tuple[int, int]], seed: int = 0) -> list[np.ndarray]:
+def random_images(shapes: list[tuple[int, int]], seed: int = 0) -> list[np.ndarray]:
     random = np.random.default_rng(seed)
     return [random.integers(0, 256, (3, height, width), dtype=np.uint8) for height, width in shapes]
 
 
-def one_size(pictures: list[np.ndarray]) -> ImageSet:
-    return ImageSet.of(np.stack(pictures), [0] * len(pictures), ["it"])
+def one_size(images: list[np.ndarray]) -> ImageSet:
+    return ImageSet.of(np.stack(images), [0] * len(images), ["it"])
 
 
-def ragged(pictures: list[np.ndarray]) -> ImageSet:
-    return ImageSet.of(Ragged.from_arrays(pictures), [0] * len(pictures), ["it"])
+def ragged(images: list[np.ndarray]) -> ImageSet:
+    return ImageSet.of(Ragged.from_arrays(images), [0] * len(images), ["it"])
 
 
 def everything(images: ImageSet) -> Tensor:
@@ -49,10 +49,10 @@ def boxes(*rows: tuple[float, float, float, float]) -> Tensor:
 # Pad-crop and flip
 
 
-def crop_with_pillow(picture: np.ndarray, down: int, right: int, flip: bool) -> Tensor:
+def crop_with_pillow(pixels: np.ndarray, down: int, right: int, flip: bool) -> Tensor:
     """Pillow's crop is black beyond the edges."""
-    height, width = picture.shape[1:]
-    image = Image.fromarray(np.ascontiguousarray(picture.transpose(1, 2, 0)))
+    height, width = pixels.shape[1:]
+    image = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
     image = image.crop((right, down, right + width, down + height))
     if flip:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -60,23 +60,23 @@ def crop_with_pillow(picture: np.ndarray, down: int, right: int, flip: bool) -> 
 
 
 def test_shifted_is_a_crop_with_black_padding_then_a_flip() -> None:
-    pictures = random_pictures([(9, 9)] * 60)
-    images = one_size(pictures)
+    pixels = random_images([(9, 9)] * 60)
+    images = one_size(pixels)
     random = seeded(1)
     down, right = torch.randint(-10, 11, (2, 60), generator=random)  # some see nothing but the black beyond the edge
     flip = torch.rand(60, generator=random) < 0.5
     views = augment.shifted(images, everything(images), down, right, flip, 9)
     assert views.dtype == torch.uint8
     for index, view in enumerate(views):
-        assert torch.equal(view, crop_with_pillow(pictures[index], int(down[index]), int(right[index]), bool(flip[index])))
+        assert torch.equal(view, crop_with_pillow(pixels[index], int(down[index]), int(right[index]), bool(flip[index])))
 
 
-def test_shifted_takes_the_pictures_that_the_indices_name() -> None:
-    pictures = random_pictures([(5, 5)] * 6)
-    images = one_size(pictures).select(torch.tensor([5, 3, 1]))
+def test_shifted_takes_the_images_that_the_indices_name() -> None:
+    pixels = random_images([(5, 5)] * 6)
+    images = one_size(pixels).select(torch.tensor([5, 3, 1]))
     still = torch.zeros(4, dtype=torch.int64)
     views = augment.shifted(images, torch.tensor([2, 0, 0, 1]), still, still, still.bool(), 5)
-    assert [int(v.sum()) for v in views] == [int(pictures[i].sum()) for i in (1, 5, 5, 3)]
+    assert [int(v.sum()) for v in views] == [int(pixels[i].sum()) for i in (1, 5, 5, 3)]
 
 
 def test_pad_crop_moves_by_up_to_pad_in_every_direction() -> None:
@@ -88,10 +88,10 @@ def test_pad_crop_moves_by_up_to_pad_in_every_direction() -> None:
     assert places == {(y, x) for y in range(1, 6) for x in range(1, 6)}
 
 
-def test_half_of_the_pictures_are_mirrored_where_flip_is_on() -> None:
-    picture = random_pictures([(6, 6)])[0]
-    images = one_size([picture] * 2000)
-    original = torch.from_numpy(picture).float()
+def test_half_of_the_images_are_mirrored_where_flip_is_on() -> None:
+    image = random_images([(6, 6)])[0]
+    images = one_size([image] * 2000)
+    original = torch.from_numpy(image).float()
 
     def mirrored(flip: bool) -> int:
         views = augment.train_view(images, everything(images), Transform(6, **PLAIN, pad=0, flip=flip), seeded(0))
@@ -105,11 +105,9 @@ def test_half_of_the_pictures_are_mirrored_where_flip_is_on() -> None:
 
 
 @pytest.mark.parametrize(("kind", "shapes", "what"), [(one_size, [(8, 9)], r"\(8, 9\)"), (ragged, [(8, 8), (7, 9)], "of several sizes")])
-def test_pictures_of_another_size_are_refused(
-    kind: Callable[[list[np.ndarray]], ImageSet], shapes: list[tuple[int, int]], what: str
-) -> None:
-    images, transform = kind(random_pictures(shapes)), Transform(8, **PLAIN)
-    sentence = rf"takes pictures of 8×8, and these are {what}: use crop 'resized'"
+def test_images_of_another_size_are_refused(kind: Callable[[list[np.ndarray]], ImageSet], shapes: list[tuple[int, int]], what: str) -> None:
+    images, transform = kind(random_images(shapes)), Transform(8, **PLAIN)
+    sentence = rf"takes images of 8×8, and these are {what}: use crop 'resized'"
     with pytest.raises(DataError, match=sentence):
         augment.train_view(images, everything(images), transform, seeded(0))
     with pytest.raises(DataError, match=sentence):
@@ -119,8 +117,8 @@ def test_pictures_of_another_size_are_refused(
 # Resized crops
 
 
-def resized_crop(picture: np.ndarray, top: int, left: int, height: int, width: int, flip: bool, size: int) -> Tensor:
-    part = torch.from_numpy(picture)[None, :, top : top + height, left : left + width].float()
+def resized_crop(image: np.ndarray, top: int, left: int, height: int, width: int, flip: bool, size: int) -> Tensor:
+    part = torch.from_numpy(image)[None, :, top : top + height, left : left + width].float()
     view = F.interpolate(part, (size, size), mode="bilinear", align_corners=False, antialias=False)[0]
     return view.flip(2) if flip else view
 
@@ -128,18 +126,18 @@ def resized_crop(picture: np.ndarray, top: int, left: int, height: int, width: i
 @pytest.mark.parametrize("kind", [one_size, ragged])
 def test_resampled_is_a_crop_then_a_bilinear_resize(kind: Callable[[list[np.ndarray]], ImageSet]) -> None:
     shapes = [(20, 31)] * 40 if kind is one_size else [(h, w) for h in (11, 20, 40, 57) for w in (9, 13, 21, 22, 23, 30, 31, 46, 52, 60)]
-    pictures = random_pictures(shapes)
-    images = kind(pictures)
+    pixels = random_images(shapes)
+    images = kind(pixels)
     random = np.random.default_rng(2)
     drawn = []
     for h, w in shapes:
         height, width = int(random.integers(1, h + 1)), int(random.integers(1, w + 1))
         drawn.append((int(random.integers(0, h - height + 1)), int(random.integers(0, w - width + 1)), height, width))
-    drawn[0] = (0, 0, *shapes[0])  # the whole picture
+    drawn[0] = (0, 0, *shapes[0])  # the whole image
     flips = [bool(random.integers(2)) for _ in shapes]
     views = augment.resampled(images, everything(images), boxes(*drawn), torch.tensor(flips), 16)
-    for view, picture, box, flip in zip(views, pictures, drawn, flips, strict=True):
-        assert torch.allclose(view, resized_crop(picture, *box, flip, 16), atol=2e-3)
+    for view, own, box, flip in zip(views, pixels, drawn, flips, strict=True):
+        assert torch.allclose(view, resized_crop(own, *box, flip, 16), atol=2e-3)
 
 
 def test_resampled_by_hand() -> None:
@@ -150,16 +148,16 @@ def test_resampled_by_hand() -> None:
 
 
 def test_a_box_of_the_views_own_size_is_copied() -> None:
-    pictures = random_pictures([(12, 15)])
-    view = augment.resampled(one_size(pictures), torch.tensor([0]), boxes((3, 4, 8, 8)), torch.tensor([False]), 8)
-    assert torch.equal(view[0], torch.from_numpy(pictures[0][:, 3:11, 4:12]).float())
+    images = random_images([(12, 15)])
+    view = augment.resampled(one_size(images), torch.tensor([0]), boxes((3, 4, 8, 8)), torch.tensor([False]), 8)
+    assert torch.equal(view[0], torch.from_numpy(images[0][:, 3:11, 4:12]).float())
 
 
 def test_both_storages_give_the_same_views() -> None:
-    pictures = random_pictures([(24, 18)] * 12)
+    images = random_images([(24, 18)] * 12)
     transform = Transform(16, **IMAGENET, crop="resized", resize=20)
     indices = torch.tensor([3, 3, 0, 11, 7])
-    flat, buffered = one_size(pictures), ragged(pictures)
+    flat, buffered = one_size(images), ragged(images)
     random = augment.train_view(flat, indices, transform, seeded(5)), augment.train_view(buffered, indices, transform, seeded(5))
     assert torch.equal(*random)
     assert torch.equal(augment.test_view(flat, indices, transform), augment.test_view(buffered, indices, transform))
@@ -215,35 +213,35 @@ def test_boxes_use_the_whole_range() -> None:
 # The test view
 
 
-def test_the_test_view_of_pictures_that_fit_is_the_pictures() -> None:
-    pictures = random_pictures([(8, 8)] * 5)
-    images = one_size(pictures)
+def test_the_test_view_of_images_that_fit_is_the_images() -> None:
+    pixels = random_images([(8, 8)] * 5)
+    images = one_size(pixels)
     views = augment.test_view(images, everything(images), Transform(8, **PLAIN, pad=3))
-    assert torch.allclose(views, torch.from_numpy(np.stack(pictures)).float(), atol=1e-3)
+    assert torch.allclose(views, torch.from_numpy(np.stack(pixels)).float(), atol=1e-3)
 
 
 @pytest.mark.parametrize(("size", "resize", "stored"), [(84, 92, 84), (84, 92, 92), (16, 24, 12), (16, 18, 40)])
-def test_the_test_view_scales_the_picture_and_takes_its_centre(size: int, resize: int, stored: int) -> None:
-    pictures = random_pictures([(stored, stored)] * 3)
-    images = one_size(pictures)
+def test_the_test_view_scales_the_image_and_takes_its_centre(size: int, resize: int, stored: int) -> None:
+    pixels = random_images([(stored, stored)] * 3)
+    images = one_size(pixels)
     views = augment.test_view(images, everything(images), Transform(size, **PLAIN, crop="resized", resize=resize))
-    whole = F.interpolate(torch.from_numpy(np.stack(pictures)).float(), (resize, resize), mode="bilinear", align_corners=False)
+    whole = F.interpolate(torch.from_numpy(np.stack(pixels)).float(), (resize, resize), mode="bilinear", align_corners=False)
     edge = (resize - size) // 2
     assert torch.allclose(views, whole[:, :, edge : edge + size, edge : edge + size], atol=5e-3)
 
 
 @pytest.mark.parametrize(("height", "width"), [(100, 140), (140, 100), (50, 77)])
 def test_the_test_view_makes_the_short_side_the_given_length(height: int, width: int) -> None:
-    picture = random_pictures([(height, width)])[0]
-    view = augment.test_view(ragged([picture]), torch.tensor([0]), Transform(84, **PLAIN, crop="resized", resize=92))
+    image = random_images([(height, width)])[0]
+    view = augment.test_view(ragged([image]), torch.tensor([0]), Transform(84, **PLAIN, crop="resized", resize=92))
     scale = 92 / min(height, width)
-    whole = F.interpolate(torch.from_numpy(picture)[None].float(), scale_factor=scale, mode="bilinear", align_corners=False)
+    whole = F.interpolate(torch.from_numpy(image)[None].float(), scale_factor=scale, mode="bilinear", align_corners=False)
     top, left = round((height * scale - 84) / 2), round((width * scale - 84) / 2)
     assert torch.allclose(view, whole[:, :, top : top + 84, left : left + 84], atol=1e-2)
 
 
 def test_the_test_view_is_the_same_every_time_and_alone() -> None:
-    images = ragged(random_pictures([(30, 40), (41, 33), (25, 25)]))
+    images = ragged(random_images([(30, 40), (41, 33), (25, 25)]))
     transform = Transform(16, **IMAGENET, crop="resized", resize=20)
     views = augment.test_view(images, everything(images), transform)
     assert torch.equal(views, augment.test_view(images, everything(images), transform))
@@ -251,12 +249,12 @@ def test_the_test_view_is_the_same_every_time_and_alone() -> None:
         assert torch.equal(views[index], augment.test_view(images, torch.tensor([index]), transform)[0])
 
 
-# One draw per picture
+# One draw per image
 
 
 @pytest.mark.parametrize("crop", ["pad", "resized"])
-def test_each_picture_has_a_draw_of_its_own(crop: str) -> None:
-    images = one_size(random_pictures([(32, 32)]) * 8)
+def test_each_image_has_a_draw_of_its_own(crop: str) -> None:
+    images = one_size(random_images([(32, 32)]) * 8)
     transform = Transform(32, **IMAGENET, crop=crop)
     views = augment.train_view(images, everything(images), transform, seeded(0))
     different = {view.numpy().tobytes() for view in views}
@@ -266,7 +264,7 @@ def test_each_picture_has_a_draw_of_its_own(crop: str) -> None:
 
 
 def test_the_next_batch_is_drawn_anew() -> None:
-    images = one_size(random_pictures([(16, 16)] * 8))
+    images = one_size(random_images([(16, 16)] * 8))
     generator = seeded(0)
     first, second = (augment.train_view(images, everything(images), Transform(16, **PLAIN), generator) for _ in range(2))
     assert not torch.equal(first, second)
@@ -276,7 +274,7 @@ def test_the_next_batch_is_drawn_anew() -> None:
 
 
 def test_normalise_can_be_undone() -> None:
-    pixels = torch.from_numpy(np.stack(random_pictures([(6, 7)] * 4)))
+    pixels = torch.from_numpy(np.stack(random_images([(6, 7)] * 4)))
     transform = Transform(6, **IMAGENET)
     numbers = augment.normalise(pixels, transform)
     assert numbers.dtype == torch.float32
@@ -292,8 +290,8 @@ def test_normalise_can_be_undone() -> None:
 def test_quarter_turns_are_those_of_torch() -> None:
     batch = torch.randn(9, 3, 5, 5, generator=seeded(0))
     turns = torch.tensor([0, 1, 2, 3, 4, 5, -1, 3, 1])
-    for one, picture, turn in zip(augment.quarter_turns(batch, turns), batch, turns.tolist(), strict=True):
-        assert torch.equal(one, torch.rot90(picture, turn, (1, 2)))
+    for one, image, turn in zip(augment.quarter_turns(batch, turns), batch, turns.tolist(), strict=True):
+        assert torch.equal(one, torch.rot90(image, turn, (1, 2)))
 
 
 @pytest.mark.parametrize("side", [8, 9])
@@ -317,7 +315,7 @@ def test_rotation_leaves_no_black_corners(degrees: float, seed: int) -> None:
     assert float(turned.max()) < 1.101
 
 
-def test_every_picture_has_its_own_angle() -> None:
+def test_every_image_has_its_own_angle() -> None:
     batch = torch.randn(4, 3, 10, 10, generator=seeded(0))
     degrees = torch.tensor([10.0, 45.0, -30.0, 200.0])
     together = augment.rotate(batch, degrees)

@@ -11,17 +11,17 @@ import pytest
 import torch
 from PIL import Image
 
-from cecil.data import benchmarks, cifar
-from cecil.data.benchmarks import BENCHMARKS, find, load
-from cecil.data.splits import class_order
-from cecil.errors import ConfigError, DataError, MissingData, SplitError, UnknownName
+from fewmore.data import benchmarks, cifar
+from fewmore.data.benchmarks import BENCHMARKS, find, load
+from fewmore.data.splits import class_order
+from fewmore.errors import ConfigError, DataError, MissingData, SplitError, UnknownName
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("CECIL_CACHE", str(folder))
-    monkeypatch.delenv("CECIL_DATA", raising=False)
+    monkeypatch.setenv("FEWMORE_CACHE", str(folder))
+    monkeypatch.delenv("FEWMORE_DATA", raising=False)
     return folder
 
 
@@ -68,7 +68,7 @@ NAMES = [f"class_{label:02}" for label in range(100)]
 
 
 def cifar_entry(each: int, seed: int) -> dict[str, object]:
-    """Pictures of 100 classes in shuffled order; the first two bytes say the label."""
+    """Images of 100 classes in shuffled order; the first two bytes say the label."""
     random = np.random.default_rng(seed)
     labels = random.permutation(np.repeat(np.arange(100), each))
     pixels = random.integers(0, 256, (len(labels), 3072), dtype=np.uint8)
@@ -130,9 +130,9 @@ def test_cifar100_official_split(tmp_path: Path) -> None:
     assert task.split.name == "official"
     assert [session.classes for session in task.split.sessions] == [tuple(range(60)), *(tuple(range(c, c + 5)) for c in range(60, 100, 5))]
     third = [int(line) for line in (folder / "session_3.txt").read_text().split()]
-    assert task.split.sessions[2].pictures.tolist() == third
+    assert task.split.sessions[2].images.tolist() == third
     own = task.split.sessions[2].of(task.train)
-    assert [int(own.picture(i)[0, 0, 0]) for i in range(25)] == [65] * 5 + [66] * 5 + [67] * 5 + [68] * 5 + [69] * 5
+    assert [int(own.image(i)[0, 0, 0]) for i in range(25)] == [65] * 5 + [66] * 5 + [67] * 5 + [68] * 5 + [69] * 5
 
 
 @pytest.mark.parametrize("wish", [{"base": 60}, {"way": 5}, {"shot": 5}, {"draw": 0}, {"class_order": 0}])
@@ -144,11 +144,11 @@ def test_any_wish_means_a_draw(tmp_path: Path, wish: dict[str, int]) -> None:
 
 def test_wishes_are_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_cifar(tmp_path)
-    monkeypatch.setenv("CECIL_DATA", str(tmp_path))
+    monkeypatch.setenv("FEWMORE_DATA", str(tmp_path))
     task = load("cifar100", base=40, way=20, shot=3, draw=7, class_order=9)
     assert (task.benchmark.base, task.benchmark.way, task.benchmark.shot, task.benchmark.sessions) == (40, 20, 3, 4)
     assert task.split.seen(3) == class_order(100, 9)
-    assert [len(session.pictures) for session in task.split.sessions] == [240, 60, 60, 60]
+    assert [len(session.images) for session in task.split.sessions] == [240, 60, 60, 60]
     assert "draw 7" in task.split.name
     with pytest.raises(SplitError, match="base must be at least 1, not 0"):
         load("cifar100", base=0)
@@ -206,14 +206,14 @@ def test_no_other_name_is_known(name: str) -> None:
         ({"data": None}, "has no entry 'data'"),
         ({"fine_labels": None}, "has no entry 'fine_labels'"),
         ({"fine_labels": ["a"] * 600}, "should hold a list of labels"),
-        ({"fine_labels": [0]}, "600 pictures have 1 labels"),
+        ({"fine_labels": [0]}, "600 images have 1 labels"),
         ({"fine_labels": [100] * 600}, "labels must lie in 0 … 99"),
     ],
 )
 def test_a_wrong_cifar_file_is_a_sentence(tmp_path: Path, change: dict[str, object], sentence: str) -> None:
     content = write_cifar(tmp_path)
     (tmp_path / "cifar-100-python" / "train").write_bytes(pickle.dumps({**content["train"], **change}))
-    with pytest.raises(DataError, match=rf"train.*{sentence}.*cecil data get cifar100"):
+    with pytest.raises(DataError, match=rf"train.*{sentence}.*fewmore data get cifar100"):
         load("cifar100", tmp_path)
 
 
@@ -225,26 +225,24 @@ def test_cifar100_labels_may_be_an_array(tmp_path: Path) -> None:
 
 
 def test_cifar100_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match=r"meta is not there: run `cecil data get cifar100`, or give .* --data-root"):
+    with pytest.raises(MissingData, match=r"meta is not there: run `fewmore data get cifar100`, or give .* --data-root"):
         load("cifar100", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("session", "change", "error", "sentence"),
     [
-        (3, lambda lines: None, MissingData, r"session_3\.txt is not there: run `cecil data get cifar100`"),
+        (3, lambda lines: None, MissingData, r"session_3\.txt is not there: run `fewmore data get cifar100`"),
         (3, lambda lines: [*lines[:6], "60000", *lines[7:]], DataError, r"session_3\.txt, line 7, names 60000, which is not among the 600"),
         (3, lambda lines: [*lines[:6], "no number", *lines[7:]], DataError, "line 7, names no number"),
-        (3, lambda lines: lines[:20], SplitError, "has pictures of 4 classes, and session 2 of cifar100 has 5"),
-        (3, lambda lines: lines[:24], SplitError, "has 4 to 5 pictures a class, and cifar100 has 5"),
-        (3, lambda lines: [*lines, lines[0]], SplitError, r"session_3\.txt names a picture twice"),
-        (3, lambda lines: [], SplitError, "has pictures of 0 classes"),
-        (1, lambda lines: lines[:-6], SplitError, "has pictures of 59 classes, and session 0 of cifar100 has 60"),
+        (3, lambda lines: lines[:20], SplitError, "has images of 4 classes, and session 2 of cifar100 has 5"),
+        (3, lambda lines: lines[:24], SplitError, "has 4 to 5 images a class, and cifar100 has 5"),
+        (3, lambda lines: [*lines, lines[0]], SplitError, r"session_3\.txt names an image twice"),
+        (3, lambda lines: [], SplitError, "has images of 0 classes"),
+        (1, lambda lines: lines[:-6], SplitError, "has images of 59 classes, and session 0 of cifar100 has 60"),
     ],
 )
-def test_lists_are_checked_against_the_pictures(
-    tmp_path: Path, session: int, change: object, error: type[Exception], sentence: str
-) -> None:
+def test_lists_are_checked_against_the_images(tmp_path: Path, session: int, change: object, error: type[Exception], sentence: str) -> None:
     content = write_cifar(tmp_path)
     path = write_cifar_lists(tmp_path, content["train"]["fine_labels"]) / f"session_{session}.txt"
     lines = change(path.read_text().split())
@@ -267,7 +265,7 @@ WNIDS = ("n03", "n01", "n05", "n02", "n06", "n04")
 
 
 def write_mini(root: Path, monkeypatch: pytest.MonkeyPatch, lists: bool = True, tables: str = "miniimagenet/split") -> Path:
-    """Of the new classes, only the pictures in the session lists are there."""
+    """Of the new classes, only the images in the session lists are there."""
     monkeypatch.setitem(BENCHMARKS, "miniimagenet", replace(BENCHMARKS["miniimagenet"], classes=6, base=4, way=1, shot=2))
     images = root / "miniimagenet" / "images"
     images.mkdir(parents=True)
@@ -300,13 +298,13 @@ def test_miniimagenet_with_only_the_shots_of_new_classes(tmp_path: Path, monkeyp
     assert task.train.size == (84, 84)
     assert [session.classes for session in task.split.sessions] == [(0, 1, 2, 3), (4,), (5,)]
     own = task.split.sessions[1].of(task.train)
-    assert [[round(int(own.picture(i)[c, 40, 40]) / 10) for c in (0, 1)] for i in range(2)] == [[16, 15], [16, 5]]
+    assert [[round(int(own.image(i)[c, 40, 40]) / 10) for c in (0, 1)] for i in range(2)] == [[16, 15], [16, 5]]
     assert seen[-1] == (26, 26)
 
 
-def test_miniimagenet_other_draws_need_all_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_miniimagenet_other_draws_need_all_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = write_mini(tmp_path, monkeypatch)
-    with pytest.raises(MissingData, match=r"4 training pictures of miniimagenet are missing, the first of them .*n0600000000\.jpg"):
+    with pytest.raises(MissingData, match=r"4 training images of miniimagenet are missing, the first of them .*n0600000000\.jpg"):
         load("miniimagenet", tmp_path, draw=1)
     for name in ("n0600000000", "n0600000002", "n0400000000", "n0400000002"):
         Image.new("RGB", (84, 84)).save(images / f"{name}.jpg")
@@ -315,16 +313,14 @@ def test_miniimagenet_other_draws_need_all_pictures(tmp_path: Path, monkeypatch:
 
 def test_miniimagenet_without_lists_cannot_be_drawn_from_the_shots_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mini(tmp_path, monkeypatch, lists=False)
-    with pytest.raises(MissingData, match="with the lists from `cecil data get miniimagenet`"):
+    with pytest.raises(MissingData, match="with the lists from `fewmore data get miniimagenet`"):
         load("miniimagenet", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("file", "sentence"), [("n0100000002.jpg", "n0100000002.jpg is not there"), ("n0600000004.jpg", "n0600000004.jpg is not there")]
 )
-def test_miniimagenet_base_and_test_pictures_must_be_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, sentence: str
-) -> None:
+def test_miniimagenet_base_and_test_images_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, sentence: str) -> None:
     (write_mini(tmp_path, monkeypatch) / file).unlink()
     with pytest.raises(MissingData, match=sentence):
         load("miniimagenet", tmp_path)
@@ -354,11 +350,11 @@ def test_miniimagenet_tables_are_checked(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_miniimagenet_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingData, match="`cecil data get miniimagenet` says where to get the pictures"):
+    with pytest.raises(MissingData, match="`fewmore data get miniimagenet` says where to get the images"):
         load("miniimagenet", tmp_path)
     write_mini(tmp_path, monkeypatch)
     (tmp_path / "miniimagenet" / "split" / "test.csv").unlink()
-    with pytest.raises(MissingData, match=r"test\.csv is not there: run `cecil data get miniimagenet`"):
+    with pytest.raises(MissingData, match=r"test\.csv is not there: run `fewmore data get miniimagenet`"):
         load("miniimagenet", tmp_path)
 
 
@@ -377,7 +373,7 @@ def write_cub(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         named.append([])
         for index in range(5):
             number += 1
-            file = f"{name}/Bird_{index}.jpg"  # the file's name alone does not tell the picture
+            file = f"{name}/Bird_{index}.jpg"  # the file's name alone does not tell the image
             Image.new("L" if index == 2 else "RGB", (30 + index, 20), 40 * label).save(folder / "images" / file)
             lines["images"].append(f"{number} {file}")
             lines["image_class_labels"].append(f"{number} {label + 1}")
@@ -396,25 +392,25 @@ def test_cub200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert task.train.class_names[:2] == ("001.Bird_0", "002.Bird_1")
     assert task.train.counts().tolist() == [4] * 6
     assert task.test.counts().tolist() == [1] * 6
-    assert {min(task.train.picture(i).shape[1:]) for i in range(24)} == {256}
+    assert {min(task.train.image(i).shape[1:]) for i in range(24)} == {256}
     assert task.train.size is None
     assert [session.classes for session in task.split.sessions] == [(0, 1), (2, 3), (4, 5)]
     own = task.split.sessions[1].of(task.train)
-    assert [int(own.picture(i)[0, 100, 100]) // 40 for i in range(6)] == [2, 2, 2, 3, 3, 3]
-    assert own.picture(3).shape == (3, 256, round(32 * 256 / 20))
+    assert [int(own.image(i)[0, 100, 100]) // 40 for i in range(6)] == [2, 2, 2, 3, 3, 3]
+    assert own.image(3).shape == (3, 256, round(32 * 256 / 20))
     assert load("cub200", tmp_path, shot=2).split.name.startswith("draw 0: 2 base, 2-way 2-shot")
 
 
 def test_cub200_what_is_wrong_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingData, match=r"images\.txt is not there: run `cecil data get cub200`"):
+    with pytest.raises(MissingData, match=r"images\.txt is not there: run `fewmore data get cub200`"):
         load("cub200", tmp_path)
     folder = write_cub(tmp_path, monkeypatch)
     (folder / "images" / "001.Bird_0" / "Bird_3.jpg").unlink()
-    with pytest.raises(MissingData, match=r"1 picture is \(.*Bird_3\.jpg\) missing"):
+    with pytest.raises(MissingData, match=r"1 image is \(.*Bird_3\.jpg\) missing"):
         load("cub200", tmp_path)
     labels = (folder / "image_class_labels.txt").read_text()
     (folder / "image_class_labels.txt").write_text(labels.replace("7 2\n", ""))
-    with pytest.raises(DataError, match="picture 7 is not in all of"):
+    with pytest.raises(DataError, match="image 7 is not in all of"):
         load("cub200", tmp_path)
     (folder / "image_class_labels.txt").write_text(labels.replace("7 2\n", "seven 2\n"))
     with pytest.raises(DataError, match=r"image_class_labels\.txt, line 7, is not a number and a value"):
@@ -443,7 +439,7 @@ def test_folder(tmp_path: Path) -> None:
     assert len(task.train) == 72
     assert task.test.counts().tolist() == [1] * 12
     assert task.train.size == (92, round(8 * 92 / 6))
-    assert [len(session.pictures) for session in task.split.sessions] == [42, 25]
+    assert [len(session.images) for session in task.split.sessions] == [42, 25]
     assert load(f"folder:{tmp_path}", way=2, shot=1).split.name.startswith("draw 0: 8 base, 2-way 1-shot")
 
 
@@ -454,7 +450,7 @@ def test_folder_shots_follow_the_new_classes(tmp_path: Path) -> None:
     assert (find(f"folder:{tmp_path}").base, find(f"folder:{tmp_path}").shot) == (4, 2)
     order = next(seed for seed in range(99) if 5 in class_order(6, seed)[:4])
     assert load(f"folder:{tmp_path}", class_order=order).benchmark.shot == 5
-    with pytest.raises(SplitError, match="class 'c05' has 2 training pictures, and session 1 needs 5 of it: add pictures, lower --shot"):
+    with pytest.raises(SplitError, match="class 'c05' has 2 training images, and session 1 needs 5 of it: add images, lower --shot"):
         load(f"folder:{tmp_path}", shot=5)
 
 

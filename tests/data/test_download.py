@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from cecil.data import download, sources
-from cecil.data.download import fetch, get, pretrained_weights, unpack
-from cecil.data.sources import SOURCES, WEIGHTS, File
-from cecil.errors import DataError, DownloadError, UnknownName
+from fewmore.data import download, sources
+from fewmore.data.download import fetch, get, pretrained_weights, unpack
+from fewmore.data.sources import SOURCES, WEIGHTS, File
+from fewmore.errors import DataError, DownloadError, UnknownName
 
 CONTENT = bytes(range(256)) * 4000  # 1 MB, a few blocks
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

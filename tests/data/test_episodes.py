@@ -1,4 +1,4 @@
-"""Episodes: classes and pictures that do not repeat, drawn evenly, for classes of any size."""
+"""Episodes: classes and images that do not repeat, drawn evenly, for classes of any size."""
 
 import pytest
 import torch
@@ -6,18 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
-from cecil.data.episodes import EpisodeDrawer
-from cecil.data.images import ImageSet
-from cecil.errors import ConfigError
+from fewmore.data.episodes import EpisodeDrawer
+from fewmore.data.images import ImageSet
+from fewmore.errors import ConfigError
 
 
 def labelled(labels: list[int], classes: int) -> ImageSet:
-    """Pictures of one pixel, with these labels."""
+    """Images of one pixel, with these labels."""
     return ImageSet.of(torch.zeros(len(labels), 3, 1, 1, dtype=torch.uint8), labels, [str(c) for c in range(classes)])
 
 
 def shuffled(counts: list[int], seed: int = 0) -> ImageSet:
-    """Classes of these sizes, their pictures in any order."""
+    """Classes of these sizes, their images in any order."""
     labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     return labelled(labels[torch.randperm(len(labels), generator=Generator().manual_seed(seed))].tolist(), len(counts))
 
@@ -29,18 +29,18 @@ def distinct(values: Tensor) -> bool:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=12), st.data())
-def test_classes_and_pictures_do_not_repeat(counts: list[int], data: st.DataObject) -> None:
+def test_classes_and_images_do_not_repeat(counts: list[int], data: st.DataObject) -> None:
     images = shuffled(counts, data.draw(st.integers(0, 1000)))
-    ways, pictures = data.draw(st.integers(1, len(counts))), data.draw(st.integers(1, min(counts)))
+    ways, positions = data.draw(st.integers(1, len(counts))), data.draw(st.integers(1, min(counts)))
     drawer, generator = EpisodeDrawer(images), Generator().manual_seed(data.draw(st.integers(0, 1000)))
-    drawer.check(ways, pictures)
+    drawer.check(ways, positions)
     classes = drawer.classes(20, ways, generator)
     assert classes.shape == (20, ways)
     assert int(classes.min()) >= 0
     assert int(classes.max()) < len(counts)
     assert distinct(classes)
-    drawn = drawer.of(classes, pictures, generator)
-    assert drawn.shape == (20, ways, pictures)
+    drawn = drawer.of(classes, positions, generator)
+    assert drawn.shape == (20, ways, positions)
     assert distinct(drawn.flatten(1))
     assert torch.equal(images.labels[drawn], classes[:, :, None].expand_as(drawn))
 
@@ -60,7 +60,7 @@ def test_every_class_is_as_likely_as_any_other_in_every_place() -> None:
         torch.testing.assert_close(share, torch.full((6,), 1 / 6), rtol=0, atol=0.02)  # four deviations are 0.014
 
 
-def test_every_picture_of_a_class_is_as_likely_as_any_other_in_every_place() -> None:
+def test_every_image_of_a_class_is_as_likely_as_any_other_in_every_place() -> None:
     """Whatever the size of the largest class."""
     images = shuffled([5, 40])
     drawn = EpisodeDrawer(images).of(torch.zeros(10_000, 1, dtype=torch.int64), 2, Generator().manual_seed(0))
@@ -79,10 +79,10 @@ def test_the_generator_decides_and_nothing_else() -> None:
         return classes, drawer.of(classes, 4, generator)
 
     before = torch.get_rng_state()
-    (classes, pictures), (same_classes, same_pictures), (_, other_pictures) = draw(0), draw(0), draw(1)
+    (classes, images), (same_classes, same_images), (_, other_images) = draw(0), draw(0), draw(1)
     assert torch.equal(classes, same_classes)
-    assert torch.equal(pictures, same_pictures)
-    assert not torch.equal(pictures, other_pictures)
+    assert torch.equal(images, same_images)
+    assert not torch.equal(images, other_images)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -94,18 +94,18 @@ def test_draws_from_a_part_of_a_storage_are_positions_in_the_part() -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "pictures", "sentence"),
+    ("classes", "images", "sentence"),
     [
         (4, 2, "^an episode of 4 classes was asked for, and there are 3 base classes: lower the ways$"),
-        (3, 6, "^an episode takes 6 pictures a class, and the smallest base class has 5: lower shots and queries$"),
-        (9, 9, "9 classes was asked for.*; an episode takes 9 pictures a class"),
+        (3, 6, "^an episode takes 6 images a class, and the smallest base class has 5: lower shots and queries$"),
+        (9, 9, "9 classes was asked for.*; an episode takes 9 images a class"),
     ],
 )
-def test_what_does_not_fit_is_said(classes: int, pictures: int, sentence: str) -> None:
+def test_what_does_not_fit_is_said(classes: int, images: int, sentence: str) -> None:
     drawer = EpisodeDrawer(shuffled([5, 7, 9]))
     drawer.check(3, 5)
     with pytest.raises(ConfigError, match=sentence):
-        drawer.check(classes, pictures)
+        drawer.check(classes, images)
 
 
 def test_an_empty_class_is_said() -> None:

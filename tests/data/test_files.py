@@ -1,4 +1,4 @@
-"""Picture files: decoded right whatever their kind, cached, and refused with a sentence that names them."""
+"""Image files: decoded right whatever their kind, cached, and refused with a sentence that names them."""
 
 import io
 import os
@@ -13,10 +13,10 @@ import pytest
 import torch
 from PIL import Image
 
-from cecil.data import files
-from cecil.data.files import Listing, list_folder, read
-from cecil.data.images import Ragged
-from cecil.errors import DataError, MissingData, PictureError
+from fewmore.data import files
+from fewmore.data.files import Listing, list_folder, read
+from fewmore.data.images import Ragged
+from fewmore.errors import DataError, ImageError, MissingData
 
 Photographed = Callable[[np.ndarray], tuple[Image.Image, Image.Exif]]
 
@@ -24,12 +24,12 @@ Photographed = Callable[[np.ndarray], tuple[Image.Image, Image.Exif]]
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("CECIL_CACHE", str(folder))
+    monkeypatch.setenv("FEWMORE_CACHE", str(folder))
     return folder
 
 
 def noise(seed: int, width: int = 12, height: int = 8) -> np.ndarray:
-    """A picture as Pillow has it: (height, width, 3)."""
+    """An image as Pillow has it: (height, width, 3)."""
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
@@ -44,11 +44,11 @@ def listing(paths: list[Path]) -> Listing:
 
 
 def decode(path: Path, short_side: int | None = None, square: int | None = None) -> np.ndarray:
-    """What is stored of one picture."""
-    return read(listing([path]), short_side, square).picture(0).numpy()
+    """What is stored of one image."""
+    return read(listing([path]), short_side, square).image(0).numpy()
 
 
-# One picture
+# One image
 
 
 def test_pixels_are_exact_and_channel_first(tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_any_mode_becomes_rgb(tmp_path: Path, mode: str, suffix: str) -> None:
 
 
 def test_what_is_transparent_becomes_white(tmp_path: Path) -> None:
-    picture = Image.new("RGBA", (4, 4), (200, 0, 0, 255))
-    picture.putpixel((0, 0), (0, 0, 0, 0))
-    picture.save(tmp_path / "a.png")
+    image = Image.new("RGBA", (4, 4), (200, 0, 0, 255))
+    image.putpixel((0, 0), (0, 0, 0, 0))
+    image.save(tmp_path / "a.png")
     Image.new("P", (4, 4), 0).save(tmp_path / "palette.png", transparency=0)
     assert decode(tmp_path / "a.png")[:, 0, 0].tolist() == [255, 255, 255]
     assert decode(tmp_path / "a.png")[:, 1, 1].tolist() == [200, 0, 0]
@@ -115,7 +115,7 @@ def test_a_damaged_exif_block_does_no_harm(tmp_path: Path) -> None:
 
 
 def broken(folder: Path) -> dict[str, Path]:
-    """Files that are no pictures, by what is wrong with them."""
+    """Files that are no images, by what is wrong with them."""
     buffer = io.BytesIO()
     Image.fromarray(noise(0, 64, 64)).save(buffer, "jpeg")
     whole = save(folder / "whole.png", 0, 64, 64).read_bytes()
@@ -125,7 +125,7 @@ def broken(folder: Path) -> dict[str, Path]:
         "cut.png": whole[: len(whole) // 2],
         "damaged.png": whole[:60] + bytes(40) + whole[100:],
         "empty.jpg": b"",
-        "text.jpg": b"this is no picture",
+        "text.jpg": b"this is no image",
     }
     paths = {}
     for name, content in contents.items():
@@ -135,9 +135,9 @@ def broken(folder: Path) -> dict[str, Path]:
     return {**paths, "float.tiff": folder / "float.tiff"}
 
 
-def test_broken_pictures_are_named_with_a_remedy(tmp_path: Path) -> None:
+def test_broken_images_are_named_with_a_remedy(tmp_path: Path) -> None:
     for path in broken(tmp_path).values():
-        with pytest.raises(PictureError, match=r"^1 picture \(.+ \(.+\)\) cannot be read: replace or remove them") as caught:
+        with pytest.raises(ImageError, match=r"^1 image \(.+ \(.+\)\) cannot be read: replace or remove them") as caught:
             decode(path)
         assert str(path) in str(caught.value)
 
@@ -149,32 +149,32 @@ def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
     header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
     path = tmp_path / "bomb.png"
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b""))
-    with pytest.raises(PictureError, match="more than 178,956,970 pixels"):
+    with pytest.raises(ImageError, match="more than 178,956,970 pixels"):
         decode(path)
 
 
 def test_a_thread_of_pixels_is_not_blown_up(tmp_path: Path) -> None:
-    with pytest.raises(PictureError, match="would be stored as"):
+    with pytest.raises(ImageError, match="would be stored as"):
         decode(save(tmp_path / "a.png", 0, 1, 5000), short_side=256)
 
 
-# Many pictures
+# Many images
 
 
-def test_pictures_of_one_size_are_one_tensor(tmp_path: Path) -> None:
+def test_images_of_one_size_are_one_tensor(tmp_path: Path) -> None:
     paths = [save(tmp_path / f"{i}.png", i) for i in range(40)]
     images = read(listing(paths))
     assert images.size == (8, 12)
     assert images.labels.tolist() == [i % 2 for i in range(40)]
-    assert all(np.array_equal(images.picture(i).numpy(), noise(i).transpose(2, 0, 1)) for i in range(40))
+    assert all(np.array_equal(images.image(i).numpy(), noise(i).transpose(2, 0, 1)) for i in range(40))
 
 
-def test_pictures_of_several_sizes_are_ragged(tmp_path: Path) -> None:
+def test_images_of_several_sizes_are_ragged(tmp_path: Path) -> None:
     paths = [save(tmp_path / f"{i}.png", i, width=12 + i) for i in range(20)]
     images = read(listing(paths))
     assert isinstance(images.storage, Ragged)
-    assert all(np.array_equal(images.picture(i).numpy(), noise(i, 12 + i).transpose(2, 0, 1)) for i in range(20))
-    assert np.array_equal(images.select(torch.tensor([7])).alone().picture(0).numpy(), images.picture(7).numpy())
+    assert all(np.array_equal(images.image(i).numpy(), noise(i, 12 + i).transpose(2, 0, 1)) for i in range(20))
+    assert np.array_equal(images.select(torch.tensor([7])).alone().image(0).numpy(), images.image(7).numpy())
     assert read(listing(paths), square=16).size == (16, 16)
 
 
@@ -183,7 +183,7 @@ def test_the_second_time_nothing_is_decoded(tmp_path: Path, monkeypatch: pytest.
     first = read(listing(paths))
     monkeypatch.setattr(files, "attempt", lambda *_: pytest.fail("decoded again"))
     second = read(listing(paths))
-    assert all(torch.equal(first.picture(i), second.picture(i)) for i in range(5))
+    assert all(torch.equal(first.image(i), second.image(i)) for i in range(5))
 
 
 def test_a_changed_file_or_setting_is_decoded_anew(tmp_path: Path) -> None:
@@ -191,23 +191,23 @@ def test_a_changed_file_or_setting_is_decoded_anew(tmp_path: Path) -> None:
     read(listing(paths))
     save(paths[1], 9)
     os.utime(paths[1], ns=(1, 1))  # the same length and, on a coarse clock, the same time, would pass
-    assert np.array_equal(read(listing(paths)).picture(1).numpy(), noise(9).transpose(2, 0, 1))
+    assert np.array_equal(read(listing(paths)).image(1).numpy(), noise(9).transpose(2, 0, 1))
     assert read(listing(paths), short_side=4).size == (4, 6)
-    assert np.array_equal(read(listing(paths[::-1])).picture(2).numpy(), noise(0).transpose(2, 0, 1))
+    assert np.array_equal(read(listing(paths[::-1])).image(2).numpy(), noise(0).transpose(2, 0, 1))
 
 
 @pytest.mark.parametrize("damage", ["cut", "no shapes", "nonsense"])
 def test_a_damaged_entry_is_made_again(tmp_path: Path, cache: Path, damage: str) -> None:
     paths = [save(tmp_path / f"{i}.png", i) for i in range(3)]
     read(listing(paths))
-    (entry,) = (cache / "pictures").iterdir()
+    (entry,) = (cache / "images").iterdir()
     if damage == "cut":
         (entry / "pixels").write_bytes(b"12345")
     elif damage == "no shapes":
         (entry / "shapes.npy").unlink()
     else:
         (entry / "shapes.npy").write_bytes(b"nonsense")
-    assert np.array_equal(read(listing(paths)).picture(2).numpy(), noise(2).transpose(2, 0, 1))
+    assert np.array_equal(read(listing(paths)).image(2).numpy(), noise(2).transpose(2, 0, 1))
 
 
 def test_progress_ends_at_the_total(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_progress_ends_at_the_total(tmp_path: Path) -> None:
     assert seen == [(40, 40)]
 
 
-def test_few_pictures_wait_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_images_wait_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [save(tmp_path / "a.png")] * 1000
     monkeypatch.setattr(files.os, "cpu_count", lambda: 2)
     decoded = 0
@@ -244,58 +244,58 @@ def test_few_pictures_wait_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert max(ahead) <= 6 * files.CHUNK
 
 
-def test_all_broken_pictures_are_reported_together(tmp_path: Path, cache: Path) -> None:
+def test_all_broken_images_are_reported_together(tmp_path: Path, cache: Path) -> None:
     good = [save(tmp_path / f"{i}.png", i) for i in range(20)]
     bad = list(broken(tmp_path).values())
-    with pytest.raises(PictureError, match=r"^6 pictures .* and 1 more\) cannot be read: replace or remove them") as caught:
+    with pytest.raises(ImageError, match=r"^6 images .* and 1 more\) cannot be read: replace or remove them") as caught:
         read(listing([*good[:10], *bad, *good[10:]]))
     assert all(str(path) in str(caught.value) for path in bad[:5])
-    assert not any((cache / "pictures").iterdir())
+    assert not any((cache / "images").iterdir())
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match=r"1 picture is \(.*gone\.png\) missing"):
+    with pytest.raises(MissingData, match=r"1 image is \(.*gone\.png\) missing"):
         read(listing([save(tmp_path / "a.png"), tmp_path / "gone.png"]))
 
 
-def test_no_pictures_at_all() -> None:
+def test_no_images_at_all() -> None:
     with pytest.raises(DataError, match="the list of files is empty"):
         read(listing([]))
 
 
 def test_a_cache_that_cannot_be_written_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("CECIL_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DataError, match="set CECIL_CACHE to another folder"):
+    monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DataError, match="set FEWMORE_CACHE to another folder"):
         read(listing([save(tmp_path / "a.png")]))
 
 
 def test_what_a_killed_process_left_behind_is_swept_away(tmp_path: Path, cache: Path) -> None:
     for name, age in (("unfinished-old", 2 * 24 * 3600), ("unfinished-new", 0)):
-        (cache / "pictures" / name).mkdir(parents=True)
-        (cache / "pictures" / name / "pixels").touch()
-        stamp = (cache / "pictures" / name).stat().st_mtime - age
-        os.utime(cache / "pictures" / name, (stamp, stamp))
+        (cache / "images" / name).mkdir(parents=True)
+        (cache / "images" / name / "pixels").touch()
+        stamp = (cache / "images" / name).stat().st_mtime - age
+        os.utime(cache / "images" / name, (stamp, stamp))
     read(listing([save(tmp_path / "a.png")]))
-    assert sorted(path.name for path in (cache / "pictures").glob("unfinished-*")) == ["unfinished-new"]
+    assert sorted(path.name for path in (cache / "images").glob("unfinished-*")) == ["unfinished-new"]
 
 
 def test_another_process_may_be_faster(tmp_path: Path, cache: Path) -> None:
     paths = [save(tmp_path / f"{i}.png", i) for i in range(40)]
     nested = []
     outer = read(listing(paths), on_progress=lambda *_: nested or nested.append(read(listing(paths))))
-    assert len(list((cache / "pictures").iterdir())) == 1
-    assert all(np.array_equal(images.picture(39).numpy(), noise(39).transpose(2, 0, 1)) for images in (outer, *nested))
+    assert len(list((cache / "images").iterdir())) == 1
+    assert all(np.array_equal(images.image(39).numpy(), noise(39).transpose(2, 0, 1)) for images in (outer, *nested))
 
 
 def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    monkeypatch.delenv("CECIL_DATA", raising=False)
+    monkeypatch.delenv("FEWMORE_DATA", raising=False)
     assert files.data_root() == cache / "data"
-    monkeypatch.setenv("CECIL_DATA", "~/pictures")
-    assert files.data_root() == Path.home() / "pictures"
+    monkeypatch.setenv("FEWMORE_DATA", "~/images")
+    assert files.data_root() == Path.home() / "images"
     assert files.data_root(Path("/elsewhere")) == Path("/elsewhere")
-    monkeypatch.delenv("CECIL_CACHE")
-    assert files.cache_folder() == Path.home() / ".cache" / "cecil"
+    monkeypatch.delenv("FEWMORE_CACHE")
+    assert files.cache_folder() == Path.home() / ".cache" / "fewmore"
 
 
 # A folder of classes
@@ -362,7 +362,7 @@ def test_an_empty_class_is_named_with_a_remedy(tmp_path: Path, inside: str | Non
         (folder / "cow" / inside).mkdir()
     elif inside:
         (folder / "cow" / inside).touch()
-    with pytest.raises(DataError, match=rf"cow has no pictures \({found}\): put pictures straight into it .* or remove it"):
+    with pytest.raises(DataError, match=rf"cow has no images \({found}\): put images straight into it .* or remove it"):
         list_folder(folder)
 
 
@@ -371,8 +371,8 @@ def test_fewer_than_two_classes(tmp_path: Path) -> None:
         list_folder(classes(tmp_path, {"ant": 3}))
 
 
-def test_one_picture_cannot_be_both_train_and_test(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"class 'bee' has one picture, .*0\.png, and needs at least 2"):
+def test_one_image_cannot_be_both_train_and_test(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"class 'bee' has one image, .*0\.png, and needs at least 2"):
         list_folder(classes(tmp_path, {"ant": 3, "bee": 1}))
 
 
@@ -383,24 +383,24 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         list_folder(save(tmp_path / "a.png"))
 
 
-def test_the_same_picture_in_two_classes_is_overlapping(tmp_path: Path) -> None:
+def test_the_same_image_in_two_classes_is_overlapping(tmp_path: Path) -> None:
     folder = classes(tmp_path, {"ant": 3, "bee": 3})
     (folder / "bee" / "copy.png").write_bytes((folder / "ant" / "1.png").read_bytes())
-    with pytest.raises(DataError, match=r"overlapping: .* are the same picture in two classes: remove one of them") as caught:
+    with pytest.raises(DataError, match=r"overlapping: .* are the same image in two classes: remove one of them") as caught:
         list_folder(folder)
     assert str(folder / "ant" / "1.png") in str(caught.value)
     assert str(folder / "bee" / "copy.png") in str(caught.value)
 
 
-def test_the_same_picture_in_train_and_test_is_overlapping(tmp_path: Path) -> None:
+def test_the_same_image_in_train_and_test_is_overlapping(tmp_path: Path) -> None:
     classes(tmp_path / "train", {"ant": 3, "bee": 2})
     classes(tmp_path / "test", {"ant": 1, "bee": 2}, start=5000)
     (tmp_path / "test" / "ant" / "copy.png").write_bytes((tmp_path / "train" / "ant" / "1.png").read_bytes())
-    with pytest.raises(DataError, match=r"overlapping: .* are the same picture in train and test"):
+    with pytest.raises(DataError, match=r"overlapping: .* are the same image in train and test"):
         list_folder(tmp_path)
 
 
-def test_the_same_picture_twice_in_training_is_no_harm(tmp_path: Path) -> None:
+def test_the_same_image_twice_in_training_is_no_harm(tmp_path: Path) -> None:
     classes(tmp_path / "train", {"ant": 3, "bee": 2})
     classes(tmp_path / "test", {"ant": 1, "bee": 2}, start=5000)
     (tmp_path / "train" / "ant" / "copy.png").write_bytes((tmp_path / "train" / "ant" / "1.png").read_bytes())

@@ -1,4 +1,4 @@
-"""The built-in benchmark: its classes can be told apart, its pictures are what they should be, its cache can be trusted."""
+"""The built-in benchmark: its classes can be told apart, its images are what they should be, its cache can be trusted."""
 
 import subprocess
 import sys
@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image, ImageFilter
 
-from cecil.data import glyphs
-from cecil.data.glyphs import CLASSES, FONTS, SCRIPTS, SIDE, Difficulty, draw, fonts_of, load
-from cecil.data.images import ImageSet
-from cecil.errors import ConfigError, DataError, MissingData, UnknownName
+from fewmore.data import glyphs
+from fewmore.data.glyphs import CLASSES, FONTS, SCRIPTS, SIDE, Difficulty, draw, fonts_of, load
+from fewmore.data.images import ImageSet
+from fewmore.errors import ConfigError, DataError, MissingData, UnknownName
 
 # The classes
 
@@ -34,9 +34,9 @@ def framed(font: str, character: str, keep: float) -> Image.Image:
     return frame
 
 
-def turned_and_mirrored(pictures: np.ndarray) -> Iterator[np.ndarray]:
-    """The four turns of each picture, then those of its mirror image, as rows of pixels."""
-    for one in (pictures, pictures[:, :, ::-1]):
+def turned_and_mirrored(images: np.ndarray) -> Iterator[np.ndarray]:
+    """The four turns of each image, then those of its mirror image, as rows of pixels."""
+    for one in (images, images[:, :, ::-1]):
         for turn in range(4):
             yield np.rot90(one, turn, (1, 2)).reshape(len(one), -1)
 
@@ -44,7 +44,7 @@ def turned_and_mirrored(pictures: np.ndarray) -> Iterator[np.ndarray]:
 def likeness(characters: str) -> np.ndarray:
     """How alike each two characters are in the font where they are most so: (8 symmetries, character, character).
 
-    It is the correlation of the slightly blurred pictures, times the part of either's ink that has ink of the other nearby.
+    It is the correlation of the slightly blurred images, times the part of either's ink that has ink of the other nearby.
     """
     best = np.zeros((8, len(characters), len(characters)))
     for font in UPRIGHT:
@@ -121,7 +121,7 @@ def test_train_and_test_share_no_family() -> None:
     assert {"DejaVuSerif", "cmr", "cmss"} <= families[1]
 
 
-# The pictures
+# The images
 
 CLEAN = Difficulty(turn=0, shear=0, stretch=0, smallest=0.8, largest=0.8, shift=0, stroke=0, blur=0, noise=0)
 
@@ -132,11 +132,11 @@ def pixels(images: ImageSet) -> np.ndarray:
     return images.storage.numpy().reshape(len(images.class_names), -1, 3, SIDE, SIDE)
 
 
-def ink(pictures: np.ndarray) -> np.ndarray:
+def ink(images: np.ndarray) -> np.ndarray:
     """How far each pixel is from the colour of the border, (..., side, side)."""
-    pictures = pictures.astype(np.float32)
-    border = np.concatenate([pictures[..., 0, :], pictures[..., -1, :], pictures[..., :, 0], pictures[..., :, -1]], -1)
-    return np.abs(pictures - np.median(border, -1)[..., None, None]).sum(-3)
+    images = images.astype(np.float32)
+    border = np.concatenate([images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1]], -1)
+    return np.abs(images - np.median(border, -1)[..., None, None]).sum(-3)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_set_is_class_by_class(train: ImageSet) -> None:
     assert len({one.tobytes() for one in pixels(train).reshape(-1, 3 * SIDE * SIDE)}) == len(train)
 
 
-def test_the_same_seed_gives_the_same_pixels_and_more_pictures_begin_with_the_fewer(train: ImageSet) -> None:
+def test_the_same_seed_gives_the_same_pixels_and_more_images_begin_with_the_fewer(train: ImageSet) -> None:
     fewer = pixels(draw("train", 2))
     assert (fewer == pixels(train)[:, :2]).all()
     assert (fewer != pixels(draw("train", 2, seed=1))).mean() > 0.9
@@ -165,18 +165,18 @@ def test_a_class_does_not_depend_on_the_others(train: ImageSet, monkeypatch: pyt
     assert alone.class_names == ("Я", "2")
     for label, character in enumerate(alone.class_names):
         for number in range(3):
-            assert torch.equal(alone.picture(3 * label + number), train.picture(8 * CLASSES.index(character) + number))
+            assert torch.equal(alone.image(3 * label + number), train.image(8 * CLASSES.index(character) + number))
 
 
-def test_pictures_stay_the_same_from_version_to_version() -> None:
+def test_images_stay_the_same_from_version_to_version() -> None:
     """Whoever changes them must raise VERSION, or caches keep the old ones; Pillow may differ in the last bits."""
-    pictures = pixels(draw("train", 1, seed=5, difficulty=replace(CLEAN, turn=12, stroke=2, blur=1, contrast=0.3, noise=0.1)))
+    images = pixels(draw("train", 1, seed=5, difficulty=replace(CLEAN, turn=12, stroke=2, blur=1, contrast=0.3, noise=0.1)))
     assert glyphs.VERSION == 1
-    means = [float(pictures[CLASSES.index(c)].mean()) for c in "K&Дდ"]
+    means = [float(images[CLASSES.index(c)].mean()) for c in "K&Дდ"]
     assert means == pytest.approx([93.2, 202.7, 117.3, 46.8], abs=0.5)
 
 
-def test_pictures_stand_upright(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_stand_upright(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean of a class resembles the clean character more than any turned or mirrored one."""
     monkeypatch.setattr(glyphs, "CLASSES", tuple("2467JKPßÆ£€&Яђ"))
     leaning = replace(CLEAN, turn=12, shear=0.2, stretch=0.2, shift=0.02, blur=1, noise=0.1)
@@ -189,17 +189,17 @@ def test_pictures_stand_upright(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("contrast", [0.2, 0.6])
 def test_ink_and_paper_differ_enough(contrast: float) -> None:
-    pictures = pixels(draw("train", 2, difficulty=replace(CLEAN, contrast=contrast))) / 255
-    brightness = np.einsum("c,nkchw->nkhw", [0.299, 0.587, 0.114], pictures)
+    images = pixels(draw("train", 2, difficulty=replace(CLEAN, contrast=contrast))) / 255
+    brightness = np.einsum("c,nkchw->nkhw", [0.299, 0.587, 0.114], images)
     differences = brightness.max((2, 3)) - brightness.min((2, 3))
     assert differences.min() > 0.7 * contrast, "where even a thin stroke does not fill a pixel, it is a little less"
-    assert pictures[..., 0, 0].std((0, 1)).min() > 0.2, "papers are of all colours"
+    assert images[..., 0, 0].std((0, 1)).min() > 0.2, "papers are of all colours"
 
 
 def strength(measure: str, **changed: float) -> float:
-    """A property of pictures, on average, where nothing is distorted but what is named."""
-    pictures = pixels(draw("train", 2, difficulty=replace(CLEAN, contrast=0.5, **changed)))
-    shown = ink(pictures)
+    """A property of images, on average, where nothing is distorted but what is named."""
+    images = pixels(draw("train", 2, difficulty=replace(CLEAN, contrast=0.5, **changed)))
+    shown = ink(images)
     shown /= shown.max((2, 3), keepdims=True)
     dark = shown > 0.5
     if measure == "width":
@@ -211,7 +211,7 @@ def strength(measure: str, **changed: float) -> float:
     if measure == "sharpness":
         return float(np.abs(np.diff(shown)).max((2, 3)).mean())
     if measure == "grain":
-        return float(pictures[..., :3].std((3, 4)).mean() / 255)
+        return float(images[..., :3].std((3, 4)).mean() / 255)
     clean = ink(pixels(draw("train", 2, difficulty=replace(CLEAN, contrast=0.5))))
     return float(np.corrcoef(shown.ravel(), (clean / clean.max((2, 3), keepdims=True)).ravel())[0, 1])
 
@@ -256,7 +256,7 @@ def test_missing_fonts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_matplotlib_is_not_imported() -> None:
-    code = "import sys; from cecil.data import glyphs; glyphs.fonts_of('train', 'K'); sys.exit('matplotlib' in sys.modules)"
+    code = "import sys; from fewmore.data import glyphs; glyphs.fonts_of('train', 'K'); sys.exit('matplotlib' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -316,7 +316,7 @@ def test_a_broken_file_is_drawn_anew(drawn: tuple[Path, tuple[ImageSet, ImageSet
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(DataError, match=r"file.*CECIL_CACHE"):
+    with pytest.raises(DataError, match=r"file.*FEWMORE_CACHE"):
         load(tmp_path / "file", 1, 1)
     with pytest.raises(ConfigError, match=r"train_per_class must be at least 1.*test_per_class must be at least 1"):
         load(tmp_path, 0, 0)

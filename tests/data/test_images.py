@@ -4,81 +4,81 @@ import numpy as np
 import pytest
 import torch
 
-from cecil.data.images import ImageSet, Ragged, concatenate
-from cecil.errors import DataError
+from fewmore.data.images import ImageSet, Ragged, concatenate
+from fewmore.errors import DataError
 
 NAMES = ("ant", "bee", "cat")
 LABELS = [0, 1, 2, 0, 1, 2]
 
 
 def arrays(ragged: bool) -> list[np.ndarray]:
-    """Six pictures whose every pixel differs."""
+    """Six images whose every pixel differs."""
     random = np.random.default_rng(0)
     return [random.integers(0, 256, (3, 4 + (i if ragged else 0), 5 + (i % 2 if ragged else 0)), dtype=np.uint8) for i in range(6)]
 
 
 @pytest.fixture(params=[False, True], ids=["tensor", "ragged"])
-def pictures(request: pytest.FixtureRequest) -> list[np.ndarray]:
+def pixels(request: pytest.FixtureRequest) -> list[np.ndarray]:
     return arrays(request.param)
 
 
 @pytest.fixture
-def images(pictures: list[np.ndarray]) -> ImageSet:
-    same = len({p.shape for p in pictures}) == 1
-    return ImageSet.of(np.stack(pictures) if same else Ragged.from_arrays(pictures), LABELS, NAMES)
+def images(pixels: list[np.ndarray]) -> ImageSet:
+    same = len({p.shape for p in pixels}) == 1
+    return ImageSet.of(np.stack(pixels) if same else Ragged.from_arrays(pixels), LABELS, NAMES)
 
 
-def same(images: ImageSet, pictures: list[np.ndarray]) -> bool:
-    return len(images) == len(pictures) and all(np.array_equal(images.picture(i).numpy(), p) for i, p in enumerate(pictures))
+def same(images: ImageSet, pixels: list[np.ndarray]) -> bool:
+    return len(images) == len(pixels) and all(np.array_equal(images.image(i).numpy(), p) for i, p in enumerate(pixels))
 
 
-def test_pictures_come_back_as_they_were(images: ImageSet, pictures: list[np.ndarray]) -> None:
-    assert same(images, pictures)
+def test_images_come_back_as_they_were(images: ImageSet, pixels: list[np.ndarray]) -> None:
+    assert same(images, pixels)
     assert images.labels.tolist() == LABELS
     assert images.counts().tolist() == [2, 2, 2]
 
 
-def test_size_is_known_where_all_pictures_share_it(images: ImageSet) -> None:
+def test_size_is_known_where_all_images_share_it(images: ImageSet) -> None:
     assert images.size == ((4, 5) if isinstance(images.storage, torch.Tensor) else None)
 
 
-def test_select_keeps_class_numbers_and_copies_nothing(images: ImageSet, pictures: list[np.ndarray]) -> None:
+def test_select_keeps_class_numbers_and_copies_nothing(images: ImageSet, pixels: list[np.ndarray]) -> None:
     chosen = images.select(torch.tensor([4, 1, 1]))
-    assert same(chosen, [pictures[4], pictures[1], pictures[1]])
+    assert same(chosen, [pixels[4], pixels[1], pixels[1]])
     assert chosen.labels.tolist() == [1, 1, 1]
     assert chosen.class_names == NAMES
     assert chosen.storage is images.storage
     assert chosen.counts().tolist() == [0, 3, 0]
 
 
-def test_only_numbers_classes_in_the_order_given(images: ImageSet, pictures: list[np.ndarray]) -> None:
+def test_only_numbers_classes_in_the_order_given(images: ImageSet, pixels: list[np.ndarray]) -> None:
     chosen = images.only([2, 0])
-    assert same(chosen, [pictures[0], pictures[2], pictures[3], pictures[5]])
+    assert same(chosen, [pixels[0], pixels[2], pixels[3], pixels[5]])
     assert chosen.labels.tolist() == [1, 0, 1, 0]
     assert chosen.class_names == ("cat", "ant")
 
 
-def test_a_view_of_a_view_finds_its_pictures(images: ImageSet, pictures: list[np.ndarray]) -> None:
-    assert same(images.only([2, 1]).select(torch.tensor([3, 0])).only([0]), [pictures[5]])
+def test_a_view_of_a_view_finds_its_images(images: ImageSet, pixels: list[np.ndarray]) -> None:
+    assert same(images.only([2, 1]).select(torch.tensor([3, 0])).only([0]), [pixels[5]])
 
 
-def test_alone_holds_its_own_pictures_and_no_others(images: ImageSet, pictures: list[np.ndarray]) -> None:
+def test_alone_holds_its_own_images_and_no_others(images: ImageSet, pixels: list[np.ndarray]) -> None:
     alone = images.select(torch.tensor([5, 2])).alone()
-    assert same(alone, [pictures[5], pictures[2]])
+    assert same(alone, [pixels[5], pixels[2]])
     assert len(alone.storage) == 2
-    pixels = alone.storage if isinstance(alone.storage, torch.Tensor) else alone.storage.buffer
-    assert pixels.numel() == pictures[5].size + pictures[2].size
-    pixels.zero_()
-    assert same(images, pictures)
+    own = alone.storage if isinstance(alone.storage, torch.Tensor) else alone.storage.buffer
+    assert own.numel() == pixels[5].size + pixels[2].size
+    own.zero_()
+    assert same(images, pixels)
 
 
 def test_to_the_same_device_is_the_set_itself(images: ImageSet) -> None:
     assert images.to("cpu") is images
 
 
-def test_state_and_back(images: ImageSet, pictures: list[np.ndarray]) -> None:
+def test_state_and_back(images: ImageSet, pixels: list[np.ndarray]) -> None:
     back = ImageSet.from_state(images.select(torch.tensor([3, 1])).state())
-    assert same(back, [pictures[3], pictures[1]])
+    assert same(back, [pixels[3], pixels[1]])
     assert back.labels.tolist() == [0, 1]
     assert back.class_names == NAMES
 
@@ -99,7 +99,7 @@ def test_concatenate_numbers_classes_on(ragged: tuple[bool, bool]) -> None:
     assert both.class_names == ("bee", "cat", "dog", "eel", "fox")
 
 
-def test_concatenate_pictures_of_one_size_is_one_tensor() -> None:
+def test_concatenate_images_of_one_size_is_one_tensor() -> None:
     one = ImageSet.of(np.stack(arrays(False)), LABELS, NAMES)
     two = ImageSet.of(np.stack(arrays(False)), LABELS, ("dog", "eel", "fox"))
     assert concatenate([one, two]).size == (4, 5)
@@ -110,7 +110,7 @@ def test_concatenate_pictures_of_one_size_is_one_tensor() -> None:
     [
         (np.zeros((2, 3, 4, 4), np.float32), [0, 1], "ab", "uint8"),
         (np.zeros((2, 1, 4, 4), np.uint8), [0, 1], "ab", "shape"),
-        (np.zeros((2, 3, 4, 4), np.uint8), [0], "ab", "2 pictures have 1 labels"),
+        (np.zeros((2, 3, 4, 4), np.uint8), [0], "ab", "2 images have 1 labels"),
         (np.zeros((2, 3, 4, 4), np.uint8), [0, 2], "ab", "labels must lie in 0 … 1, not 0 … 2"),
         (np.zeros((2, 3, 4, 4), np.uint8), [0, -1], "ab", "-1"),
         (np.zeros((2, 3, 4, 4), np.uint8), [0, 1], "aa", "more than once: a"),

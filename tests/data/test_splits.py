@@ -1,24 +1,24 @@
-"""Splits: every class once, its own pictures only, the same for the same seed."""
+"""Splits: every class once, its own images only, the same for the same seed."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cecil.data.images import ImageSet
-from cecil.data.splits import Split, class_order, draw, from_lists
-from cecil.errors import SplitError
+from fewmore.data.images import ImageSet
+from fewmore.data.splits import Split, class_order, draw, from_lists
+from fewmore.errors import SplitError
 
 
 def images(counts: list[int]) -> ImageSet:
-    """Pictures of these numbers a class, in shuffled order."""
+    """Images of these numbers a class, in shuffled order."""
     labels = torch.cat([torch.full((count,), label) for label, count in enumerate(counts)])
     labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))]
     return ImageSet.of(torch.zeros(len(labels), 3, 1, 1, dtype=torch.uint8), labels, [f"class {i}" for i in range(len(counts))])
 
 
 def shown(split: Split) -> list[list[int]]:
-    return [session.pictures.tolist() for session in split.sessions]
+    return [session.images.tolist() for session in split.sessions]
 
 
 @settings(deadline=None, max_examples=60)
@@ -33,10 +33,10 @@ def test_a_draw_shows_each_class_once_and_the_shots_asked_for(data: st.DataObjec
     assert [len(session.classes) for session in split.sessions] == [base] + [way] * sessions
     assert sorted(split.seen(sessions)) == list(range(classes))
     for number, session in enumerate(split.sessions):
-        own = train.labels[session.pictures]
+        own = train.labels[session.images]
         for label in session.classes:
             assert int((own == label).sum()) == (shot if number else counts[label])
-        assert len(set(session.pictures.tolist())) == len(session.pictures)
+        assert len(set(session.images.tolist())) == len(session.images)
         assert set(own.tolist()) == set(session.classes)
 
 
@@ -50,7 +50,7 @@ def test_a_class_has_the_same_shots_whatever_the_others_are() -> None:
     train = images([20] * 10)
     many, few = draw(train, 4, 2, 3), draw(train, 8, 2, 3)
     assert many.sessions[-1].classes == few.sessions[-1].classes == (8, 9)
-    assert torch.equal(many.sessions[-1].pictures, few.sessions[-1].pictures)
+    assert torch.equal(many.sessions[-1].images, few.sessions[-1].images)
 
 
 def test_class_order() -> None:
@@ -62,13 +62,13 @@ def test_class_order() -> None:
     assert "class order 5" in draw(train, 4, 2, 3, order=5).name
 
 
-def test_a_session_shows_its_own_pictures_numbered_from_0() -> None:
+def test_a_session_shows_its_own_images_numbered_from_0() -> None:
     train = images([6] * 8)
     split = draw(train, 4, 2, 3, order=5)
     own = split.sessions[1].of(train)
     assert own.class_names == tuple(f"class {label}" for label in split.sessions[1].classes)
     assert sorted(own.labels.tolist()) == [0, 0, 0, 1, 1, 1]
-    assert own.rows.tolist() == split.sessions[1].pictures.tolist()
+    assert own.rows.tolist() == split.sessions[1].images.tolist()
     assert split.seen(0) == split.sessions[0].classes
     assert split.seen(1) == split.sessions[0].classes + split.sessions[1].classes
 
@@ -82,7 +82,7 @@ def test_a_session_shows_its_own_pictures_numbered_from_0() -> None:
         (0, -1, 3, "base must .*; way must"),
         (9, 2, 3, "9 base classes were asked for, but there are 8 classes: use --base 8"),
         (2, 4, 3, "6 classes are left after 2 base classes, which sessions of 4 do not divide: use --way 3"),
-        (4, 2, 7, "'class 4' has 6 training pictures, and session 1 needs 7 of it: add pictures, lower --shot"),
+        (4, 2, 7, "'class 4' has 6 training images, and session 1 needs 7 of it: add images, lower --shot"),
     ],
 )
 def test_what_does_not_fit_is_a_sentence(base: int, way: int, shot: int, sentence: str) -> None:
@@ -96,7 +96,7 @@ def test_lists_give_the_official_split() -> None:
     split = from_lists(train, [torch.cat([of[1], of[0]]), of[3][:2], of[2][1:]])
     assert split.name == "official"
     assert [session.classes for session in split.sessions] == [(0, 1), (3,), (2,)]
-    assert split.sessions[0].pictures.tolist() == torch.cat([of[1], of[0]]).tolist()
+    assert split.sessions[0].images.tolist() == torch.cat([of[1], of[0]]).tolist()
 
 
 def test_sessions_that_share_a_class_are_refused() -> None:

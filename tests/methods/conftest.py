@@ -2,11 +2,11 @@
 
 import pytest
 
-from cecil.data.benchmarks import Task
-from cecil.data.images import ImageSet
+from fewmore.data.benchmarks import Task
+from fewmore.data.images import ImageSet
 
 
 @pytest.fixture
 def sessions(tiny_task: Task) -> list[ImageSet]:
-    """Each session's pictures, alone."""
+    """Each session's images, alone."""
     return [session.of(tiny_task.train).alone() for session in tiny_task.split.sessions]

@@ -9,16 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cecil import recipes
-from cecil.data.benchmarks import Task
-from cecil.data.images import ImageSet, concatenate
-from cecil.errors import DataError, NotFitted
-from cecil.methods import METHODS
-from cecil.methods.base import Recipe
-from cecil.methods.cec import CEC
-from cecil.nn.adapter import AdapterConfig
-from cecil.stages.checkpoint import read_state, write_state
-from cecil.stages.loop import Round, Runtime
+from fewmore.data.benchmarks import Task
+from fewmore.data.images import ImageSet, concatenate
+from fewmore.errors import DataError, NotFitted
+from fewmore.methods import METHODS
+from fewmore.methods.base import Recipe
+from fewmore.methods.cec import CEC
+from fewmore.nn.adapter import AdapterConfig
+from fewmore.research import recipes
+from fewmore.training.checkpoint import read_state, write_state
+from fewmore.training.loop import Round, Runtime
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_the_order_of_classes_decides_the_order_of_scores_alone(recipe: Recipe, 
     torch.testing.assert_close(learnt(recipe, [base, together.only(order)]).scores(tiny_task.test), expected, rtol=0, atol=1e-5)
 
 
-def test_the_same_pictures_score_the_same_before_and_after_others_are_embedded(recipe: Recipe, sessions: list[ImageSet]) -> None:
+def test_the_same_images_score_the_same_before_and_after_others_are_embedded(recipe: Recipe, sessions: list[ImageSet]) -> None:
     """The encoder stands still after the base session."""
     method = learnt(recipe, sessions[:1])
     before = method.embed(sessions[0])

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cecil.data.images import ImageSet
-from cecil.errors import ConfigError
-from cecil.methods.deepemd import DeepEMD
-from cecil.nn.backbones import build
-from cecil.nn.similarity import earth_mover
-from cecil.stages import embed as module
-from cecil.stages.embed import embed, embed_maps
-from cecil.stages.loop import Runtime
+from fewmore.data.images import ImageSet
+from fewmore.errors import ConfigError
+from fewmore.methods.deepemd import DeepEMD
+from fewmore.nn.backbones import build
+from fewmore.nn.similarity import earth_mover
+from fewmore.training import embed as module
+from fewmore.training.embed import embed, embed_maps
+from fewmore.training.loop import Runtime
 
 
 def with_settings(recipe, **changes):
@@ -48,7 +48,7 @@ def test_the_mean_of_the_cells_are_the_features(tiny_images, tiny_transform):
 
 def test_cells_lie_row_by_row(tiny_images, tiny_transform, monkeypatch):
     class Pixels(nn.Module):
-        """Its map is the picture."""
+        """Its map is the image."""
 
         def maps(self, x: Tensor) -> Tensor:
             return x
@@ -56,7 +56,7 @@ def test_cells_lie_row_by_row(tiny_images, tiny_transform, monkeypatch):
     images = tiny_images(1, 3)
     monkeypatch.setattr(module, "BATCH", 2)
     maps = embed_maps(Pixels(), images, tiny_transform, 8)
-    expected = (images.picture(2)[:, 3, 5].float() / 255 - 0.5) / 0.25
+    expected = (images.image(2)[:, 3, 5].float() / 255 - 0.5) / 0.25
     torch.testing.assert_close(maps[2, 3 * 8 + 5], expected, atol=1e-5, rtol=0)
 
 
@@ -106,7 +106,7 @@ def test_one_cell_that_is_not_centred_is_the_cosine_of_class_means(tiny_recipe, 
 
 
 def test_stage_1_is_shared_with_the_cosine_classifier(tiny_recipe, tiny_images, tmp_path):
-    from cecil.methods.decoupled import Decoupled
+    from fewmore.methods.decoupled import Decoupled
 
     told: list[str] = []
     runtime = Runtime(share=tmp_path, on_round=lambda r: told.append(r.stage))

@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cecil.errors import ConfigError
-from cecil.methods.distillation import Teacher, distillation
-from cecil.methods.settings import DistillationConfig
-from cecil.nn.backbones import build
-from cecil.nn.prototypes import Classifier, random_rows
-from cecil.stages.learn_session import outputs
+from fewmore.errors import ConfigError
+from fewmore.methods.distillation import Teacher, distillation
+from fewmore.methods.settings import DistillationConfig
+from fewmore.nn.backbones import build
+from fewmore.nn.prototypes import Classifier, random_rows
+from fewmore.training.learn_session import outputs
 
 RANDOM = torch.Generator().manual_seed(0)
 STUDENT, WANTED = torch.randn(2, 6, 5, generator=RANDOM)

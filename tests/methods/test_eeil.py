@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from cecil.methods.eeil import EEIL
-from cecil.stages.learn_session import SessionConfig
-from cecil.stages.loop import Epochs, Runtime
+from fewmore.methods.eeil import EEIL
+from fewmore.training.learn_session import SessionConfig
+from fewmore.training.loop import Epochs, Runtime
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ def test_a_session_has_two_parts(recipe, sessions):
 
 def test_the_second_part_sees_as_many_of_each_class(recipe, sessions, monkeypatch):
     seen = []
-    from cecil.methods import eeil
+    from fewmore.methods import eeil
 
-    def watched(loss_of, modules, pictures, *rest):
-        seen.append(pictures.counts().tolist())
-        original(loss_of, modules, pictures, *rest)
+    def watched(loss_of, modules, images, *rest):
+        seen.append(images.counts().tolist())
+        original(loss_of, modules, images, *rest)
 
     original = eeil.train_by
     monkeypatch.setattr(eeil, "train_by", watched)

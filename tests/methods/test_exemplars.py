@@ -1,4 +1,4 @@
-"""Exemplars: which pictures are kept, and how many."""
+"""Exemplars: which images are kept, and how many."""
 
 from collections.abc import Callable
 
@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cecil.data.augment import Transform
-from cecil.data.images import ImageSet
-from cecil.errors import ConfigError, NotFitted
-from cecil.methods.exemplars import Exemplars, herd
-from cecil.methods.settings import ExemplarConfig
-from cecil.nn.backbones import build
-from cecil.stages.embed import embed
+from fewmore.data.augment import Transform
+from fewmore.data.images import ImageSet
+from fewmore.errors import ConfigError, NotFitted
+from fewmore.methods.exemplars import Exemplars, herd
+from fewmore.methods.settings import ExemplarConfig
+from fewmore.nn.backbones import build
+from fewmore.training.embed import embed
 
 
 def check_herding(features: Tensor, chosen: list[int]) -> None:
-    """Each choice is as near to the class mean as the paper's rule can come, one picture after the other; two may come equally near."""
+    """Each choice is as near to the class mean as the paper's rule can come, one image after the other; two may come equally near."""
     features = F.normalize(features, dim=1)
     for step in range(1, len(chosen) + 1):
         total, free = features[chosen[: step - 1]].sum(0), [i for i in range(len(features)) if i not in chosen[: step - 1]]
@@ -55,9 +55,9 @@ def kept(images: ImageSet, per_class: int, seed: int = 0) -> Exemplars:
 def test_a_class_keeps_as_many_as_it_may_or_all_it_has(tiny_images: Callable[..., ImageSet]) -> None:
     images = tiny_images(3, 6).select(torch.tensor([0, 1, *range(6, 18)]))
     exemplars = kept(images, 4)
-    assert exemplars.pictures.counts().tolist() == [2, 4, 4]
-    assert len(exemplars) == len(exemplars.pictures.storage) == 10, "no other picture is held"
-    assert exemplars.pictures.storage.dtype == torch.uint8
+    assert exemplars.images.counts().tolist() == [2, 4, 4]
+    assert len(exemplars) == len(exemplars.images.storage) == 10, "no other image is held"
+    assert exemplars.images.storage.dtype == torch.uint8
 
 
 def test_sessions_are_numbered_on(tiny_images: Callable[..., ImageSet]) -> None:
@@ -68,10 +68,10 @@ def test_sessions_are_numbered_on(tiny_images: Callable[..., ImageSet]) -> None:
     assert joined.counts().tolist() == [3, 3, 3, 3, 5, 5]
     assert len(exemplars) == 12, "what is joined is not kept"
     exemplars.add(session, torch.randn(10, 8))
-    assert exemplars.pictures.class_names == images.class_names
+    assert exemplars.images.class_names == images.class_names
     for i in range(len(exemplars)):
-        own = images.select((images.labels == exemplars.pictures.labels[i]).nonzero().squeeze(1))
-        assert any(torch.equal(exemplars.pictures.picture(i), own.picture(k)) for k in range(5))
+        own = images.select((images.labels == exemplars.images.labels[i]).nonzero().squeeze(1))
+        assert any(torch.equal(exemplars.images.image(i), own.image(k)) for k in range(5))
 
 
 def test_balanced_is_the_best_of_each(tiny_images: Callable[..., ImageSet]) -> None:
@@ -79,17 +79,17 @@ def test_balanced_is_the_best_of_each(tiny_images: Callable[..., ImageSet]) -> N
     exemplars = kept(images, 5)
     balanced = exemplars.balanced()
     assert balanced.counts().tolist() == [2, 2, 2]
-    pictures = exemplars.pictures
+    kept_images = exemplars.images
     for label, first in enumerate((0, 2, 7)):
-        assert torch.equal(balanced.picture(2 * label), pictures.picture(first))
-        assert torch.equal(balanced.picture(2 * label + 1), pictures.picture(first + 1))
+        assert torch.equal(balanced.image(2 * label), kept_images.image(first))
+        assert torch.equal(balanced.image(2 * label + 1), kept_images.image(first + 1))
 
 
 def test_means_are_of_directions(tiny_images: Callable[..., ImageSet], tiny_transform: Transform) -> None:
     backbone = build("resnet8").eval()
     exemplars = kept(tiny_images(3, 6), 4)
     means = exemplars.means(backbone, tiny_transform)
-    directions = F.normalize(embed(backbone, exemplars.pictures, tiny_transform), dim=1)
+    directions = F.normalize(embed(backbone, exemplars.images, tiny_transform), dim=1)
     expected = torch.stack([directions[4 * label : 4 * label + 4].mean(0) for label in range(3)])
     torch.testing.assert_close(means.rows.detach(), expected)
     assert means.similarity == "cosine"
@@ -98,13 +98,13 @@ def test_means_are_of_directions(tiny_images: Callable[..., ImageSet], tiny_tran
 def test_a_state_gives_the_same_back(tiny_images: Callable[..., ImageSet]) -> None:
     exemplars, copy = kept(tiny_images(3, 6), 2), Exemplars(ExemplarConfig(2))
     copy.restore(exemplars.state(), torch.device("cpu"))
-    assert torch.equal(copy.pictures.storage, exemplars.pictures.storage)
-    assert torch.equal(copy.pictures.labels, exemplars.pictures.labels)
+    assert torch.equal(copy.images.storage, exemplars.images.storage)
+    assert torch.equal(copy.images.labels, exemplars.images.labels)
 
 
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(NotFitted, match="call fit"):
-        Exemplars(ExemplarConfig()).pictures  # noqa: B018
+        Exemplars(ExemplarConfig()).images  # noqa: B018
     assert len(Exemplars(ExemplarConfig())) == 0
     with pytest.raises(ConfigError, match="per_class must be at least 1, not 0"):
         ExemplarConfig(0)

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from cecil.methods.icarl import ICaRL
-from cecil.stages.embed import embed
-from cecil.stages.learn_session import SessionConfig
-from cecil.stages.loop import Runtime
+from fewmore.methods.icarl import ICaRL
+from fewmore.training.embed import embed
+from fewmore.training.learn_session import SessionConfig
+from fewmore.training.loop import Runtime
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_the_answer_is_the_nearest_mean_of_exemplars(recipe, base, session, tiny
     method.learn(session)
     test = tiny_task.test
     features = torch.nn.functional.normalize(embed(method.network.backbone, test, recipe.transform), dim=1)
-    kept = method.exemplars.pictures
+    kept = method.exemplars.images
     directions = torch.nn.functional.normalize(embed(method.network.backbone, kept, recipe.transform), dim=1)
     means = torch.stack([torch.nn.functional.normalize(directions[kept.labels == c].mean(0), dim=0) for c in range(6)])
     nearest = torch.cdist(features, means).argmin(1)
@@ -63,7 +63,7 @@ def test_distillation_holds_the_old_answers(recipe, base, session):
     drift = {}
     for weight in (0.0, 3.0):
         method = fitted(recipe, base, session=gently, distillation=dataclasses.replace(recipe.distillation, weight=weight))
-        kept = method.exemplars.pictures
+        kept = method.exemplars.images
         before = method.network.scores_of(method.network.embed(kept)).log_softmax(1)
         method.learn(session)
         after = method.network.scores_of(method.network.embed(kept))[:, :4].log_softmax(1)
@@ -71,10 +71,10 @@ def test_distillation_holds_the_old_answers(recipe, base, session):
     assert drift[3.0] < drift[0.0]
 
 
-def test_new_classes_are_learnt_and_all_their_pictures_kept(recipe, base, session, tiny_task):
+def test_new_classes_are_learnt_and_all_their_images_kept(recipe, base, session, tiny_task):
     method = fitted(recipe, base)
-    assert method.pictures_kept() == 4 * 12
+    assert method.images_kept() == 4 * 12
     method.learn(session)
-    assert method.pictures_kept() == 4 * 12 + 2 * 3
+    assert method.images_kept() == 4 * 12 + 2 * 3
     asked = tiny_task.test.only(range(6))
     assert (method.scores(asked).argmax(1) == asked.labels).float().mean() > 0.5

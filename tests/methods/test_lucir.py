@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 
-from cecil.errors import ConfigError
-from cecil.methods.lucir import LUCIR, ranking
-from cecil.methods.settings import LucirConfig
-from cecil.nn.similarity import TEMPERATURE
-from cecil.stages.learn_session import SessionConfig
-from cecil.stages.loop import Runtime
+from fewmore.errors import ConfigError
+from fewmore.methods.lucir import LUCIR, ranking
+from fewmore.methods.settings import LucirConfig
+from fewmore.nn.similarity import TEMPERATURE
+from fewmore.training.learn_session import SessionConfig
+from fewmore.training.loop import Runtime
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_less_forget_keeps_the_directions(recipe, sessions):
     turned = {}
     for weight in (0.0, 20.0):
         method = fitted(recipe, sessions, less_forget=weight)
-        kept = method.exemplars.pictures
+        kept = method.exemplars.images
         before = method.network.embed(kept)
         method.learn(sessions[1])
         turned[weight] = float((1 - torch.nn.functional.cosine_similarity(before, method.network.embed(kept))).mean())

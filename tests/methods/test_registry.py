@@ -5,14 +5,14 @@ import inspect
 
 import pytest
 
-from cecil.errors import MethodError, MissingData, UnknownName
-from cecil.methods import METHODS, MethodInfo, find
-from cecil.methods.base import FrozenBackbone, Method, Recipe
-from cecil.methods.exemplars import NearestMean
-from cecil.stages.loop import Runtime
+from fewmore.errors import MethodError, MissingData, UnknownName
+from fewmore.methods import METHODS, MethodInfo, find
+from fewmore.methods.base import FrozenBackbone, Method, Recipe
+from fewmore.methods.exemplars import NearestMean
+from fewmore.training.loop import Runtime
 
 MINE = '''
-from cecil.methods.base import Method
+from fewmore.methods.base import Method
 
 class Mine(Method):
     """A method of my own.
@@ -104,7 +104,7 @@ def test_a_class_of_ones_own_is_found(mine, tiny_recipe):
 
 
 def test_what_ones_own_class_keeps_is_declared(mine):
-    assert find(f"{mine(keeps='two pictures a class')}:Mine").memory == "two pictures a class"
+    assert find(f"{mine(keeps='two images a class')}:Mine").memory == "two images a class"
 
 
 def test_a_relative_path(mine, monkeypatch, tmp_path):
@@ -138,7 +138,7 @@ def test_a_missing_class_is_suggested(mine):
 
 @pytest.mark.parametrize("name", ["Other", "number"])
 def test_what_is_not_a_method_is_refused(name, mine):
-    with pytest.raises(MethodError, match=rf"{name} in .*mine.py is not a Method: derive it from cecil.methods.base.Method"):
+    with pytest.raises(MethodError, match=rf"{name} in .*mine.py is not a Method: derive it from fewmore.methods.base.Method"):
         find(f"{mine()}:{name}")
 
 

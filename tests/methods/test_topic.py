@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from cecil.errors import ConfigError
-from cecil.methods.settings import TopicConfig
-from cecil.methods.topic import TOPIC, Gas, neural_gas
-from cecil.stages.learn_session import SessionConfig
-from cecil.stages.loop import Runtime
+from fewmore.errors import ConfigError
+from fewmore.methods.settings import TopicConfig
+from fewmore.methods.topic import TOPIC, Gas, neural_gas
+from fewmore.training.learn_session import SessionConfig
+from fewmore.training.loop import Runtime
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def recipe(tiny_recipe):
 
 @pytest.fixture
 def clusters(tiny_images):
-    """Four clusters of twelve points in the plane, one a class, and pictures to go with them."""
+    """Four clusters of twelve points in the plane, one a class, and images to go with them."""
     centres = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
     images = tiny_images(4, 12)
     return images, centres[images.labels] + torch.randn(48, 2, generator=torch.Generator().manual_seed(0)), centres
@@ -39,10 +39,10 @@ def test_nodes_find_the_clusters_wherever_they_start(clusters, seed):
     assert float(own.min(1).values.max()) < 1
     images, features, _ = clusters
     for node in range(4):
-        label = int(gas.pictures.labels[node])
-        assert int(own[label].argmin()) == node, "its picture is of the class that it lies in"
+        label = int(gas.images.labels[node])
+        assert int(own[label].argmin()) == node, "its image is of the class that it lies in"
         nearest = int(torch.cdist(gas.centroids[node : node + 1], features).argmin())
-        assert torch.equal(gas.pictures.picture(node), images.picture(nearest))
+        assert torch.equal(gas.images.image(node), images.image(nearest))
 
 
 def test_a_gas_has_variances_and_edges(clusters):
@@ -57,9 +57,9 @@ def test_a_gas_has_variances_and_edges(clusters):
     assert int(gas.edges.sum()) == 2 * len({frozenset(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)})
 
 
-def test_there_are_no_more_nodes_than_pictures(clusters):
+def test_there_are_no_more_nodes_than_images(clusters):
     gas = gas_of(clusters, 1000)
-    assert len(gas) == len(gas.pictures) == 48
+    assert len(gas) == len(gas.images) == 48
     assert torch.isfinite(gas.centroids).all()
     one = gas_of(clusters, 1)
     torch.testing.assert_close(one.centroids[0], clusters[1].mean(0))
@@ -71,14 +71,14 @@ def test_it_grows_a_node_a_class(clusters, tiny_images):
     session = tiny_images(6, 3).only([4, 5])
     features = torch.tensor([[11.0, 1.0], [12.0, 0.0], [13.0, -1.2], [0.0, 14.0], [1.0, 15.0], [0.0, 16.0]])
     grown = gas.grown(session, features)
-    assert len(grown) == len(grown.pictures) == 6
+    assert len(grown) == len(grown.images) == 6
     assert torch.equal(grown.centroids[:4], gas.centroids)
     assert torch.equal(grown.edges[:4, :4], gas.edges)
     torch.testing.assert_close(grown.centroids[4:], torch.stack([features[:3].mean(0), features[3:].mean(0)]))
     torch.testing.assert_close(grown.variances[4], gas.variances.mean(0))
-    assert grown.pictures.labels[4:].tolist() == [4, 5]
-    assert torch.equal(grown.pictures.picture(4), session.picture(1)), "the nearest of the class's own pictures"
-    neighbours = {int(grown.pictures.labels[node]) for node in grown.edges[4].nonzero().squeeze(1)}
+    assert grown.images.labels[4:].tolist() == [4, 5]
+    assert torch.equal(grown.images.image(4), session.image(1)), "the nearest of the class's own images"
+    neighbours = {int(grown.images.labels[node]) for node in grown.edges[4].nonzero().squeeze(1)}
     assert neighbours == {1}, "the cluster that the new class lies beside"
     assert torch.equal(grown.edges, grown.edges.T)
 
@@ -94,9 +94,9 @@ def test_the_anchors_hold_the_nodes(recipe, sessions):
     drift = {}
     for weight in (0.0, 5.0):
         method = fitted(dataclasses.replace(recipe, session=gently), sessions, anchor=weight)
-        pictures, centroids = method.gas.pictures, method.gas.centroids
+        images, centroids = method.gas.images, method.gas.centroids
         method.learn(sessions[1])
-        drift[weight] = float((method.network.embed(pictures) - centroids).norm(dim=1).mean())
+        drift[weight] = float((method.network.embed(images) - centroids).norm(dim=1).mean())
     assert drift[5.0] < drift[0.0]
 
 
@@ -104,10 +104,10 @@ def test_rehearsal_asks_for_the_old_classes_too(recipe, sessions):
     wrong = {}
     for rehearse in (False, True):
         method = fitted(recipe, sessions, rehearse=rehearse)
-        pictures = method.gas.pictures
+        images = method.gas.images
         method.learn(sessions[1])
-        scores = method.network.scores_of(method.network.embed(pictures))
-        wrong[rehearse] = float(torch.nn.functional.cross_entropy(scores, pictures.labels))
+        scores = method.network.scores_of(method.network.embed(images))
+        wrong[rehearse] = float(torch.nn.functional.cross_entropy(scores, images.labels))
     assert wrong[True] < wrong[False]
 
 
@@ -118,7 +118,7 @@ def test_min_max_draws_a_class_to_its_node_and_away_from_its_neighbours(recipe, 
         grown = method.gas.grown(sessions[1], method.network.embed(sessions[1]))
         method.learn(sessions[1])
         distances = torch.cdist(method.network.embed(sessions[1]), grown.centroids)
-        own, labels = 8 + sessions[1].labels, grown.pictures.labels
+        own, labels = 8 + sessions[1].labels, grown.images.labels
         rivals = grown.edges[own] & (labels != labels[own][:, None])
         nearer[weight] = float(distances[rivals].mean() - distances[range(6), own].mean())
     assert nearer[0.2] > nearer[0.0]
@@ -133,8 +133,8 @@ def test_old_nodes_stay_and_new_ones_follow_the_network(recipe, sessions):
     features = method.network.embed(sessions[1])
     torch.testing.assert_close(after.centroids[8:], torch.stack([features[sessions[1].labels == c].mean(0) for c in range(2)]))
     method.learn(sessions[2])
-    assert method.pictures_kept() == len(method.gas) == 12
-    assert method.gas.pictures.labels[8:].tolist() == [4, 5, 6, 7]
+    assert method.images_kept() == len(method.gas) == 12
+    assert method.gas.images.labels[8:].tolist() == [4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("wrong", [{"nodes": 0}, {"rounds": 0}, {"anchor": -1.0}, {"min_max": -1.0}])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cecil.nn.aside import Aside
+from fewmore.accel.side_streams import Aside
 
 
 class AtOnce(Aside):

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Generator, Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cecil.errors import ConfigError
-from cecil.nn import adapter as module
-from cecil.nn.adapter import Adapter, AdapterConfig, Context, _Dropout
-from cecil.nn.backbones import parameters
+from fewmore.errors import ConfigError
+from fewmore.nn import adapter as module
+from fewmore.nn.adapter import Adapter, AdapterConfig, Context, _Dropout
+from fewmore.nn.backbones import parameters
 
 SPACING = 16 * torch.finfo(torch.float32).eps  # of float32 numbers from 16 on: 1.9e-6. Scores go up to 16
 FLOOR = 4 * SPACING  # 7.6e-6: a float32 score is a sum of a few terms of that size, however it is computed

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cecil.errors import ConfigError, DataError, MissingData, UnknownName
-from cecil.nn import backbones
-from cecil.nn.backbones import BACKBONES, _Pointwise, build, for_inference, load_weights, parameters, set_tensors
+from fewmore.errors import ConfigError, DataError, MissingData, UnknownName
+from fewmore.nn import backbones
+from fewmore.nn.backbones import BACKBONES, _Pointwise, build, for_inference, load_weights, parameters, set_tensors
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
@@ -34,9 +34,9 @@ def test_parameter_counts(name: str, count: int) -> None:
 )
 def test_features_are_the_mean_of_the_last_map(name: str, side: int, map_side: int) -> None:
     backbone = build(name).eval()
-    pictures = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        maps, features = backbone.maps(pictures), backbone(pictures)
+        maps, features = backbone.maps(images), backbone(images)
     assert maps.shape == (2, backbone.dim, map_side, map_side)
     assert backbone.dim == BACKBONES[name].dim
     assert torch.allclose(features, maps.flatten(2).mean(2), atol=1e-6)
@@ -229,20 +229,20 @@ def test_batch_norms_are_folded_away(name: str) -> None:
                     tensor.uniform_(low, low + 1, generator=generator)
         before = {key: tensor.clone() for key, tensor in backbone.state_dict().items()}
         folded = for_inference(backbone)
-        pictures = torch.randn(3, 3, 64, 64, generator=generator, dtype=torch.float64)
+        images = torch.randn(3, 3, 64, 64, generator=generator, dtype=torch.float64)
         backbone.eval()
-        assert torch.allclose(folded(pictures), backbone(pictures), rtol=1e-9)
+        assert torch.allclose(folded(images), backbone(images), rtol=1e-9)
     assert not any(isinstance(part, nn.BatchNorm2d) for part in folded.modules())
     assert not any(p.requires_grad for p in folded.parameters())
     assert all(torch.equal(before[key], tensor) for key, tensor in backbone.state_dict().items())
 
 
-@pytest.mark.parametrize("pictures", [1, 3, 4, 9, 15, 16])
+@pytest.mark.parametrize("images", [1, 3, 4, 9, 15, 16])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_pointwise_convolutions_of_few_pictures_are_the_same(pictures: int, stride: int) -> None:
+def test_pointwise_convolutions_of_few_images_are_the_same(images: int, stride: int) -> None:
     torch.manual_seed(0)
     convolution = nn.Conv2d(8, 24, 1, stride).requires_grad_(False)
-    x = torch.randn(pictures, 8, 7, 7).to(memory_format=torch.channels_last)
+    x = torch.randn(images, 8, 7, 7).to(memory_format=torch.channels_last)
     assert torch.allclose(_Pointwise(convolution)(x), convolution(x), atol=1e-6)
     assert torch.allclose(_Pointwise(convolution.double())(x.double()), convolution(x.double()))
 
@@ -285,7 +285,7 @@ def fake_timm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_timm_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ConfigError, match=r"backbone 'timm:resnet10t' needs the timm package: pip install 'cecil\[timm\]'"):
+    with pytest.raises(ConfigError, match=r"backbone 'timm:resnet10t' needs the timm package: pip install 'fewmore\[timm\]'"):
         build("timm:resnet10t")
 
 

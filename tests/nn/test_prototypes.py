@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cecil.nn.prototypes import Classifier, Growing, class_means, random_rows
-from cecil.nn.similarity import SIMILARITIES
+from fewmore.nn.prototypes import Classifier, Growing, class_means, random_rows
+from fewmore.nn.similarity import SIMILARITIES
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -21,7 +21,7 @@ def test_class_means_are_those_of_plain_loops() -> None:
         assert torch.allclose(means[label], torch.tensor(expected), atol=1e-6)
 
 
-def test_class_means_of_many_pictures_are_exact_to_the_last_bit() -> None:
+def test_class_means_of_many_images_are_exact_to_the_last_bit() -> None:
     """In float32 alone the sum of so many would be off in the fourth digit."""
     features = drawn(200_000, 3) * 0.01 + 1000
     means = class_means(features, torch.zeros(200_000, dtype=torch.int64), 1)
@@ -29,7 +29,7 @@ def test_class_means_of_many_pictures_are_exact_to_the_last_bit() -> None:
     assert torch.equal(means[0], features.double().mean(0).float())
 
 
-def test_class_means_do_not_depend_on_the_order_of_pictures() -> None:
+def test_class_means_do_not_depend_on_the_order_of_images() -> None:
     features, labels = drawn(40, 6), torch.arange(40) % 3
     order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
     assert torch.equal(class_means(features, labels, 3), class_means(features[order], labels[order], 3))

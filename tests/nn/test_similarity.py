@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cecil.nn.similarity import SIMILARITIES, TEMPERATURE, cosine
+from fewmore.nn.similarity import SIMILARITIES, TEMPERATURE, cosine
 
 
 def naive_dot(x: list[float], w: list[float]) -> float:

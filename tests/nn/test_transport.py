@@ -12,8 +12,8 @@ from scipy.optimize import linprog
 from scipy.sparse import eye, kron, vstack
 from torch import Tensor
 
-from cecil.nn.similarity import earth_mover
-from cecil.nn.transport import earth_movers_distance
+from fewmore.nn.similarity import earth_mover
+from fewmore.nn.transport import earth_movers_distance
 
 CLOSE = 1e-3  # the accuracy that is promised; a bound from below may not lie above the distance but for rounding
 ROUNDING = 1e-6
@@ -172,8 +172,8 @@ def test_thousands_of_problems() -> None:
 # ---- the similarity of feature maps
 
 
-def maps_of(pictures: int, cells: int, seed: int) -> Tensor:
-    return torch.randn(pictures, cells, 12, generator=generator(seed)).relu() + 0.1
+def maps_of(images: int, cells: int, seed: int) -> Tensor:
+    return torch.randn(images, cells, 12, generator=generator(seed)).relu() + 0.1
 
 
 @pytest.mark.parametrize("centred", [True, False])
@@ -218,9 +218,9 @@ def test_one_cell_is_the_cosine() -> None:
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     queries, classes = maps_of(7, 4, 6), maps_of(3, 4, 7)
     whole = earth_mover(queries, classes, centred=True)
-    monkeypatch.setattr("cecil.nn.similarity.BLOCK", {"cpu": 2 * 16 * 3})
+    monkeypatch.setattr("fewmore.nn.similarity.BLOCK", {"cpu": 2 * 16 * 3})
     torch.testing.assert_close(earth_mover(queries, classes, centred=True), whole, atol=1e-5, rtol=0)
-    monkeypatch.setattr("cecil.nn.similarity.BLOCK", {"cpu": 1})
+    monkeypatch.setattr("fewmore.nn.similarity.BLOCK", {"cpu": 1})
     torch.testing.assert_close(earth_mover(queries, classes, centred=True), whole, atol=1e-5, rtol=0)
     assert earth_mover(queries[:0], classes, centred=True).shape == (0, 3)
 

@@ -18,14 +18,14 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from cecil.service.app import create_app
-from cecil.service.store import Store
+from fewmore.service.app import create_app
+from fewmore.service.store import Store
 
 Files = list[tuple[str, tuple[str, bytes, str]]]
 
 
 def draw(name: str, number: int = 0, size: int = 24) -> bytes:
-    """A PNG file: pictures of the same name look alike."""
+    """A PNG file: images of the same name look alike."""
     pattern = np.random.default_rng(list(name.encode())).integers(0, 256, (4, 4, 3))
     noise = np.random.default_rng([*name.encode(), 1000 + number]).normal(0, 12, (4, 4, 3))
     buffer = io.BytesIO()
@@ -34,15 +34,15 @@ def draw(name: str, number: int = 0, size: int = 24) -> bytes:
     return buffer.getvalue()
 
 
-def files(*pictures: bytes) -> Files:
-    return [("pictures", (f"{number}.png", data, "image/png")) for number, data in enumerate(pictures)]
+def files(*images: bytes) -> Files:
+    return [("images", (f"{number}.png", data, "image/png")) for number, data in enumerate(images)]
 
 
 @pytest.fixture
 def model(small_model: Path, tmp_path: Path) -> Path:
     """A model file that knows three birds."""
     (tmp_path / "served").mkdir()
-    return Path(shutil.copy(small_model, tmp_path / "served" / "birds.cecil"))
+    return Path(shutil.copy(small_model, tmp_path / "served" / "birds.fewmore"))
 
 
 class Client:
@@ -51,15 +51,15 @@ class Client:
     def __init__(self, http: Any) -> None:
         self.http = http
 
-    def teach(self, name: str, *pictures: bytes, add: bool = False, **headers: str) -> Any:
-        pictures = pictures or tuple(draw(name, number) for number in range(3))
-        return self.http.post(f"/api/classes{'/pictures' if add else ''}", data={"name": name}, files=files(*pictures), headers=headers)
+    def teach(self, name: str, *images: bytes, add: bool = False, **headers: str) -> Any:
+        images = images or tuple(draw(name, number) for number in range(3))
+        return self.http.post(f"/api/classes{'/images' if add else ''}", data={"name": name}, files=files(*images), headers=headers)
 
-    def predict(self, *pictures: bytes, **query: Any) -> Any:
-        return self.http.post("/api/predict", files=files(*pictures), params=query)
+    def predict(self, *images: bytes, **query: Any) -> Any:
+        return self.http.post("/api/predict", files=files(*images), params=query)
 
     def classes(self) -> dict[str, int]:
-        return {one["name"]: one["pictures"] for one in self.http.get("/api/classes").json()["classes"]}
+        return {one["name"]: one["images"] for one in self.http.get("/api/classes").json()["classes"]}
 
     def version(self) -> int:
         found: int = self.http.get("/api/model").json()["version"]
@@ -100,8 +100,8 @@ class Served:
 
 @contextmanager
 def serve_outside(model: Path, *options: str, before: tuple[str, ...] = (), **environment: str) -> Iterator[Served]:
-    """`cecil serve MODEL`, on a free port."""
-    command = [*before, sys.executable, "-m", "cecil", "serve", str(model), "--port", "0", *options]
+    """`fewmore serve MODEL`, on a free port."""
+    command = [*before, sys.executable, "-m", "fewmore", "serve", str(model), "--port", "0", *options]
     surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **environment}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=surroundings)
     try:
@@ -116,8 +116,8 @@ def serve_outside(model: Path, *options: str, before: tuple[str, ...] = (), **en
 
 
 @pytest.fixture(scope="session")
-def picture() -> Callable[..., bytes]:
-    """picture("okapi", 2) is the content of a PNG file."""
+def image() -> Callable[..., bytes]:
+    """image("okapi", 2) is the content of a PNG file."""
     return draw
 
 

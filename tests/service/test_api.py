@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from PIL import EpsImagePlugin, Image
 
-from cecil import IncrementalClassifier, modelfile
-from cecil.service.guard import Access
-from cecil.service.journal import Journal
-from cecil.service.limits import Limits
+from fewmore import IncrementalClassifier
+from fewmore.classifier import model_file as modelfile
+from fewmore.service.guard import Access
+from fewmore.service.journal import Journal
+from fewmore.service.limits import Limits
 
 TOKEN = "a-token-of-some-length"
 Inside = Callable[..., AbstractContextManager[Any]]
-Picture = Callable[..., bytes]
+MakeImage = Callable[..., bytes]
 
 
 def problem(response: Any, status: int, detail: str) -> None:
@@ -34,56 +35,56 @@ def problem(response: Any, status: int, detail: str) -> None:
 # Predicting and teaching
 
 
-def test_one_and_many_pictures_are_predicted(client: Any, picture: Picture, model: Path):
-    pictures = [picture(name, 7) for name in ("robin", "wren", "jay", "wren")]
-    found = client.predict(*pictures, top=2).json()
+def test_one_and_many_images_are_predicted(client: Any, image: MakeImage, model: Path):
+    images = [image(name, 7) for name in ("robin", "wren", "jay", "wren")]
+    found = client.predict(*images, top=2).json()
     assert found["version"] == 1
-    expected = IncrementalClassifier.load(model).predict(pictures, top=2)
+    expected = IncrementalClassifier.load(model).predict(images, top=2)
     for one, other in zip(found["predictions"], expected, strict=True):
         assert [candidate["name"] for candidate in one["classes"]] == list(other.names)
         assert [candidate["confidence"] for candidate in one["classes"]] == pytest.approx(other.confidences, abs=1e-4)
         assert one["known"] == other.known
         assert one["familiarity"] == pytest.approx(other.familiarity, abs=1e-4)
-    assert len(client.predict(pictures[0], top=100).json()["predictions"][0]["classes"]) == 3
+    assert len(client.predict(images[0], top=100).json()["predictions"][0]["classes"]) == 3
 
 
-def test_a_class_is_taught_and_recognised_at_once(client: Any, picture: Picture):
+def test_a_class_is_taught_and_recognised_at_once(client: Any, image: MakeImage):
     taught = client.teach("okapi")
     assert taught.status_code == 200
     assert taught.json() | {"warnings": []} == {
         "version": 2,
         "name": "okapi",
-        "pictures": 3,
+        "images": 3,
         "added": 3,
         "warnings": [],
         "session": 1,
     }
-    found = client.predict(picture("okapi", 9)).json()
+    found = client.predict(image("okapi", 9)).json()
     assert found["version"] == 2
     assert found["predictions"][0]["classes"][0]["name"] == "okapi"
     assert client.classes() == {"jay": 4, "robin": 5, "wren": 5, "okapi": 3}
 
 
-def test_it_is_what_the_library_learns(client: Any, picture: Picture, model: Path):
-    pictures = [picture("okapi", number) for number in range(5)]
-    client.teach("okapi", *pictures)
+def test_it_is_what_the_library_learns(client: Any, image: MakeImage, model: Path):
+    images = [image("okapi", number) for number in range(5)]
+    client.teach("okapi", *images)
     there = client.http.get("/api/model/file")
-    assert there.headers["content-disposition"] == 'attachment; filename="birds.cecil"'
-    (model.parent / "copy.cecil").write_bytes(there.content)
-    here, other = IncrementalClassifier.load(model), IncrementalClassifier.load(model.parent / "copy.cecil")
-    here.learn({"okapi": pictures})
+    assert there.headers["content-disposition"] == 'attachment; filename="birds.fewmore"'
+    (model.parent / "copy.fewmore").write_bytes(there.content)
+    here, other = IncrementalClassifier.load(model), IncrementalClassifier.load(model.parent / "copy.fewmore")
+    here.learn({"okapi": images})
     for a, b in zip(here.model.knowledge.classes, other.model.knowledge.classes, strict=True):
         assert (a.name, a.count, a.prints) == (b.name, b.count, b.prints)
         assert a.total.tolist() == pytest.approx(b.total.tolist(), abs=1e-4)
 
 
-def test_pictures_are_added_once(client: Any, picture: Picture):
-    client.teach("okapi", picture("okapi", 0), picture("okapi", 1))
-    more = client.teach("okapi", picture("okapi", 1), picture("okapi", 2), add=True).json()
-    assert (more["pictures"], more["added"], more["version"]) == (3, 1, 3)
-    assert any("picture 1 of okapi is a duplicate" in warning for warning in more["warnings"])
-    none = client.teach("okapi", picture("okapi", 2), add=True).json()
-    assert (none["pictures"], none["added"], none["version"]) == (3, 0, 3)
+def test_images_are_added_once(client: Any, image: MakeImage):
+    client.teach("okapi", image("okapi", 0), image("okapi", 1))
+    more = client.teach("okapi", image("okapi", 1), image("okapi", 2), add=True).json()
+    assert (more["images"], more["added"], more["version"]) == (3, 1, 3)
+    assert any("image 1 of okapi is a duplicate" in warning for warning in more["warnings"])
+    none = client.teach("okapi", image("okapi", 2), add=True).json()
+    assert (none["images"], none["added"], none["version"]) == (3, 0, 3)
 
 
 def test_names_are_text(client: Any):
@@ -98,8 +99,8 @@ def test_names_are_text(client: Any):
 def test_classes_are_forgotten_renamed_and_brought_back(client: Any):
     client.teach("okapi")
     renamed = client.http.patch("/api/classes", params={"name": "okapi"}, json={"name": "forest giraffe"}).json()
-    assert renamed == {"version": 3, "name": "forest giraffe", "pictures": 3}
-    assert client.http.delete("/api/classes", params={"name": "robin"}).json() == {"version": 4, "name": "robin", "pictures": 5}
+    assert renamed == {"version": 3, "name": "forest giraffe", "images": 3}
+    assert client.http.delete("/api/classes", params={"name": "robin"}).json() == {"version": 4, "name": "robin", "images": 5}
     assert client.classes() == {"jay": 4, "wren": 5, "forest giraffe": 3}
     said = client.http.post("/api/sessions/undo").json()
     assert said["version"] == 5
@@ -146,7 +147,7 @@ def test_thumbnails_are_kept_shown_and_swept(client: Any, model: Path):
     there = client.http.get(okapi["thumbnails"][0])
     assert there.headers["content-type"] == "image/jpeg"
     assert Image.open(io.BytesIO(there.content)).size == (96, 96)
-    folder = model.with_name("birds.cecil.thumbnails")
+    folder = model.with_name("birds.fewmore.thumbnails")
     assert len(list(folder.iterdir())) == 3
     problem(client.http.get("/api/thumbnails/0123456789abcdef"), 404, "there is no thumbnail 0123456789abcdef")
     problem(client.http.get("/api/thumbnails/..%2f..%2fx"), 404, "nothing here")
@@ -160,7 +161,7 @@ def test_thumbnails_can_be_turned_off(model: Path, inside: Inside):
         client.teach("okapi")
         assert not client.http.get("/api/model").json()["thumbnails"]
         assert all(not one["thumbnails"] for one in client.http.get("/api/classes").json()["classes"])
-    assert not model.with_name("birds.cecil.thumbnails").exists()
+    assert not model.with_name("birds.fewmore.thumbnails").exists()
 
 
 def test_it_is_all_in_the_model_file_at_the_end(model: Path, inside: Inside):
@@ -171,14 +172,14 @@ def test_it_is_all_in_the_model_file_at_the_end(model: Path, inside: Inside):
         pass
 
 
-def test_a_key_makes_a_request_once(client: Any, picture: Picture):
+def test_a_key_makes_a_request_once(client: Any, image: MakeImage):
     key = {"Idempotency-Key": "0f8fad5b"}
     first = client.teach("okapi", **key)
     again = client.teach("okapi", **key)
     assert again.json() == first.json()
     assert again.headers["idempotent-replay"] == "true"
     assert "idempotent-replay" not in first.headers
-    problem(client.teach("okapi", picture("okapi", 9), **key), 422, "the Idempotency-Key 0f8fad5b came with another request before")
+    problem(client.teach("okapi", image("okapi", 9), **key), 422, "the Idempotency-Key 0f8fad5b came with another request before")
     problem(client.teach("zebra", **key), 422, "came with another request")
     for _ in range(2):
         assert client.http.post("/api/sessions/undo", headers={"Idempotency-Key": "u"}).json()["version"] == 3
@@ -200,7 +201,7 @@ def test_teachers_at_once_take_turns(client: Any):
     assert client.classes() == {"jay": 4, "robin": 5, "wren": 5, **{name: 3 for name, _ in work}}
 
 
-def test_predictions_go_on_while_a_class_is_written(client: Any, picture: Picture, monkeypatch: pytest.MonkeyPatch):
+def test_predictions_go_on_while_a_class_is_written(client: Any, image: MakeImage, monkeypatch: pytest.MonkeyPatch):
     writing, go_on = threading.Event(), threading.Event()
     real = Journal.append
 
@@ -214,23 +215,23 @@ def test_predictions_go_on_while_a_class_is_written(client: Any, picture: Pictur
     teacher = threading.Thread(target=lambda: answers.append(client.teach("okapi")))
     teacher.start()
     assert writing.wait(20)
-    found = client.predict(picture("okapi", 5)).json()
+    found = client.predict(image("okapi", 5)).json()
     assert found["version"] == 1
     assert all(one["name"] != "okapi" for one in found["predictions"][0]["classes"])
     go_on.set()
     teacher.join()
     assert answers[0].json()["version"] == 2
-    assert client.predict(picture("okapi", 5)).json()["predictions"][0]["classes"][0]["name"] == "okapi"
+    assert client.predict(image("okapi", 5)).json()["predictions"][0]["classes"][0]["name"] == "okapi"
 
 
 # What cannot be
 
 
-def test_pictures_that_cannot_be(client: Any, picture: Picture):
-    problem(client.predict(b"no picture"), 422, r"^picture 1 cannot be read as a picture \(it is empty, or of no known picture format\)")
-    problem(client.predict(picture("a"), b"", b"x"), 422, "^2 pictures cannot be used: picture 2 .*; picture 3 ")
-    problem(client.teach("okapi", picture("okapi"), b"x"), 422, "^picture 2 of okapi cannot be read as a picture")
-    problem(client.predict(picture("a")[:-30]), 422, "picture 1 cannot be read")
+def test_images_that_cannot_be(client: Any, image: MakeImage):
+    problem(client.predict(b"no image"), 422, r"^image 1 cannot be read as an image \(it is empty, or of no known image format\)")
+    problem(client.predict(image("a"), b"", b"x"), 422, "^2 images cannot be used: image 2 .*; image 3 ")
+    problem(client.teach("okapi", image("okapi"), b"x"), 422, "^image 2 of okapi cannot be read as an image")
+    problem(client.predict(image("a")[:-30]), 422, "image 1 cannot be read")
     assert client.classes() == {"jay": 4, "robin": 5, "wren": 5}
     assert client.version() == 1
 
@@ -247,49 +248,49 @@ def test_names_that_cannot_be(client: Any):
     problem(client.teach("   "), 422, "a class's name must not be empty")
     problem(client.teach("x" * 201), 422, "name: String should have at most 200 characters")
     problem(client.teach("a\x07b"), 422, "must hold no control characters")
-    problem(client.teach("robin"), 409, "'robin' is the name of a class already: add pictures to that one")
+    problem(client.teach("robin"), 409, "'robin' is the name of a class already: add images to that one")
     problem(client.teach("robins", add=True), 404, "no class is named 'robins': did you mean robin")
     problem(client.http.delete("/api/classes", params={"name": "robni"}), 404, "did you mean robin")
     problem(client.http.patch("/api/classes?name=robin", json={"name": "wren"}), 409, "'wren' is the name of a class already")
     problem(client.http.patch("/api/classes?name=nobody", json={"name": "x"}), 404, "no class is named 'nobody'")
     problem(client.http.patch("/api/classes?name=robin", content=b"{"), 422, "not as it should be")
-    problem(client.http.post("/api/classes", data={"name": "x"}), 422, "pictures: Field required")
+    problem(client.http.post("/api/classes", data={"name": "x"}), 422, "images: Field required")
     problem(client.http.get("/nowhere"), 404, "there is nothing here")
     problem(client.http.put("/api/classes"), 405, "cannot be done here")
     problem(client.http.post("/api/predict", content=b"x", headers={"Content-Type": "multipart/form-data; boundary=y"}), 400, "multipart")
 
 
-def test_without_classes_nothing_is_predicted(client: Any, picture: Picture):
+def test_without_classes_nothing_is_predicted(client: Any, image: MakeImage):
     for name in ("jay", "robin", "wren"):
         client.http.delete("/api/classes", params={"name": name})
-    problem(client.predict(picture("a")), 409, "no class is known, all were forgotten")
+    problem(client.predict(image("a")), 409, "no class is known, all were forgotten")
     assert client.teach("okapi").status_code == 200
 
 
-def test_what_is_too_much(model: Path, inside: Inside, picture: Picture):
-    limits = Limits(body_bytes=30_000, picture_bytes=5000, pixels=10_000, pictures=3, classes=4)
+def test_what_is_too_much(model: Path, inside: Inside, image: MakeImage):
+    limits = Limits(body_bytes=30_000, image_bytes=5000, pixels=10_000, images=3, classes=4)
     with inside(model, limits=limits) as client:
-        problem(client.predict(b"x" * 6000), 413, "picture 1 has 6,000 bytes, and at most 5,000 can be")
+        problem(client.predict(b"x" * 6000), 413, "image 1 has 6,000 bytes, and at most 5,000 can be")
         problem(client.predict(*[b"x" * 4900] * 7), 413, "the request has more than 30,000 bytes")
         problem(client.http.post("/api/predict", content=iter([b"x" * 20_000] * 2)), 413, "more than 30,000 bytes")
-        problem(client.predict(*[picture("a")] * 4), 422, "4 pictures were sent, and at most 3 can be")
-        problem(client.predict(picture("a", 0, 101)), 422, "it has more than 10,000 pixels")
-        assert client.predict(picture("a", 0, 99)).status_code == 200
+        problem(client.predict(*[image("a")] * 4), 422, "4 images were sent, and at most 3 can be")
+        problem(client.predict(image("a", 0, 101)), 422, "it has more than 10,000 pixels")
+        assert client.predict(image("a", 0, 99)).status_code == 200
         assert client.teach("okapi").status_code == 200
         problem(client.teach("zebra"), 409, "4 classes are known, and no more can be")
         assert client.http.get("/api/model").json()["limits"] == {
             "body_bytes": 30_000,
-            "picture_bytes": 5000,
+            "image_bytes": 5000,
             "pixels": 10_000,
-            "pictures": 3,
+            "images": 3,
             "classes": 4,
             "name_length": 200,
         }
 
 
-def test_when_too_much_waits_it_says_when_to_come_again(model: Path, inside: Inside, picture: Picture, monkeypatch: pytest.MonkeyPatch):
-    with inside(model, limits=Limits(pictures_waiting=2, changes_waiting=0)) as client:
-        for response in (client.predict(*[picture("a")] * 3), client.teach("okapi", picture("a"))):
+def test_when_too_much_waits_it_says_when_to_come_again(model: Path, inside: Inside, image: MakeImage, monkeypatch: pytest.MonkeyPatch):
+    with inside(model, limits=Limits(images_waiting=2, changes_waiting=0)) as client:
+        for response in (client.predict(*[image("a")] * 3), client.teach("okapi", image("a"))):
             problem(response, 503, "more is waiting than can be done soon")
             assert response.headers["retry-after"] == "1"
     with inside(model, limits=Limits(per_client=0)) as client:
@@ -297,7 +298,7 @@ def test_when_too_much_waits_it_says_when_to_come_again(model: Path, inside: Ins
         problem(response, 429, "more than 0 requests of yours are under way")
         assert response.headers["retry-after"] == "1"
     with inside(model, limits=Limits(bytes_under_way=100)) as client:
-        problem(client.predict(picture("a")), 503, "too many pictures are being sent")
+        problem(client.predict(image("a")), 503, "too many images are being sent")
 
 
 def test_a_full_disk_is_told_and_nothing_changes(client: Any, monkeypatch: pytest.MonkeyPatch):
@@ -337,7 +338,7 @@ def test_every_answer_carries_the_headers(client: Any):
         assert "server" not in headers
 
 
-def test_other_sites_pages_cannot_use_it(client: Any, picture: Picture):
+def test_other_sites_pages_cannot_use_it(client: Any, image: MakeImage):
     for origin in ("http://evil.example", "null", "http://127.0.0.1:9", "https://127.0.0.1.evil.example"):
         problem(client.teach("okapi", Origin=origin), 403, "comes from another site's page")
     assert client.teach("okapi", Origin="http://127.0.0.1").status_code == 200
@@ -349,11 +350,11 @@ def test_other_sites_pages_cannot_use_it(client: Any, picture: Picture):
     assert not any(name.startswith("access-control") for name in answer.headers)
 
 
-def test_changes_take_the_token(model: Path, inside: Inside, picture: Picture):
+def test_changes_take_the_token(model: Path, inside: Inside, image: MakeImage):
     with inside(model, access=Access(TOKEN, hosts=None)) as client:
         assert client.http.get("/api/model").json()["token"] == "changes"
-        assert client.predict(picture("a")).status_code == 200
-        requests = [("POST", "/api/classes"), ("POST", "/api/classes/pictures"), ("PATCH", "/api/classes?name=jay")]
+        assert client.predict(image("a")).status_code == 200
+        requests = [("POST", "/api/classes"), ("POST", "/api/classes/images"), ("PATCH", "/api/classes?name=jay")]
         for method, path in (*requests, ("DELETE", "/api/classes?name=jay"), ("POST", "/api/sessions/undo")):
             response = client.http.request(method, path)
             problem(response, 401, "the token is missing: send the header")
@@ -374,11 +375,11 @@ def test_the_openapi_document_says_what_takes_the_token(model: Path, inside: Ins
                 assert ("security" in described) == (answer.status_code == 401), (method, path)
 
 
-def test_reading_takes_the_token_where_asked_for(model: Path, inside: Inside, picture: Picture):
+def test_reading_takes_the_token_where_asked_for(model: Path, inside: Inside, image: MakeImage):
     with inside(model, access=Access(TOKEN, private=True)) as client:
         for path in ("/api/model", "/api/classes", "/api/thumbnails/0123456789abcdef", "/metrics", "/openapi.json", "/api/model/file"):
             problem(client.http.get(path), 401, "token")
-        problem(client.predict(picture("a")), 401, "token")
+        problem(client.predict(image("a")), 401, "token")
         assert client.http.get("/health").status_code == 200
         assert client.http.get("/ready").status_code == 200
         assert client.http.get("/api/model", headers={"Authorization": f"Bearer {TOKEN}"}).json()["token"] == "everything"
@@ -387,25 +388,25 @@ def test_reading_takes_the_token_where_asked_for(model: Path, inside: Inside, pi
 # Operation
 
 
-def test_health_readiness_and_metrics(client: Any, picture: Picture, monkeypatch: pytest.MonkeyPatch):
+def test_health_readiness_and_metrics(client: Any, image: MakeImage, monkeypatch: pytest.MonkeyPatch):
     assert client.http.get("/health").json() == {"status": "alive"}
     assert client.http.get("/ready").json() == {"status": "ready", "version": 1}
-    client.predict(picture("a"), picture("b"))
+    client.predict(image("a"), image("b"))
     client.predict(b"x")
     client.http.get("/nowhere/x")
     client.http.request("MADEUP", "/health")
     text = client.http.get("/metrics").text
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert lines['cecil_requests_total{method="POST",route="/api/predict",status="200"}'] == "1"
-    assert lines['cecil_requests_total{method="POST",route="/api/predict",status="422"}'] == "1"
-    assert lines['cecil_request_seconds_bucket{method="POST",route="/api/predict",le="+Inf"}'] == "2"
-    assert lines["cecil_pictures_total"] == "2"
-    assert lines["cecil_classes"] == "3"
+    assert lines['fewmore_requests_total{method="POST",route="/api/predict",status="200"}'] == "1"
+    assert lines['fewmore_requests_total{method="POST",route="/api/predict",status="422"}'] == "1"
+    assert lines['fewmore_request_seconds_bucket{method="POST",route="/api/predict",le="+Inf"}'] == "2"
+    assert lines["fewmore_images_total"] == "2"
+    assert lines["fewmore_classes"] == "3"
     assert "nowhere" not in text
     assert "MADEUP" not in text
     for line in text.splitlines():
-        assert re.fullmatch(r'# (HELP|TYPE) cecil_\w+ .+|cecil_\w+(\{(\w+="[^"]*",?)+\})? -?[\d.e+]+', line), line
-    monkeypatch.setattr("cecil.service.batching.Batcher.alive", False)
+        assert re.fullmatch(r'# (HELP|TYPE) fewmore_\w+ .+|fewmore_\w+(\{(\w+="[^"]*",?)+\})? -?[\d.e+]+', line), line
+    monkeypatch.setattr("fewmore.service.batching.Batcher.alive", False)
     response = client.http.get("/ready")
     problem(response, 503, "starting or ending")
     assert response.headers["retry-after"] == "1"
@@ -414,7 +415,7 @@ def test_health_readiness_and_metrics(client: Any, picture: Picture, monkeypatch
 def test_the_page_is_served(model: Path, inside: Inside, tmp_path: Path):
     page = tmp_path / "page"
     (page / "icons").mkdir(parents=True)
-    (page / "index.html").write_text("<!doctype html><title>cecil</title>")
+    (page / "index.html").write_text("<!doctype html><title>fewmore</title>")
     (page / "icons" / "a.svg").write_text("<svg/>")
     (tmp_path / "secret").write_text("secret")
     with inside(model, page=page) as client:
@@ -429,7 +430,7 @@ def test_the_page_is_served(model: Path, inside: Inside, tmp_path: Path):
 
 def test_the_openapi_document_has_examples(client: Any):
     document = client.http.get("/openapi.json").json()
-    assert document["info"]["title"] == "cecil"
+    assert document["info"]["title"] == "fewmore"
     for path, methods in document["paths"].items():
         for method, described in methods.items():
             assert described["description"], (method, path)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageDraw
 
-from cecil import IncrementalClassifier
-from cecil.cli.serve import _demo
-from cecil.cli.terminal import plain
+from fewmore import IncrementalClassifier
+from fewmore.cli.serve import _demo
+from fewmore.cli.terminal import plain
 
 Stroke = Sequence[tuple[float, float]]
 ROUND = [(math.cos(t * math.pi / 10), math.sin(t * math.pi / 10)) for t in range(21)]
@@ -44,7 +44,7 @@ def drawing(name: str, rng: random.Random, size: int = 128, ink: str = "black", 
 
 @pytest.mark.soak
 def test_symbols_are_taught_by_drawing_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CECIL_DATA", str(tmp_path))
+    monkeypatch.setenv("FEWMORE_DATA", str(tmp_path))
     classifier = IncrementalClassifier.load(_demo(plain(), thumbnails=False))
     assert (classifier.calibration.accuracy or 0) > 0.8
     rng = random.Random(0)

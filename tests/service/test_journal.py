@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cecil.errors import ModelFileError
-from cecil.service.journal import Journal, Record
+from fewmore.errors import ModelFileError
+from fewmore.service.journal import Journal, Record
 
 
 def heads(path: Path) -> list[int]:

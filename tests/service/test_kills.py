@@ -1,4 +1,4 @@
-"""SIGKILL at random moments, while classes are taught and pictures predicted.
+"""SIGKILL at random moments, while classes are taught and images predicted.
 
 What was answered 200 must be there afterwards; what was not must be there whole or not at all; and the same request with the same key,
 sent again, must leave it there once.
@@ -16,13 +16,13 @@ import httpx2
 import pytest
 
 Serving = Callable[..., AbstractContextManager[Any]]
-Picture = Callable[..., bytes]
+MakeImage = Callable[..., bytes]
 SHOTS = 3
 PATIENCE = 30  # seconds
 
 
-def teach(url: str, name: str, pictures: list[bytes]) -> int:
-    files = [("pictures", ("a.png", one, "image/png")) for one in pictures]
+def teach(url: str, name: str, images: list[bytes]) -> int:
+    files = [("images", ("a.png", one, "image/png")) for one in images]
     try:
         with httpx2.Client(base_url=url, timeout=PATIENCE) as http:
             return http.post("/api/classes", data={"name": name}, files=files, headers={"Idempotency-Key": name}).status_code
@@ -30,7 +30,7 @@ def teach(url: str, name: str, pictures: list[bytes]) -> int:
         return 0
 
 
-def load(url: str, number: int, picture: Picture, seconds: float, kill: Callable[[], None]) -> tuple[set[str], set[str]]:
+def load(url: str, number: int, image: MakeImage, seconds: float, kill: Callable[[], None]) -> tuple[set[str], set[str]]:
     """Three teachers and two who ask, until the process is gone: names of classes that were tried, and that were acknowledged."""
     tried: set[str] = set()
     acknowledged: set[str] = set()
@@ -42,7 +42,7 @@ def load(url: str, number: int, picture: Picture, seconds: float, kill: Callable
                 return
             name = f"class-{number}-{who}-{lesson}"
             tried.add(name)
-            if teach(url, name, [picture(name, shot) for shot in range(SHOTS)]) == 200:
+            if teach(url, name, [image(name, shot) for shot in range(SHOTS)]) == 200:
                 acknowledged.add(name)
 
     def asker() -> None:
@@ -50,7 +50,7 @@ def load(url: str, number: int, picture: Picture, seconds: float, kill: Callable
             try:
                 with httpx2.Client(base_url=url, timeout=PATIENCE) as http:
                     for _ in range(20):
-                        answer = http.post("/api/predict", files=[("pictures", ("a.png", picture("robin", 1), "image/png"))])
+                        answer = http.post("/api/predict", files=[("images", ("a.png", image("robin", 1), "image/png"))])
                         assert answer.status_code == 200
             except httpx2.HTTPError:
                 time.sleep(0.01)
@@ -66,7 +66,7 @@ def load(url: str, number: int, picture: Picture, seconds: float, kill: Callable
     return tried, acknowledged
 
 
-def survive(model: Path, kills: int, serving: Serving, picture: Picture, seed: int) -> int:
+def survive(model: Path, kills: int, serving: Serving, image: MakeImage, seed: int) -> int:
     """Kill and look, again and again, on the same model file; how many classes were acknowledged in all."""
     rng = random.Random(seed)
     counts = {"jay": 4, "robin": 5, "wren": 5}
@@ -74,32 +74,32 @@ def survive(model: Path, kills: int, serving: Serving, picture: Picture, seed: i
     open_: set[str] = set()  # tried and not answered
     for number in range(kills + 1):
         with serving(model) as one, httpx2.Client(base_url=one.url, timeout=PATIENCE) as http:
-            found = {row["name"]: row["pictures"] for row in http.get("/api/classes", params={"limit": 10_000}).json()["classes"]}
+            found = {row["name"]: row["images"] for row in http.get("/api/classes", params={"limit": 10_000}).json()["classes"]}
             assert promised <= found.keys(), f"lost: {sorted(promised - found.keys())}"
             assert found.keys() <= promised | open_ | counts.keys()
             assert all(count == counts.get(name, SHOTS) for name, count in found.items()), "half-taught"
             sessions = http.get("/api/sessions").json()["sessions"]
             assert sorted(row["classes"][0] for row in sessions[1:]) == sorted(found.keys() - counts.keys()), "doubled"
             for name in sorted(open_)[:3]:  # what was not answered is asked for again
-                assert teach(one.url, name, [picture(name, shot) for shot in range(SHOTS)]) == 200
+                assert teach(one.url, name, [image(name, shot) for shot in range(SHOTS)]) == 200
                 promised.add(name)
             open_ -= promised
             if number == kills:
                 one.stop()
                 break
-            tried, acknowledged = load(one.url, number, picture, rng.uniform(0.0, 0.6), one.kill)
+            tried, acknowledged = load(one.url, number, image, rng.uniform(0.0, 0.6), one.kill)
             promised |= acknowledged
             open_ |= tried - acknowledged
     return len(promised)
 
 
-def test_a_few_kills(model: Path, serving: Serving, picture: Picture):
-    assert survive(model, 3, serving, picture, seed=1) > 0
+def test_a_few_kills(model: Path, serving: Serving, image: MakeImage):
+    assert survive(model, 3, serving, image, seed=1) > 0
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(4))
-def test_a_hundred_kills(model: Path, serving: Serving, picture: Picture, part: int):
-    kept = survive(model, 25, serving, picture, seed=10 + part)
+def test_a_hundred_kills(model: Path, serving: Serving, image: MakeImage, part: int):
+    kept = survive(model, 25, serving, image, seed=10 + part)
     print(f"25 kills: {kept} acknowledged classes, none lost, half-taught or doubled")
     assert kept > 100  # there was something to lose

@@ -1,4 +1,4 @@
-"""The page, in a browser without a window, before a real `cecil serve` process."""
+"""The page, in a browser without a window, before a real `fewmore serve` process."""
 
 import base64
 import io
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cecil import IncrementalClassifier
+from fewmore import IncrementalClassifier
 
 pytest.importorskip("playwright")
 from playwright.sync_api import Browser, FilePayload, Locator, Page, Route, expect
@@ -71,7 +71,7 @@ class Service:
 @pytest.fixture(scope="module")
 def service(serving: Callable[..., Any], small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """One process for all of these tests: starting it takes longer than most of them."""
-    with serving(Path(shutil.copy(small_model, tmp_path_factory.mktemp("page") / "birds.cecil"))) as process:
+    with serving(Path(shutil.copy(small_model, tmp_path_factory.mktemp("page") / "birds.fewmore"))) as process:
         yield Service(process.url)
 
 
@@ -123,7 +123,7 @@ def draw(page: Page, *strokes: list[Point]) -> None:
 
 
 def files(photos: Callable[..., Path], name: str, count: int) -> list[FilePayload]:
-    """Pictures of a class; the first of a bird that the model knows are those it was made from."""
+    """Images of a class; the first of a bird that the model knows are those it was made from."""
     folder = photos("photos", {name: count}) / name
     return [{"name": path.name, "mimeType": "image/png", "buffer": path.read_bytes()} for path in sorted(folder.glob("*.png"))]
 
@@ -184,7 +184,7 @@ def test_a_symbol_is_drawn_taught_recognised_reloaded_and_undone(open_page: Call
     expect(page.locator("#undo")).to_be_disabled()
 
 
-def test_dropped_pictures_are_seen_taught_renamed_and_forgotten(open_page: Callable[..., Page], photos: Callable[..., Path]) -> None:
+def test_dropped_images_are_seen_taught_renamed_and_forgotten(open_page: Callable[..., Page], photos: Callable[..., Path]) -> None:
     page = open_page()
     hand_over(page, "drop", files(photos, "wren", 1))
     expect(page.locator("#verdict")).to_have_text("wren")
@@ -195,7 +195,7 @@ def test_dropped_pictures_are_seen_taught_renamed_and_forgotten(open_page: Calla
     hand_over(page, "drop", files(photos, "okapi", 5))
     expect(page.locator(".tray .choose")).to_have_count(5)
     teach(page, "okapi")
-    expect(card(page, "okapi")).to_contain_text("5 pictures · taught")
+    expect(card(page, "okapi")).to_contain_text("5 images · taught")
 
     page.get_by_role("button", name="Rename okapi").click()
     page.get_by_label("New name of okapi").fill("zebra")
@@ -220,7 +220,7 @@ def test_a_name_is_text_wherever_it_is_shown(open_page: Callable[..., Page], pho
         expect(page.locator(place)).to_contain_text(HOSTILE)
     page.get_by_role("button", name="Forget <img").click()
     expect(page.locator("#notice-text")).to_have_text(f"{HOSTILE} is forgotten.")
-    assert page.title() == "birds · cecil"
+    assert page.title() == "birds · fewmore"
     assert page.locator("img[onerror], [src=x]").count() == 0
 
 
@@ -246,7 +246,7 @@ def test_everything_can_be_done_with_keys(open_page: Callable[..., Page]) -> Non
     tab_to("#name")
     keys.type("corner")
     keys.press("Enter")
-    expect(card(page, "corner")).to_contain_text("2 pictures")
+    expect(card(page, "corner")).to_contain_text("2 images")
     tab_to("[aria-label='Rename corner']")
     keys.press("Enter")
     keys.type("angle")
@@ -263,7 +263,7 @@ def test_a_phone_needs_no_sideways_scrolling_and_text_stands_out(open_page: Call
     page = open_page(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True, color_scheme=scheme)
     expect(page.get_by_text("Take a photo")).to_be_visible()
     assert page.locator("#photo").get_attribute("capture") == "environment"
-    for mode in ("Drawing", "Pictures"):
+    for mode in ("Drawing", "Images"):
         page.get_by_label(mode, exact=True).check()
         page.get_by_role("button", name="Teach", exact=True).click()  # its hint turns into a complaint
         assert page.evaluate("document.documentElement.scrollWidth") == 360
@@ -336,24 +336,24 @@ def test_what_is_sent_is_centred_and_as_thick_as_the_model_expects(open_page: Ca
 
 
 @pytest.mark.soak
-def test_pictures_can_be_pasted_and_chosen_and_added_to_a_class(open_page: Callable[..., Page], photos: Callable[..., Path]) -> None:
+def test_images_can_be_pasted_and_chosen_and_added_to_a_class(open_page: Callable[..., Page], photos: Callable[..., Path]) -> None:
     page = open_page()
     given = files(photos, "robin", 8)
     hand_over(page, "paste", given[:2])
     expect(page.locator(".choose span")).to_have_text(["robin", "robin"])
     page.locator(".choose").nth(1).click()
     expect(page.locator("#shown img")).to_have_attribute("alt", given[1]["name"])
-    page.get_by_role("button", name="Remove picture 1").click()
+    page.get_by_role("button", name="Remove image 1").click()
     expect(page.locator(".choose")).to_have_count(1)
     page.get_by_role("button", name="Clear").click()
     with page.expect_file_chooser() as chooser:
-        page.get_by_role("button", name="Add pictures to robin").click()
+        page.get_by_role("button", name="Add images to robin").click()
     chooser.value.set_files(given[5:8])
     expect(page.locator(".choose")).to_have_count(3)
     expect(page.get_by_label("Name of the class")).to_have_value("robin")
     page.get_by_role("button", name="Add", exact=True).click()
-    expect(page.locator("#notice")).to_contain_text("robin has 3 pictures more.")
-    expect(card(page, "robin")).to_contain_text("8 pictures")
+    expect(page.locator("#notice")).to_contain_text("robin has 3 images more.")
+    expect(card(page, "robin")).to_contain_text("8 images")
 
 
 @pytest.mark.soak
@@ -362,21 +362,21 @@ def test_the_camera_is_watched_and_taught_from(open_page: Callable[..., Page]) -
     page.get_by_role("button", name="Camera", exact=True).click()
     expect(page.locator("#verdict")).not_to_have_class("verdict resting")
     for _ in range(3):
-        page.get_by_role("button", name="Take this picture").click()
+        page.get_by_role("button", name="Take this image").click()
     expect(page.locator(".choose")).to_have_count(3)
     teach(page, "test card")
     expect(page.locator("#verdict")).to_have_text("test card")
     page.get_by_role("button", name="Camera off").click()
     expect(page.locator("#video")).to_be_hidden()
-    expect(page.locator("#verdict")).to_have_text("Show a picture, and its name appears here.")
+    expect(page.locator("#verdict")).to_have_text("Show an image, and its name appears here.")
 
 
 @pytest.mark.soak
 def test_errors_are_the_services_own_sentences(open_page: Callable[..., Page], photos: Callable[..., Path], troubles: list[str]) -> None:
     page = open_page()
-    broken: FilePayload = {"name": "notes.png", "mimeType": "image/png", "buffer": b"no picture"}
+    broken: FilePayload = {"name": "notes.png", "mimeType": "image/png", "buffer": b"no image"}
     hand_over(page, "drop", [*files(photos, "wren", 1), broken])
-    expect(page.locator("#notice")).to_contain_text("notes.png: picture 1 cannot be read as a picture")
+    expect(page.locator("#notice")).to_contain_text("notes.png: image 1 cannot be read as an image")
     expect(page.locator(".choose span")).to_have_text(["wren", "unreadable"])
     page.get_by_label("Name of the class").fill("n" * 300)
     page.get_by_role("button", name="Teach", exact=True).click()
@@ -455,7 +455,7 @@ def test_the_token_is_asked_for_and_kept(
     troubles: list[str],
     private: bool,
 ) -> None:
-    model = Path(shutil.copy(small_model, tmp_path / "birds.cecil"))
+    model = Path(shutil.copy(small_model, tmp_path / "birds.fewmore"))
     with serving(model, "--token", "open-sesame", *(["--private"] if private else [])) as process:
         page = open_page(f"{process.url}/", wait=not private)
         if not private:
@@ -486,16 +486,16 @@ def test_the_model_can_be_downloaded(open_page: Callable[..., Page], tmp_path: P
     page = open_page()
     with page.expect_download() as download:
         page.get_by_role("button", name="Download the model").click()
-    assert download.value.suggested_filename == "birds.cecil"
-    download.value.save_as(tmp_path / "birds.cecil")
-    assert list(IncrementalClassifier.load(tmp_path / "birds.cecil").classes_) == ["jay", "robin", "wren"]
+    assert download.value.suggested_filename == "birds.fewmore"
+    download.value.save_as(tmp_path / "birds.fewmore")
+    assert list(IncrementalClassifier.load(tmp_path / "birds.fewmore").classes_) == ["jay", "robin", "wren"]
 
 
 @pytest.mark.soak
 def test_many_classes_can_be_searched_and_the_map_moves(open_page: Callable[..., Page]) -> None:
     """The answers are made up here: forty classes, with an adapter."""
     names = [f"class {number}" for number in range(40)]
-    classes = [{"name": name, "pictures": 5, "taught": number > 30, "thumbnails": []} for number, name in enumerate(names)]
+    classes = [{"name": name, "images": 5, "taught": number > 30, "thumbnails": []} for number, name in enumerate(names)]
     places = [{"name": name, "taught": n > 30, "before": [n / 40, 0.5 * (n % 2)], "after": [n / 40, 0.0]} for n, name in enumerate(names)]
 
     page = open_page()

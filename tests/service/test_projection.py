@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from cecil import IncrementalClassifier
-from cecil.nn.adapter import Adapter
-from cecil.scoring import Head, Scorer
-from cecil.service.projection import plane
+from fewmore import IncrementalClassifier
+from fewmore.classifier.heads import Head, Scorer
+from fewmore.nn.adapter import Adapter
+from fewmore.service.projection import plane
 
 
 def test_classes_that_are_alike_lie_together(model: Path):

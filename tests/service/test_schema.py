@@ -15,7 +15,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
 OPERATIONS = 15  # of the API
-# Not everything that a schema allows can be: bytes that are no picture, names that are taken or hold control characters.
+# Not everything that a schema allows can be: bytes that are no image, names that are taken or hold control characters.
 LEFT_OUT = ("positive_data_acceptance",)
 
 
@@ -24,7 +24,7 @@ def schema(
     serving: Callable[..., AbstractContextManager[Any]], small_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
     """The document of a real server process."""
-    model = tmp_path_factory.mktemp("schema") / "birds.cecil"
+    model = tmp_path_factory.mktemp("schema") / "birds.fewmore"
     model.write_bytes(small_model.read_bytes())
     with serving(model, "--no-thumbnails") as one:
         yield schemathesis.openapi.from_url(f"{one.url}/openapi.json")
@@ -32,9 +32,9 @@ def schema(
         assert one.process.stderr.read() == ""
 
 
-def fuzz(schema: Any, picture: Callable[..., bytes], cases: int, number: int) -> "Counter[tuple[str, int]]":
+def fuzz(schema: Any, image: Callable[..., bytes], cases: int, number: int) -> "Counter[tuple[str, int]]":
     """So many cases of every operation, half of them such as the document forbids; how many there were, by operation and answer."""
-    schemathesis.openapi.format("binary", st.sampled_from([picture("a", 1), picture("b", 2), b"", b"no picture", picture("c")[:50]]))
+    schemathesis.openapi.format("binary", st.sampled_from([image("a", 1), image("b", 2), b"", b"no image", image("c")[:50]]))
     done: Counter[tuple[str, int]] = Counter()
     for found in schema.get_all_operations():
         operation = found.ok()
@@ -53,14 +53,14 @@ def fuzz(schema: Any, picture: Callable[..., bytes], cases: int, number: int) ->
     return done
 
 
-def test_some_cases_of_every_operation(schema: Any, picture: Callable[..., bytes]):
+def test_some_cases_of_every_operation(schema: Any, image: Callable[..., bytes]):
     assert len(list(schema.get_all_operations())) == OPERATIONS
-    assert fuzz(schema, picture, 4, 0).total() > 2 * OPERATIONS
+    assert fuzz(schema, image, 4, 0).total() > 2 * OPERATIONS
 
 
 @pytest.mark.soak
-def test_thousands_of_cases(schema: Any, picture: Callable[..., bytes]):
-    done = fuzz(schema, picture, 130, int(os.environ.get("CECIL_SEED", "1")))
+def test_thousands_of_cases(schema: Any, image: Callable[..., bytes]):
+    done = fuzz(schema, image, 130, int(os.environ.get("FEWMORE_SEED", "1")))
     print(f"{done.total()} cases, all answered as the document says: {sorted(done.items())}")
     assert done.total() >= 2000
     for operation in ("POST /api/predict", "POST /api/classes", "GET /api/map", "POST /api/sessions/undo"):

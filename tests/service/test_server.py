@@ -20,24 +20,24 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from cecil import IncrementalClassifier
-from cecil.service.app import create_app
-from cecil.service.limits import Limits
-from cecil.service.server import listening, protocol
-from cecil.service.store import Store
+from fewmore import IncrementalClassifier
+from fewmore.service.app import create_app
+from fewmore.service.limits import Limits
+from fewmore.service.server import listening, protocol
+from fewmore.service.store import Store
 
 Serving = Callable[..., AbstractContextManager[Any]]
 Connect = Callable[[Any], Any]
-Picture = Callable[..., bytes]
+MakeImage = Callable[..., bytes]
 
 
-def test_what_was_taught_outlives_a_kill_and_a_stop(model: Path, serving: Serving, connect: Connect, picture: Picture):
+def test_what_was_taught_outlives_a_kill_and_a_stop(model: Path, serving: Serving, connect: Connect, image: MakeImage):
     key = {"Idempotency-Key": "once"}
     with serving(model) as one:
         client = connect(one)
         assert client.http.get("/ready").json()["version"] == 1
         first = client.teach("okapi", **key).json()
-        assert client.predict(picture("okapi", 9)).json()["predictions"][0]["classes"][0]["name"] == "okapi"
+        assert client.predict(image("okapi", 9)).json()["predictions"][0]["classes"][0]["name"] == "okapi"
         one.kill()
     assert "okapi" not in IncrementalClassifier.load(model).classes_  # it is in the journal alone
     with serving(model) as one:
@@ -55,7 +55,7 @@ def test_what_was_taught_outlives_a_kill_and_a_stop(model: Path, serving: Servin
 
 def test_no_secret_is_logged(model: Path, serving: Serving, connect: Connect):
     token = "correct-horse-battery"
-    with serving(model, "--private", CECIL_TOKEN=token) as one:
+    with serving(model, "--private", FEWMORE_TOKEN=token) as one:
         client = connect(one)
         assert client.http.get("/api/model").status_code == 401
         assert client.teach("okapi", Authorization=f"Bearer {token}").status_code == 200
@@ -92,8 +92,8 @@ def test_file_and_folder_are_on_the_disk_before_the_answer(model: Path, serving:
     def first(pattern: str, since: int = 0) -> int:
         return next(number for number, line in enumerate(lines[since:], since) if re.search(pattern, line))
 
-    created = first(rf'rename\w*\(.*"{folder}/\.birds\.cecil\.journal\..*"{journal}"')
-    synced = first(rf"fsync\(\d+<{folder}/\.birds\.cecil\.journal\.")
+    created = first(rf'rename\w*\(.*"{folder}/\.birds\.fewmore\.journal\..*"{journal}"')
+    synced = first(rf"fsync\(\d+<{folder}/\.birds\.fewmore\.journal\.")
     folder_synced = first(rf"fsync\(\d+<{folder}>", created)
     asked = first(r"recvfrom\(.*POST /api/classes")
     written = first(rf'write\(\d+<{journal}>, "cecJ', asked)
@@ -205,8 +205,8 @@ def test_an_answer_that_is_not_taken_ends_the_connection(impatient: Any, caplog:
     assert "did not take its answer within 0.3 seconds: closed" in caplog.text
 
 
-def test_clients_that_go_away_leave_nothing_behind(impatient: Any, picture: Picture):
-    body = b"--x\r\nContent-Disposition: form-data; name=pictures; filename=a\r\n\r\n" + picture("a") + b"\r\n--x--\r\n"
+def test_clients_that_go_away_leave_nothing_behind(impatient: Any, image: MakeImage):
+    body = b"--x\r\nContent-Disposition: form-data; name=images; filename=a\r\n\r\n" + image("a") + b"\r\n--x--\r\n"
     for cut in (10, len(body) // 2, len(body)):
         with socket.create_connection(impatient[:2], timeout=20) as connection:
             connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body[:cut])
@@ -228,7 +228,7 @@ def test_an_answer_goes_out_at_once():
 
 FAULTS = """
 import resource, threading
-from cecil.service.server import keep_memory
+from fewmore.service.server import keep_memory
 keep_memory()
 def work():
     for _ in range(10):

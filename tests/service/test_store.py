@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from cecil import IncrementalClassifier
-from cecil.errors import ConfigError, ModelFileError, UnknownName
-from cecil.service import store as stores
-from cecil.service.journal import Journal
-from cecil.service.store import Answer, Entry, Key, KeyReused, Store, identity
+from fewmore import IncrementalClassifier
+from fewmore.errors import ConfigError, ModelFileError, UnknownName
+from fewmore.service import store as stores
+from fewmore.service.journal import Journal
+from fewmore.service.store import Answer, Entry, Key, KeyReused, Store, identity
 
 
 def told(made: IncrementalClassifier, result: Any) -> Answer:
@@ -27,7 +27,7 @@ def lesson(name: str, first: int = 1, count: int = 3) -> Entry:
 CHANGES = [
     lesson("okapi", 1),
     lesson("zebra", 10),
-    lesson("okapi", 3),  # one of its three pictures is there already
+    lesson("okapi", 3),  # one of its three images is there already
     Entry("rename", ("okapi", "forest giraffe")),
     Entry("forget", ("robin",)),
     Entry("undo"),
@@ -204,8 +204,8 @@ def test_a_journal_of_another_backbone_is_refused(model: Path, small_weights: Pa
     weights = torch.load(small_weights)
     changed = small_weights.parent / "other.pth"
     torch.save({name: value + 1 if value.is_floating_point() else value for name, value in weights.items()}, changed)
-    pictures = {"a": [torch.zeros(3, 8, 8, dtype=torch.uint8)], "b": [torch.full((3, 8, 8), 255, dtype=torch.uint8)]}
-    IncrementalClassifier("resnet8", changed, device="cpu").fit(pictures).save(model)
+    images = {"a": [torch.zeros(3, 8, 8, dtype=torch.uint8)], "b": [torch.full((3, 8, 8), 255, dtype=torch.uint8)]}
+    IncrementalClassifier("resnet8", changed, device="cpu").fit(images).save(model)
     with pytest.raises(ModelFileError, match="lessons for another backbone"):
         Store(model)
 
@@ -217,8 +217,8 @@ def test_two_stores_cannot_have_one_file(store: Store, model: Path, monkeypatch:
 
 
 def test_a_missing_file_is_said_to_be_missing(tmp_path: Path):
-    with pytest.raises(ModelFileError, match=r"there is no model file .*none\.cecil"):
-        Store(tmp_path / "none.cecil")
+    with pytest.raises(ModelFileError, match=r"there is no model file .*none\.fewmore"):
+        Store(tmp_path / "none.fewmore")
     assert not list(tmp_path.iterdir())
 
 

@@ -1,3 +1,0 @@
-from cecil.cli import main
-
-main()

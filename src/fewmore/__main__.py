@@ -1,0 +1,3 @@
+from fewmore.cli import main
+
+main()

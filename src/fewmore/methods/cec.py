@@ -1,0 +1,84 @@
+"""CEC: continually evolved classifiers.
+
+Zhang, Song, Lin, Zheng, Pan, Xu: Few-Shot Incremental Learning with Continually Evolved Classifiers, CVPR 2021,
+https://arxiv.org/abs/2104.03047.
+
+Features are learnt on the base session and frozen, and a class's row of the classifier is the mean of its features. Rows that
+were learnt in different sessions know nothing of one another, so a graph attention network, the adapter, updates all of
+them in the light of all others and of the image in question. It is trained beforehand on pseudo-incremental sessions made
+of base classes and turned copies of them.
+"""
+
+import torch
+from torch import Tensor
+
+from fewmore.data.images import ImageSet
+from fewmore.errors import NotFitted
+from fewmore.methods.base import FrozenBackbone, Recipe
+from fewmore.methods.network import Network
+from fewmore.nn.adapter import Adapter, Context
+from fewmore.nn.backbones import set_tensors
+from fewmore.nn.prototypes import Classifier
+from fewmore.training.checkpoint import State
+from fewmore.training.learn_session import mean_rows
+from fewmore.training.loop import Runtime, seeded
+from fewmore.training.pseudo_incremental import pseudo_incremental
+
+
+class CEC(FrozenBackbone):
+    """Class means on frozen features, adapted to one another and to the query."""
+
+    def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
+        super().__init__(recipe, runtime, seed)
+        self.network = Network(recipe, runtime)
+        self._adapter: Adapter | None = None
+        self._context: Context | None = None  # follows from rows and adapter: made when first needed
+
+    def fit(self, base: ImageSet) -> None:
+        network, recipe = self.network, self.recipe
+        network.fit(base, "cosine", self.seed)
+        adapter = self._new_adapter()
+        pseudo_incremental(network.backbone, adapter, base, recipe.transform, recipe.pseudo, self.runtime, self.seed)
+        self._adapter = adapter
+        network.classifier = Classifier("cosine", mean_rows(network.backbone, base, recipe.transform))
+        self._context = None
+        self.sessions = 1
+
+    def learn(self, session: ImageSet) -> None:
+        rows = mean_rows(self.network.backbone, session, self.recipe.transform)
+        self.network.classifier = self.network.classifier.grown(rows)
+        self._context = None
+        self.sessions += 1
+
+    def embed(self, images: ImageSet) -> Tensor:
+        return self.network.embed(images)
+
+    @torch.no_grad()
+    def scores_of(self, features: Tensor) -> Tensor:
+        if self._context is None:
+            self._context = self.adapter.context(self.network.classifier.rows.detach())
+        return self.adapter.scores(features, self._context)
+
+    def also_scores_of(self, features: Tensor) -> dict[str, Tensor]:
+        """The plain cosine on the fine-tuned encoder: what is left is the graph's own part."""
+        return {"cosine_after_pil": self.network.scores_of(features)}
+
+    @property
+    def adapter(self) -> Adapter:
+        if self._adapter is None:
+            raise NotFitted("nothing is learnt yet: call fit with the base session first")
+        return self._adapter
+
+    def state(self) -> State:
+        return {"sessions": self.sessions, "network": self.network.state(), "adapter": dict(self.adapter.state_dict())}
+
+    def restore(self, state: State) -> None:
+        self.sessions = state["sessions"]
+        self.network.restore(state["network"])
+        self._adapter = self._new_adapter().eval()
+        set_tensors(self._adapter, state["adapter"])
+        self._context = None
+
+    def _new_adapter(self) -> Adapter:
+        generator = torch.Generator().manual_seed(seeded(self.seed, "adapter"))
+        return Adapter(self.network.backbone.dim, self.recipe.adapter, generator).to(self.runtime.device)

@@ -1,0 +1,63 @@
+"""Decoupled classifiers.
+
+Zhang, Song, Lin, Zheng, Pan, Xu: Few-Shot Incremental Learning with Continually Evolved Classifiers, CVPR 2021,
+https://arxiv.org/abs/2104.03047 (the baselines of its comparison and ablation).
+
+Features are learnt on the base session and then frozen, so nothing is forgotten in them and nothing overfits. A new class
+is one more row of the classifier: the mean of its images' features (data init), or a row trained from random values.
+Scores are inner products, cosines or negative squared distances to the rows.
+"""
+
+from torch import Tensor
+
+from fewmore.data.images import ImageSet
+from fewmore.methods.base import FrozenBackbone, Recipe
+from fewmore.methods.network import Network
+from fewmore.nn.prototypes import Classifier
+from fewmore.training.checkpoint import State
+from fewmore.training.learn_session import mean_rows, train_rows, untrained_rows
+from fewmore.training.loop import Runtime
+
+
+class Decoupled(FrozenBackbone):
+    """A frozen backbone with a classifier whose rows are class means, or are trained."""
+
+    def __init__(self, recipe: Recipe, runtime: Runtime, seed: int, similarity: str = "cosine") -> None:
+        super().__init__(recipe, runtime, seed)
+        self.similarity = similarity
+        self.network = Network(recipe, runtime)
+
+    def fit(self, base: ImageSet) -> None:
+        network = self.network
+        # A distance is no good head to train with: stage 1 of the L2 classifier is the linear one's.
+        network.fit(base, "cosine" if self.similarity == "cosine" else "linear", self.seed)
+        rows = network.classifier.rows.detach()
+        if self.recipe.session.data_init:
+            rows = mean_rows(network.backbone, base, self.recipe.transform)
+        network.classifier = Classifier(self.similarity, rows)
+        self.sessions = 1
+
+    def learn(self, session: ImageSet) -> None:
+        backbone, known, recipe = self.network.backbone, self.network.classifier, self.recipe
+        if recipe.session.data_init:
+            rows = mean_rows(backbone, session, recipe.transform)
+        else:
+            new = Classifier(self.similarity, untrained_rows(backbone, session, self.seed))
+            stage = f"session {self.sessions}"
+            train_rows(backbone, known, new, session, recipe.transform, recipe.session, self.runtime, self.seed, stage)
+            rows = new.rows.detach()
+        self.network.classifier = known.grown(rows)
+        self.sessions += 1
+
+    def embed(self, images: ImageSet) -> Tensor:
+        return self.network.embed(images)
+
+    def scores_of(self, features: Tensor) -> Tensor:
+        return self.network.scores_of(features)
+
+    def state(self) -> State:
+        return {"sessions": self.sessions, "network": self.network.state()}
+
+    def restore(self, state: State) -> None:
+        self.sessions = state["sessions"]
+        self.network.restore(state["network"])

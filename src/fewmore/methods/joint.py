@@ -1,0 +1,56 @@
+"""Joint training: the reference.
+
+No paper's method: it keeps every image it was ever shown and, at each session, trains a new network on all of them
+with the recipe of stage 1. It breaks the rule that the others live by, that old images are gone, and says so. What it
+reaches is what the few images of the new classes are worth when nothing has to be remembered.
+"""
+
+from torch import Tensor
+
+from fewmore.data.images import ImageSet, concatenate
+from fewmore.errors import NotFitted
+from fewmore.methods.base import Method, Recipe
+from fewmore.methods.network import Network
+from fewmore.training.checkpoint import State
+from fewmore.training.loop import Runtime
+
+
+class Joint(Method):
+    """A network trained from scratch on all images seen so far."""
+
+    keeps = "every image"
+
+    def __init__(self, recipe: Recipe, runtime: Runtime, seed: int, similarity: str = "cosine") -> None:
+        super().__init__(recipe, runtime, seed)
+        self.similarity = similarity
+        self.seen: ImageSet | None = None
+        self.network = Network(recipe, runtime)
+
+    def fit(self, base: ImageSet) -> None:
+        self._train_on(base)
+
+    def learn(self, session: ImageSet) -> None:
+        if self.seen is None:
+            raise NotFitted("nothing is learnt yet: call fit with the base session first")
+        self._train_on(concatenate([self.seen, session]))
+
+    def _train_on(self, seen: ImageSet) -> None:
+        # The base session is stage 1 itself, the very same that other methods do.
+        self.network.fit(seen, self.similarity, self.seed, f"joint {self.sessions}" if self.sessions else "pretrain")
+        self.seen = seen
+        self.sessions += 1
+
+    def scores(self, images: ImageSet) -> Tensor:
+        return self.network.scores_of(self.network.embed(images))
+
+    def images_kept(self) -> int:
+        return 0 if self.seen is None else len(self.seen)
+
+    def state(self) -> State:
+        network = self.network.state()  # says so where nothing was learnt
+        return {"sessions": self.sessions, "network": network, "seen": self.seen.state() if self.seen else {}}
+
+    def restore(self, state: State) -> None:
+        self.sessions = state["sessions"]
+        self.network.restore(state["network"])
+        self.seen = ImageSet.from_state(state["seen"]).to(self.runtime.device)

@@ -1,0 +1,117 @@
+"""Tensors and JSON values in one file, replaced in one move: what a killed run is resumed from."""
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fewmore.errors import CheckpointError
+
+State = dict[str, Any]  # nested dicts of tensors and JSON values
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace a file in one move: after a kill at any moment it is the old one or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the move itself on the disk, where the system lets a folder be opened."""
+    if os.name == "posix":
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def write_state(path: Path, state: State) -> None:
+    """Write a state; tensors go to the file's tensors, all else to its JSON."""
+    tensors: dict[str, Tensor] = {}
+
+    def plain(value: Any, name: str) -> Any:
+        if isinstance(value, Tensor):
+            while name in tensors:  # a key may hold a stroke
+                name += "/"
+            tensors[name] = value.detach().to("cpu", copy=True).contiguous()  # the format refuses shared memory
+            return {"tensor": name}
+        if isinstance(value, dict):
+            return {"dict": {key: plain(inner, f"{name}/{key}") for key, inner in value.items()}}
+        return {"json": value}
+
+    tree = json.dumps(plain(state, ""))
+    write_bytes(path, save(tensors, metadata={"fewmore": tree}))
+
+
+def read_state(path: Path) -> State:
+    """Read back what `write_state` wrote."""
+    if not path.exists():
+        raise CheckpointError(f"there is no file {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tree = json.loads(about.get("fewmore") or about["cecil"])  # its name before the first release
+            tensors = {name: file.get_tensor(name).clone() for name in list(file.keys())}
+        state: State = _rich(tree, tensors)
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+        raise CheckpointError(f"{path} cannot be read ({error}): it is damaged, or not fewmore's; delete it to start anew") from error
+    return state
+
+
+def _rich(node: Any, tensors: dict[str, Tensor]) -> Any:
+    """A value from the file's JSON, its tensors put back."""
+    if "tensor" in node:
+        return tensors[node["tensor"]]
+    if "dict" in node:
+        return {key: _rich(inner, tensors) for key, inner in node["dict"].items()}
+    return node["json"]
+
+
+class Checkpoint:
+    """The stages of a run that were reached, in one file.
+
+    A stage saves under its name as often as it likes; the file is written at most every few seconds, and always at a
+    stage's end. Once a session is learnt its stages are dropped, and what the method knows stands in their place.
+    """
+
+    def __init__(self, path: Path, every: float = 20.0) -> None:
+        self.path = path
+        self.every = every
+        for left_over in path.parent.glob(f".{path.name}.*"):  # by a kill in the middle of a write
+            left_over.unlink()
+        self.stages: dict[str, State] = read_state(path) if path.exists() else {}
+        self._written = time.monotonic()
+
+    def load(self, stage: str) -> State | None:
+        """What was saved last under a stage's name."""
+        return self.stages.get(stage)
+
+    def due(self) -> bool:
+        """Whether it is time to write again."""
+        return time.monotonic() - self._written >= self.every
+
+    def save(self, stage: str, state: State) -> None:
+        """Save a stage and write the file."""
+        self.stages[stage] = state
+        write_state(self.path, self.stages)
+        self._written = time.monotonic()
+
+    def replace(self, stage: str, state: State) -> None:
+        """Save a stage and drop all others."""
+        self.stages = {}
+        self.save(stage, state)

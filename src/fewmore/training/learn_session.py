@@ -1,0 +1,114 @@
+"""Stage 3: what a new session adds to the classifier.
+
+Either the new rows are the class means of the few images and nothing is trained, or they start at random and are
+trained, alone or with the whole network, by cross-entropy or by a method's own loss.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+
+from fewmore.data.augment import Transform, train_view
+from fewmore.data.images import ImageSet
+from fewmore.nn.backbones import Backbone
+from fewmore.nn.prototypes import Classifier, class_means, random_rows
+from fewmore.training.embed import embed
+from fewmore.training.loop import Epochs, Runtime, seeded, train_epochs
+
+
+@dataclass(frozen=True)
+class SessionConfig(Epochs):
+    """How a new session is learnt. With `data_init` its rows are class means; where nothing else is trained, the rest does not apply."""
+
+    data_init: bool = True
+    frozen_norm: bool = False  # whether the batch norms' statistics stand still while the whole network is trained
+
+
+def mean_rows(backbone: Backbone, session: ImageSet, transform: Transform) -> Tensor:
+    """One row a class: the mean of its images' features."""
+    return class_means(embed(backbone, session, transform), session.labels, len(session.class_names))
+
+
+def untrained_rows(backbone: Backbone, session: ImageSet, seed: int) -> Tensor:
+    """One row a class, at random."""
+    generator = torch.Generator().manual_seed(seeded(seed, "rows", session.class_names))
+    return random_rows(len(session.class_names), backbone.dim, generator).to(session.device)
+
+
+def new_rows(backbone: Backbone, session: ImageSet, transform: Transform, config: SessionConfig, seed: int) -> Tensor:
+    """The session's rows before any training, as the config says."""
+    return mean_rows(backbone, session, transform) if config.data_init else untrained_rows(backbone, session, seed)
+
+
+def outputs(backbone: Backbone, classifier: Classifier, view: Tensor) -> tuple[Tensor, Tensor]:
+    """Features and scores of a batch of views; behind the backbone all is in full precision."""
+    features = backbone(view).float()
+    return features, classifier(features)
+
+
+def train_network(
+    backbone: Backbone,
+    classifier: Classifier,
+    session: ImageSet,
+    transform: Transform,
+    config: SessionConfig,
+    runtime: Runtime,
+    seed: int,
+    stage: str,
+) -> None:
+    """Train everything on the session's images; the last rows of the classifier are its classes'."""
+    first = len(classifier) - len(session.class_names)
+    backbone.train(not config.frozen_norm)
+
+    def loss_of(indices: Tensor, generator: Generator) -> Tensor:
+        view = train_view(session, indices, transform, generator)
+        return F.cross_entropy(classifier(backbone(view)), session.labels[indices] + first)
+
+    modules = {"backbone": backbone, "classifier": classifier}
+    parameters = [*backbone.parameters(), *classifier.parameters()]
+    train_epochs(stage, modules, parameters, loss_of, len(session), config, runtime, seed)
+
+
+def train_rows(
+    backbone: Backbone,
+    known: Classifier,
+    new: Classifier,
+    session: ImageSet,
+    transform: Transform,
+    config: SessionConfig,
+    runtime: Runtime,
+    seed: int,
+    stage: str,
+) -> None:
+    """Train the new rows among all classes; the backbone and the known rows stand still."""
+    backbone.eval()
+
+    def loss_of(indices: Tensor, generator: Generator) -> Tensor:
+        with torch.no_grad():
+            features = backbone(train_view(session, indices, transform, generator))
+            old = known(features)
+        return F.cross_entropy(torch.cat([old, new(features)], dim=1), session.labels[indices] + len(known))
+
+    train_epochs(stage, {"new": new}, list(new.parameters()), loss_of, len(session), config, runtime, seed)
+
+
+def train_by(
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    modules: dict[str, nn.Module],
+    images: ImageSet,
+    transform: Transform,
+    config: Epochs,
+    runtime: Runtime,
+    seed: int,
+    stage: str,
+) -> None:
+    """Train modules, in the mode that they are in, by a loss of one's own: of the views and the labels of a batch."""
+
+    def batch_loss(indices: Tensor, generator: Generator) -> Tensor:
+        return loss_of(train_view(images, indices, transform, generator), images.labels[indices])
+
+    parameters = [p for module in modules.values() for p in module.parameters()]
+    train_epochs(stage, modules, parameters, batch_loss, len(images), config, runtime, seed)

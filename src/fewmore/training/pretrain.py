@@ -1,0 +1,52 @@
+"""Stage 1: features, by ordinary classification of the base session."""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fewmore.accel.batch_norm import set_ghost
+from fewmore.data.augment import Transform, test_view, train_view
+from fewmore.data.images import ImageSet
+from fewmore.errors import ConfigError
+from fewmore.nn.backbones import Backbone
+from fewmore.nn.prototypes import Classifier
+from fewmore.training.loop import Epochs, Runtime, train_epochs
+
+
+@dataclass(frozen=True)
+class PretrainConfig(Epochs):
+    """How long and how fast stage 1 learns."""
+
+    milestones: tuple[int, ...] = (60, 70)
+    augment: bool = True
+    ghost: int = 0  # batch norm over parts of this many images, as on several GPUs; 0: over the batch
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ghost < 0 or self.ghost == 1:
+            raise ConfigError(f"pretrain: ghost is a number of images, at least 2, or 0 for the whole batch, and not {self.ghost}")
+
+
+def pretrain(
+    backbone: Backbone,
+    classifier: Classifier,
+    base: ImageSet,
+    transform: Transform,
+    config: PretrainConfig,
+    runtime: Runtime,
+    seed: int,
+    stage: str = "pretrain",
+) -> None:
+    """Train the backbone and the classifier on all images of a set."""
+    backbone.train()
+
+    def loss_of(indices: Tensor, generator: Generator) -> Tensor:
+        view = train_view(base, indices, transform, generator) if config.augment else test_view(base, indices, transform)
+        return F.cross_entropy(classifier(backbone(view)), base.labels[indices])
+
+    modules = {"backbone": backbone, "classifier": classifier}
+    parameters = [*backbone.parameters(), *classifier.parameters()]
+    set_ghost(backbone, config.ghost)
+    train_epochs(stage, modules, parameters, loss_of, len(base), config, runtime, seed)
+    set_ghost(backbone, 0)

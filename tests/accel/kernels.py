@@ -1,0 +1,89 @@
+"""Our kernels on a CPU, by Triton's interpreter: the same lines that a GPU compiles, one program after the other.
+
+Run by test_kernels.py.
+"""
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fewmore.accel import batch_norm as norm
+from fewmore.accel import conv
+from fewmore.accel.conv import COLOURS, FEW
+from fewmore.accel.side_streams import Aside
+
+assert os.environ.get("TRITON_INTERPRET") == "1", "test_kernels.py runs these tests"
+
+
+def maps(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).to(memory_format=torch.channels_last)
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    """To the rounding of a sum, relative to its largest number."""
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+
+
+# Pixels that do not fill a program, that fill several, and one alone
+SIZES = [(3, 7, 5), (2, 16, 16), (1, 1, 1)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(("given", "made"), [*((few, few) for few in FEW), (COLOURS, FEW[0])], ids=str)
+@pytest.mark.parametrize("groups", [128, 2])
+def test_a_convolution_of_few_channels(
+    monkeypatch: pytest.MonkeyPatch, size: tuple[int, int, int], given: int, made: int, groups: int
+) -> None:
+    """With two groups of pixels, each takes several turns."""
+    monkeypatch.setattr(conv, "GROUPS", groups)
+    n, height, width = size
+    x, weight, gradient = maps(n, given, height, width), maps(made, given, 3, 3), maps(n, made, height, width)
+    x.requires_grad_()
+    weight.requires_grad_()
+    expected = F.conv2d(x, weight, padding=1)
+    expected.backward(gradient)
+    assert x.grad is not None
+    assert weight.grad is not None
+    with torch.no_grad():
+        assert_close(conv.few_channels(x, weight), expected)
+        assert_close(conv.few_channels_to_weight(gradient, x), weight.grad)
+        if given == made:
+            assert_close(conv.few_channels(gradient, weight, backward=True), x.grad)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "testing"])
+@pytest.mark.parametrize("relu", [True, False], ids=["relu", "no relu"])
+@pytest.mark.parametrize("shortcut", [True, False], ids=["shortcut", "no shortcut"])
+@pytest.mark.parametrize("aside", [True, False], ids=["aside", "at once"])
+def test_batch_norm_shortcut_and_relu(training: bool, relu: bool, shortcut: bool, aside: bool, at_once: Aside) -> None:
+    """Pixels for several programs, the last of them not full; two blocks of channels."""
+    shape = (9, 32, 8, 7)
+    x, other, gradient = (maps(*shape[:3], width)[..., :7].contiguous(memory_format=torch.channels_last) for width in (7, 8, 9))
+    layers = [nn.BatchNorm2d(32), nn.BatchNorm2d(32)]
+    found = []
+    for layer, ours in zip(layers, (True, False), strict=True):
+        with torch.no_grad():
+            layer.weight.copy_(torch.linspace(0.5, 2, 32))
+            layer.bias.copy_(torch.linspace(-1, 1, 32))
+        layer.train(training)
+        own, side = x.clone().requires_grad_(), other.clone().requires_grad_() if shortcut else None
+        if ours:
+            beside = at_once if aside else None
+            statistics = layer.running_mean, layer.running_var, training, relu, layer.eps, layer.momentum
+            out = norm._Fused.apply(own, side, layer.weight, layer.bias, *statistics, beside)
+            out.backward(gradient)
+            if beside is not None:
+                beside.join()
+        else:
+            out = layer(own) if side is None else layer(own) + side
+            out = F.relu(out) if relu else out
+            out.backward(gradient)
+        found.append([out.detach(), own.grad, layer.weight.grad, layer.bias.grad, layer.running_mean, layer.running_var])
+        if side is not None:
+            found[-1].append(side.grad)
+    for mine, expected in zip(*found, strict=True):
+        assert_close(mine, expected)

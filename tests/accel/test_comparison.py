@@ -1,0 +1,54 @@
+"""The comparison's methods on a GPU: their sessions are captured, and nothing waits."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fewmore.data.benchmarks import Task
+from fewmore.methods import METHODS
+from fewmore.methods.base import Method
+from fewmore.research import recipes
+from fewmore.training.loop import Runtime
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here"),
+    pytest.mark.filterwarnings("default"),  # drivers and compilers warn of things that are not ours
+]
+
+CUDA = torch.device("cuda", 0)
+NAMES = ("icarl", "eeil", "lucir", "topic")
+
+
+def learnt(task: Task, name: str, settings: tuple[str, ...], runtime: Runtime) -> Method:
+    method = METHODS[name].build(recipes.recipe("quick", task.benchmark, name, settings), runtime, 0)
+    base, *sessions = (session.of(task.train).alone() for session in task.split.sessions)
+    method.fit(base)
+    for session in sessions:
+        method.learn(session)
+    return method
+
+
+@pytest.fixture
+def task(tiny_task: Task) -> Task:
+    return replace(tiny_task, train=tiny_task.train.to(CUDA), test=tiny_task.test.to(CUDA))
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["eager", "captured"])
+@pytest.mark.parametrize("frozen", [False, True], ids=["norms move", "norms stand still"])
+@pytest.mark.parametrize("name", NAMES)
+def test_no_step_of_a_session_makes_the_host_wait(
+    task: Task, tiny_settings: tuple[str, ...], name: str, frozen: bool, graphs: bool
+) -> None:
+    settings = (*tiny_settings, f"session.frozen_norm={frozen}", "session.lr=0.001")
+    method = learnt(task, name, settings, Runtime(CUDA, graphs=graphs, forbid_waiting=True))
+    assert torch.isfinite(method.scores(task.test)).all()
+    assert method.scores(task.test).shape == (40, 8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_captured_steps_are_the_eager_ones(task: Task, tiny_settings: tuple[str, ...], name: str) -> None:
+    settings = (*tiny_settings, "session.lr=0.001", "balanced.lr=0.001")
+    scores = [learnt(task, name, settings, Runtime(CUDA, half=False, graphs=graphs)).scores(task.test) for graphs in (False, True)]
+    torch.testing.assert_close(*scores, rtol=0.05, atol=0.05)

@@ -1,0 +1,61 @@
+"""Our kernels where there is no GPU: what they compute, by an interpreter, and that they compile for one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fewmore.accel import batch_norm as norm
+from fewmore.accel import conv
+
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+
+
+def test_kernels_compute_what_layers_do() -> None:
+    """In a process of its own: whether kernels are interpreted is decided when Triton is imported."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__).with_name("kernels.py"))]
+    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+H200 = ("cuda", 90, 32)  # what it is, which generation, and threads of a warp
+NUMBERS = {"pixels", "channels", "groups", "height", "width", "has_shortcut", "relu"}
+FRACTIONS = {"eps", "momentum"}
+FULL = {"mean", "variance", "inverse", "bias", "sums", "used", "to_weight", "to_bias", "parts"}  # tensors in float32, others in bfloat16
+KERNELS = [
+    (norm._sums, {"BACKWARD": True}, 4),
+    (norm._apply, {"TRAINING": True}, 4),
+    (norm._apply, {"TRAINING": False}, 4),
+    (norm._apply_backward, {"TRAINING": True}, 4),
+    (norm._apply_backward, {"TRAINING": False}, 4),
+    (conv._neighbours, {"C": 16, "PIXELS": 128, "BACKWARD": False}, 2),
+    (conv._neighbours, {"C": 32, "PIXELS": 128, "BACKWARD": True}, 4),
+    (conv._neighbours_weight, {"C": 32, "PIXELS": 64}, 2),
+    (conv._colours, {"C": 16, "PIXELS": 128}, 2),
+    (conv._colours_weight, {"C": 16, "PIXELS": 128}, 2),
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # the compiler speaks of its own future
+@pytest.mark.parametrize(("kernel", "constants", "warps"), KERNELS, ids=lambda value: getattr(value, "__name__", None))
+def test_a_kernel_compiles_for_a_gpu(
+    kernel: triton.JITFunction, constants: dict[str, object], warps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+    def kind(name: str) -> str:
+        if name in constants:
+            return "constexpr"
+        if name in NUMBERS | FRACTIONS:
+            return "i32" if name in NUMBERS else "fp32"
+        return "*fp32" if name in FULL or (name == "weight" and kernel.__module__ == norm.__name__) else "*bf16"
+
+    names = kernel.arg_names
+    values = {(names.index(name),): value for name, value in constants.items()}
+    source = triton.compiler.ASTSource(kernel, {name: kind(name) for name in names}, values)
+    compiled = triton.compile(source, triton.backends.compiler.GPUTarget(*H200), {"num_warps": warps})
+    assert compiled.asm["cubin"].startswith(b"\x7fELF")

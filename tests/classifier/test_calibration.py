@@ -1,0 +1,75 @@
+"""Temperature, threshold, calibration error and AUROC, against their definitions."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from fewmore.classifier.calibration import acceptance_threshold, auroc, expected_calibration_error, temperature
+
+
+def test_calibration_error_by_hand():
+    sure = torch.tensor([0.9, 0.9, 0.9, 0.9, 0.3, 0.3])
+    right = torch.tensor([True, True, True, False, False, False])
+    assert expected_calibration_error(sure, right) == pytest.approx((4 * abs(0.9 - 0.75) + 2 * 0.3) / 6)
+    assert expected_calibration_error(torch.ones(3), torch.ones(3, dtype=torch.bool)) == 0
+    assert expected_calibration_error(torch.zeros(3), torch.zeros(3, dtype=torch.bool)) == 0
+    assert math.isnan(expected_calibration_error(torch.empty(0), torch.empty(0)))
+
+
+def test_calibration_error_is_the_weighted_mean_over_bins():
+    generator = np.random.default_rng(0)
+    sure, right = generator.random(1000), generator.random(1000) < 0.6
+    expected = 0.0
+    for low in range(15):
+        inside = (sure > low / 15) & (sure <= (low + 1) / 15)
+        expected += abs(sure[inside].mean() - right[inside].mean()) * inside.mean()
+    assert expected_calibration_error(torch.from_numpy(sure), torch.from_numpy(right)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("true", [0.2, 1.0, 5.0])
+def test_the_temperature_that_made_the_labels_is_found(true: float):
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(20_000, 5, generator=generator, dtype=torch.float64) * true * 2
+    labels = torch.multinomial((scores / true).softmax(1), 1, generator=generator).squeeze(1)
+    found = temperature(scores, labels)
+    assert found == pytest.approx(true, rel=0.05)
+    after = (scores / found).softmax(1)
+    sure, answers = after.max(1)
+    assert expected_calibration_error(sure, answers == labels) < 0.02
+
+
+def test_few_images_without_a_mistake_leave_doubt():
+    scores = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    found = temperature(scores, torch.tensor([0, 1, 0]))
+    assert 0.7 < float((scores / found).softmax(1).amax()) < 0.95
+    many = scores.repeat(100, 1)
+    assert temperature(many, torch.tensor([0, 1, 0]).repeat(100)) < found
+
+
+def test_a_temperature_of_next_to_nothing():
+    assert temperature(torch.empty(0, 3), torch.empty(0, dtype=torch.int64)) == 1
+    assert temperature(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64)) == 1
+    assert math.isfinite(temperature(torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])))
+
+
+def test_the_threshold_accepts_95_percent():
+    values = torch.randperm(1999, generator=torch.Generator().manual_seed(0)).double()
+    assert float((values >= acceptance_threshold(values)).double().mean()) == pytest.approx(0.95, abs=0.001)
+    few = torch.tensor([0.5, 0.3, 0.9])
+    assert acceptance_threshold(few) == pytest.approx(0.3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(known=st.lists(st.integers(0, 5), min_size=1, max_size=20), unknown=st.lists(st.integers(0, 5), min_size=1, max_size=20))
+def test_auroc_is_scikit_learns(known: list[int], unknown: list[int]):
+    ours = auroc(torch.tensor(known), torch.tensor(unknown))
+    assert ours == pytest.approx(roc_auc_score([1] * len(known) + [0] * len(unknown), [*known, *unknown]))
+
+
+def test_auroc_of_nothing():
+    assert math.isnan(auroc(torch.empty(0), torch.ones(2)))

@@ -1,0 +1,354 @@
+"""Results go to JSON and back unharmed; what is damaged or foreign is refused in a sentence; provenance is true."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fewmore.errors import DataError, FewmoreError, MissingData
+from fewmore.research import results
+from fewmore.research.results import RunResult, from_json, names, published_row, read, to_json, write
+
+KEYS = [
+    "schema",
+    "benchmark",
+    "method",
+    "recipe",
+    "split",
+    "command",
+    "seeds",
+    "draws",
+    "commit",
+    "date",
+    "machine",
+    "settings",
+    "sessions",
+    "accuracy",
+    "base",
+    "novel",
+    "harmonic",
+    "forgetting",
+    "gacc",
+    "seconds",
+    "peak_memory_mb",
+    "extra",
+    "keeps",
+]
+
+
+@pytest.fixture(scope="module")
+def result(make_result):
+    return make_result(seeds=(0, 1), draws=(0, 1, 2), extra=("cosine_after_pil",), settings={"pretrain.lr": 0.00012345}, keeps="5 a class")
+
+
+@pytest.fixture(scope="module")
+def raw(result):
+    return json.loads(to_json(result))
+
+
+def changed(raw, **new):
+    return json.dumps({**raw, **new})
+
+
+# ---- writing and reading
+
+
+def test_gathering_runs_keeps_their_numbers(result):
+    assert result.runs == 6
+    assert result.seeds == (0, 0, 0, 1, 1, 1)
+    assert result.draws == (0, 1, 2, 0, 1, 2)
+    assert result.average == pytest.approx([np.mean(row) for row in result.accuracy])
+    assert result.last == tuple(row[-1] for row in result.accuracy)
+    assert result.pd == pytest.approx([row[0] - row[-1] for row in result.accuracy])
+    assert all(row[0] is None and None not in row[1:] for row in (*result.novel, *result.harmonic))
+    assert all(len(row) == 8 for row in result.forgetting)
+
+
+def test_keys_are_all_there_in_one_order(raw):
+    assert list(raw) == KEYS
+
+
+def test_numbers_are_short_but_settings_are_whole(raw):
+    assert raw["accuracy"][0][1] == round(raw["accuracy"][0][1], 4)
+    assert raw["seconds"][0] == {"pretrain": 41.24, "evaluate": 1.5}
+    assert raw["peak_memory_mb"][0] == 812.3
+    assert raw["settings"] == {"pretrain.lr": 0.00012345}
+    assert len(raw["extra"]["cosine_after_pil"]) == 6
+
+
+def test_one_run_is_one_line(result):
+    text = to_json(result)
+    assert text.endswith("}\n")
+    assert sum(line.startswith("  [") for line in text.splitlines()) == 5 * result.runs
+
+
+def test_reading_gives_back_what_was_written(tmp_path, result):
+    path = tmp_path / "new" / "result.json"
+    write(path, result)
+    again = read(path)
+    assert to_json(again) == to_json(result)
+    assert read(path.parent) == again  # a run folder
+    write(path, again)
+    assert read(path) == again
+    for field in ("accuracy", "base", "forgetting"):
+        np.testing.assert_allclose(getattr(again, field), getattr(result, field), atol=5.1e-5)
+    assert again.sessions == result.sessions
+
+
+def test_a_base_session_alone_is_a_result(make_result):
+    alone = make_result(sessions=1)
+    again = from_json(to_json(alone))
+    assert again.forgetting == ((),)
+    assert again.gacc == (None,)
+    assert again.novel == ((None,),)
+
+
+def test_no_minus_zero_and_no_nan_is_written(result):
+    text = to_json(replace(result, forgetting=tuple((-0.00001,) * 8 for _ in range(6))))
+    assert "-0.0" not in text
+    with pytest.raises(ValueError, match="JSON"):
+        to_json(replace(result, gacc=(float("nan"),) * 6))
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, result, monkeypatch):
+    path = tmp_path / "result.json"
+    write(path, result)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        write(path, replace(result, method="other"))
+    assert path.read_bytes() == before
+
+
+def test_files_are_called_after_what_they_hold(make_result):
+    assert results.file_name(make_result()) == "cifar100-cec"
+    assert results.file_name(make_result(recipe="quick", settings={"pretrain.epochs": 5})) == "cifar100-cec-quick-epochs-5"
+    assert results.file_name(make_result(settings={"pseudo.angles": "10,-10"})) == "cifar100-cec-angles-10_-10"
+    odd = make_result("folder:/my birds/$HOME", "mine.py:Mine", settings={"x.y": "[1, 2] & 'ü'"})
+    assert results.file_name(odd) == "folder--my-birds--HOME-mine-y--1_2-----ü-"
+
+
+def test_runs_without_test_images_of_the_base_are_refused(make_result):
+    with pytest.raises(DataError, match="at least one run"):
+        make_result(seeds=())
+
+
+# ---- damage
+
+
+@pytest.mark.parametrize("key", KEYS[1:])
+def test_each_missing_key_is_named(raw, key):
+    with pytest.raises(DataError, match=rf"here\.json is not a sound result: it lacks {key}; restore"):
+        from_json(json.dumps({k: v for k, v in raw.items() if k != key}), "here.json")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("benchmark", 3, "benchmark must be a text, not 3"),
+        ("method", "", 'method must be a text, not ""'),
+        ("recipe", ["a"], 'recipe must be a text or null, not ["a"]'),
+        ("machine", [], "machine must be an object, not []"),
+        ("seeds", [], "seeds is empty"),
+        ("seeds", [0, 1, 2, 3, 4, True], "seeds must be whole numbers, not true"),
+        ("seeds", [0], "accuracy has 6 items for 1 runs"),
+        ("draws", [0, 1, 2, 0, 1, 0.5], "draws must be whole numbers or null, not 0.5"),
+        ("sessions", [], "sessions is empty"),
+        ("sessions", [{"classes": 60}], 'sessions must be objects like {"classes": 60, "test": 6000}, not {"classes": 60}'),
+        ("sessions", [{"classes": 60, "test": 9}, {"classes": 5, "test": 9}], "sessions must grow"),
+        ("accuracy", "high", 'accuracy must be a list, not "high"'),
+        ("accuracy", [1] * 6, "accuracy must be a list of lists, not 1"),
+        ("accuracy", [[50] * 8] * 6, "accuracy of run 0 has 8 values and needs 9"),
+        ("accuracy", [[50] * 8 + [101]] * 6, "accuracy of run 5 in session 8 must be a number from 0 to 100, not 101"),
+        ("accuracy", [[None] + [50] * 8] * 6, "accuracy of run 0 in session 0 must be a number from 0 to 100, not null"),
+        ("novel", [[50] * 9] * 6, "novel of run 0 in session 0 must be null, not 50"),
+        ("forgetting", [[-101] * 8] * 6, "must be a number from -100 to 100, or null, not -101"),
+        ("gacc", [50] * 5, "gacc has 5 items for 6 runs"),
+        ("seconds", [{"pretrain": -1}] * 6, 'seconds must be an object of seconds by stage, not {"pretrain": -1}'),
+        ("peak_memory_mb", [10**400] * 6, "peak_memory_mb must be numbers from 0, not 1000"),
+        ("peak_memory_mb", ["much"] * 6, 'peak_memory_mb must be numbers from 0, not "much"'),
+        ("extra", {"a": [["x"] * 9] * 6}, 'extra.a of run 0 in session 0 must be a number or null, not "x"'),
+        ("colour", "red", 'it has unknown keys "colour"'),
+    ],
+)
+def test_each_wrong_value_is_named(raw, key, value, says):
+    with pytest.raises(DataError) as error:
+        from_json(changed(raw, **{key: value}), "here.json")
+    assert says in str(error.value)
+    assert str(error.value).startswith("here.json is not a sound result: ")
+
+
+def test_all_problems_are_told_at_once(raw):
+    with pytest.raises(DataError) as error:
+        from_json(changed(raw, method=1, gacc=2, keeps=3))
+    assert all(f"{key} must be" in str(error.value) for key in ("method", "gacc", "keeps"))
+
+
+def test_an_unknown_shape_is_one_complaint_not_fifty(raw):
+    with pytest.raises(DataError) as error:
+        from_json(changed(raw, sessions="none"))
+    assert str(error.value).count(";") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is not JSON"),
+        ('{"schema": 1, "benchm', "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"schema": 1, "gacc": [NaN]}', "NaN is not a number"),
+        ('{"schema": 1, "settings": {"lr": 1e999}}', "1e999 is not a number"),
+        ("[1, 2]", "is not a result of fewmore"),
+        ('{"loss": 0.1}', "has no schema number"),
+        ('{"schema": "1"}', "must be a whole number"),
+        ('{"schema": 2}', "has schema 2, and this version of fewmore knows schemas up to 1: upgrade"),
+    ],
+)
+def test_foreign_files_are_refused(tmp_path, text, says):
+    path = tmp_path / "some.json"
+    path.write_text(text)
+    with pytest.raises(DataError) as error:
+        read(path)
+    assert says in str(error.value)
+    assert str(error.value).startswith(str(path))
+
+
+def test_missing_and_binary_files_are_told_apart(tmp_path):
+    with pytest.raises(MissingData, match="is not there: give a run folder"):
+        read(tmp_path / "none.json")
+    with pytest.raises(MissingData, match=r"has no result\.json"):
+        read(tmp_path)
+    (tmp_path / "x.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="cannot be read as text"):
+        read(tmp_path / "x.json")
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-200, 200) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=7) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_damage_is_either_harmless_or_told(raw, data):
+    damaged = dict(raw)
+    for key in data.draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=3)):
+        damaged[key] = data.draw(JSON_VALUES)
+    try:
+        sound = from_json(json.dumps(damaged))
+    except FewmoreError:
+        return
+    assert from_json(to_json(sound)) is not None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000))
+def test_a_cut_file_is_told(result, where):
+    text = to_json(result)
+    with pytest.raises(DataError, match="is not JSON"):
+        from_json(text[: where % (len(text) - 2)])
+
+
+# ---- where it ran
+
+
+def test_machine_names_what_numbers_depend_on():
+    machine = results.machine()
+    assert list(machine) == ["device", "cores", "torch", "python"]
+    assert machine["device"]
+    assert machine["cores"] >= 1
+    assert machine["torch"] == torch.__version__
+    assert machine["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A small repository that holds this code, committed; and a way to ask git there."""
+    if not shutil.which("git"):
+        pytest.skip("git is not installed")
+    package = tmp_path / "src" / "fewmore"
+    (package / "evaluation").mkdir(parents=True)
+    file = package / "evaluation" / "results.py"
+    file.write_text("one\n")
+
+    def git(*words):
+        person = ["-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+        return subprocess.run(["git", *person, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    monkeypatch.setattr(results, "__file__", str(file))
+    return tmp_path, file, git
+
+
+def test_commit_is_that_of_the_code(checkout):
+    root, file, git = checkout
+    assert results.commit() is None  # in a checkout, but of something else
+    git("add", ".")
+    git("commit", "-q", "-m", "one")
+    head = git("rev-parse", "HEAD")
+    assert results.commit() == head[:12]
+    (root / "results.json").write_text("{}")  # a new result does not change the code
+    assert results.commit() == head[:12]
+    file.write_text("two\n")
+    assert results.commit() == head[:12] + "-dirty"
+
+
+def test_commit_is_not_led_astray_by_the_environment(checkout, monkeypatch, tmp_path_factory):
+    _, _, git = checkout
+    git("add", ".")
+    git("commit", "-q", "-m", "one")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path_factory.mktemp("elsewhere")))
+    assert results.commit() is not None
+
+
+def test_commit_is_none_outside_a_checkout_and_without_git(tmp_path, monkeypatch):
+    (tmp_path / "fewmore" / "evaluation").mkdir(parents=True)
+    monkeypatch.setattr(results, "__file__", str(tmp_path / "fewmore" / "evaluation" / "results.py"))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    assert results.commit() is None
+    monkeypatch.setenv("PATH", "")
+    assert results.commit() is None
+
+
+# ---- published rows and names
+
+
+def test_published_rows_belong_to_the_same_protocol_and_variant(make_result):
+    assert published_row(make_result()).name == "CEC"
+    assert published_row(make_result(method="lucir")).name == "NCM"
+    assert published_row(make_result(method="finetune", settings={"session.data_init": False})).name == "Ft-CNN"
+    assert published_row(make_result(method="joint")) is None
+    assert published_row(make_result(base=50, way=10, sessions=6)) is None
+    assert published_row(make_result(benchmark="glyphs")) is None
+    assert published_row(make_result(method="decoupled-cosine")).name == "Decoupled-Cosine"
+    for value in (False, "false", "False"):
+        assert published_row(make_result(method="decoupled-cosine", settings={"session.data_init": value})) is None
+
+
+def test_names_tell_results_apart(make_result):
+    def named(*about):
+        return names([make_result(sessions=2, **kw) for kw in about])
+
+    assert named({"method": "cec"}, {"method": "topic"}) == ["cec", "topic"]
+    assert named({"recipe": "paper"}, {"recipe": None}, {"method": "topic"}) == ["cec, paper", "cec, no recipe", "topic"]
+    assert named({"split": "official"}, {"split": "draw"}) == ["cec, official", "cec, draw"]
+    assert named({"settings": {"a.b": 1, "c": True}}, {"settings": {"a.b": 2, "c": True}}, {}) == [
+        "cec, a.b=1, c=true",
+        "cec, a.b=2, c=true",
+        "cec",
+    ]
+    assert named({}, {}) == ["cec #1", "cec #2"]
+
+
+def test_the_fields_are_the_keys():
+    assert [field.name for field in fields(RunResult)] == KEYS[1:]

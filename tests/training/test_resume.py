@@ -1,0 +1,232 @@
+"""The real thing: a run that is killed again and again ends with the same bits as one that was left alone.
+
+The short form and the soak are the same code with other kills. A process is killed from outside after some time, or it
+kills itself in the middle of writing a file, which a random time would hardly ever meet.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from fewmore.data.images import ImageSet
+from fewmore.research import results
+from fewmore.training.checkpoint import State, read_state
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system cannot kill a process without its notice")
+
+# `fewmore` itself, but that it saves every round, says when it begins and ends, and may die while it writes a file.
+PROGRAM = """
+import os, signal, stat, sys
+import torch._dynamo  # an optimiser imports it, and that takes longer than the whole training here
+from fewmore.cli import main
+from fewmore.research import runner
+
+number, moment = int(sys.argv[1]), sys.argv[2]  # which file, counted from 1, and when
+fsync, replace, run = os.fsync, os.replace, runner.run
+written = 0
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def dying_fsync(file):
+    global written
+    fsync(file)
+    if stat.S_ISDIR(os.fstat(file).st_mode):  # a folder's, after the move
+        return
+    written += 1
+    if written == number and moment == "partly":
+        os.ftruncate(file, os.fstat(file).st_size // 2)
+        die()
+    if written == number and moment == "before":
+        die()
+
+def dying_replace(source, target):
+    replace(source, target)
+    if written == number and moment == "after":
+        die()
+
+def told_run(*args, **options):
+    print("begun", file=sys.stderr, flush=True)
+    result = run(*args, checkpoint_every=0, **options)
+    print("done", file=sys.stderr, flush=True)
+    return result
+
+os.fsync, os.replace, runner.run = dying_fsync, dying_replace, told_run
+sys.argv = ["fewmore", *sys.argv[3:]]
+main()
+"""
+
+SMALL = ["backbone=resnet8", "transform.size=16", "transform.resize=18"]
+SHORT = ["pretrain.epochs=12", "pretrain.batch=16", "pretrain.milestones=8,10", "session.epochs=6"]
+EPISODES = [
+    f"pseudo.{way}={value}" for way, value in (("base_way", 3), ("new_way", 3), ("base_query", 4), ("new_query", 4), ("episodes", 100))
+]
+
+
+@pytest.fixture
+def images(tmp_path: Path, tiny_images: Callable[..., ImageSet]) -> Path:
+    """A folder of eight classes with twelve small images each."""
+    made = tiny_images(8, 12, size=24)
+    for index in range(len(made)):
+        own = tmp_path / "images" / made.class_names[made.labels[index]]
+        own.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(made.image(index).permute(1, 2, 0).numpy()).save(own / f"{index}.png")
+    return tmp_path / "images"
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When a process dies: at a share of its usual time, of loading (up to 1) and running (1 to 2), or while it writes a file."""
+
+    share: float = 0.0
+    file: int = 0  # counted from 1
+    moment: str = ""  # partly written, before it takes its place, or after that
+
+    @classmethod
+    def at_random(cls, dice: random.Random) -> "Kill":
+        if dice.random() < 0.3:
+            return cls(file=dice.randint(1, 12), moment=dice.choice(["partly", "before", "after"]))
+        return cls(dice.uniform(0.8, 2.0))
+
+
+@dataclass
+class Trial:
+    """One experiment, in a folder of its own."""
+
+    folder: Path
+    images: Path
+    method: str
+    settings: list[str]
+
+    def start(self, kill: Kill) -> subprocess.Popen[str]:
+        """Start it, or go on with it where there is something to go on with."""
+        command = ["run", f"folder:{self.images}", "--method", self.method, "--recipe", "quick", "--runs", str(self.folder / "runs")]
+        command += ["--base", "4", "--way", "2", "--shot", "3", "--device", "cpu"]
+        command += [part for setting in self.settings for part in ("--set", setting)]
+        command += ["--resume"] if any((self.folder / "runs").glob("*/config.json")) else []
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(kill.file), kill.moment, *command],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "FEWMORE_CACHE": str(self.folder / "cache"), "OMP_NUM_THREADS": "1"},
+        )
+
+    def run(self) -> tuple[float, float]:
+        """To the end; returns the seconds of loading and of running."""
+        times, errors = [time.monotonic()], []
+        with self.start(Kill()) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if line.strip() in ("begun", "done"):
+                    times.append(time.monotonic())
+                else:
+                    errors.append(line)
+        assert process.returncode == 0, "".join(errors)
+        assert len(times) == 3
+        return times[1] - times[0], times[2] - times[1]
+
+    def run_and_kill(self, kill: Kill, seconds: tuple[float, float]) -> None:
+        """Start it and kill it; it may have come to its end before."""
+        with self.start(kill) as process:
+            assert process.stderr is not None
+            if not kill.file:
+                if kill.share > 1:
+                    process.stderr.readline()  # "begun"
+                time.sleep((kill.share - 1) * seconds[1] if kill.share > 1 else kill.share * seconds[0])
+                process.kill()
+            errors = process.stderr.read()
+        assert process.returncode in (-signal.SIGKILL, 0), errors
+
+    @property
+    def done(self) -> bool:
+        return any((self.folder / "runs").glob("*/result.json"))
+
+    @property
+    def outcome(self) -> Path:
+        """The one run folder that came to its end."""
+        (result,) = (self.folder / "runs").glob("*/result.json")
+        return result.parent
+
+    def state(self, name: str) -> State:
+        return read_state(self.outcome / "seed0" / name)
+
+    def metrics(self) -> list[dict[str, object]]:
+        """What was told of every round and session, but for the time, and for what was taken over from another run."""
+        lines = [json.loads(line) for line in (self.outcome / "seed0" / "metrics.jsonl").read_text().splitlines()]
+        own = [line for line in lines if "(shared)" not in str(line.get("stage"))]
+        return [{key: value for key, value in line.items() if key != "seconds"} for line in own]
+
+
+def identical(one: object, other: object) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(identical(one[key], other[key]) for key in one)
+    return one == other
+
+
+def check(images: Path, method: str, settings: list[str], kills: Iterable[Kill]) -> None:
+    """An experiment that is killed at these moments ends as one that is left alone."""
+    alone = Trial(images.parent / "alone", images, method, settings)
+    seconds = alone.run()
+    killed = Trial(images.parent / "killed", images, method, settings)
+    met = 0
+    for number, kill in enumerate(kills):
+        if killed.done:  # it was faster than the kills: begin another one
+            same(alone, killed)
+            killed = replace(killed, folder=images.parent / f"killed{number}")
+        killed.run_and_kill(kill, seconds)
+        met += not killed.done
+    if not killed.done:
+        killed.run()
+    same(alone, killed)
+    assert met, "no kill came before the end"
+
+
+def same(alone: Trial, killed: Trial) -> None:
+    for name in ("model.safetensors", "predictions.safetensors"):
+        assert identical(alone.state(name), killed.state(name)), f"{name} differs"
+    one, other = (results.read(trial.outcome) for trial in (alone, killed))
+    assert one.accuracy == other.accuracy
+    assert alone.metrics() == killed.metrics()
+    assert not [path.name for path in (killed.outcome / "seed0").iterdir() if path.name.startswith(".check")]
+
+
+def test_a_killed_run_ends_with_the_same_bits(images: Path) -> None:
+    kills = [Kill(1.3), Kill(file=6, moment="partly"), Kill(1.6)]
+    check(images, "finetune", [*SMALL, *SHORT], kills)
+
+
+TRAINED_ROWS = "session.data_init=False"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("finetune", []), ("decoupled-cosine", [TRAINED_ROWS]), ("joint", []), ("cec", EPISODES), ("eeil", []), ("lucir", []), ("topic", [])],
+    ids=["finetune", "decoupled-cosine", "joint", "cec", "eeil", "lucir", "topic"],
+)
+def test_a_run_killed_many_times_ends_with_the_same_bits(images: Path, method: str, settings: list[str]) -> None:
+    seed = random.SystemRandom().getrandbits(32)
+    print(f"seed {seed}")  # shown where the test fails
+    dice = random.Random(seed)
+    check(images, method, [*SMALL, *SHORT, *settings], (Kill.at_random(dice) for _ in range(25)))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("moment", ["partly", "before", "after"])
+def test_a_run_killed_in_every_write_ends_with_the_same_bits(images: Path, moment: str) -> None:
+    check(images, "finetune", [*SMALL, *SHORT], (Kill(file=number, moment=moment) for number in range(1, 15)))
