@@ -19,24 +19,29 @@ from fewmore import IncrementalClassifier
 from fewmore.classifier.calibration import auroc, expected_calibration_error
 from fewmore.data import benchmarks
 from fewmore.research.recipes import official, quick
-from fewmore.training.loop import try_kernels
+from fewmore.training.loop import enable_cudnn_benchmark
 
 
 def errors(scores: Tensor, labels: Tensor, temperature: float) -> tuple[float, float]:
     """Calibration error in percent without and with calibration."""
     right = scores.argmax(1) == labels
-    return tuple(100 * expected_calibration_error((scores / t).softmax(1).amax(1), right) for t in (1.0, temperature))  # type: ignore[return-value]
+    return tuple(
+        100 * expected_calibration_error((scores / t).softmax(1).amax(1), right)
+        for t in (1.0, temperature)
+    )  # type: ignore[return-value]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     args.quick = args.quick or args.device == "cpu"
-    try_kernels(torch.device(args.device))
+    enable_cudnn_benchmark(torch.device(args.device))
     began = time.perf_counter()
     task = benchmarks.load("glyphs" if args.quick else "cifar100", args.data_root)
     recipe = (quick if args.quick else official)(task.benchmark, "cec")
@@ -52,7 +57,10 @@ def main() -> None:
         if session is not None:
             made.learn(session)
         known = test.labels < len(made.classes_)
-        scores, familiar = made.scorer.scores(features[known]).cpu(), made.scorer.familiarity(features).cpu()
+        scores, familiar = (
+            made.scorer.scores(features[known]).cpu(),
+            made.scorer.familiarity(features).cpu(),
+        )
         before, after = errors(scores, test.labels[known], temperature)
         row: dict[str, object] = {
             "session": number,
@@ -60,8 +68,11 @@ def main() -> None:
             "accuracy %": 100 * float((scores.argmax(1) == test.labels[known]).float().mean()),
             "ECE uncalibrated %": before,
             "ECE calibrated %": after,
-            "accepted as known %": 100 * float((familiar[known] >= (threshold or 0)).float().mean()),
-            "AUROC of classes to come": auroc(familiar[known], familiar[~known]) if bool((~known).any()) else "–",
+            "accepted as known %": 100
+            * float((familiar[known] >= (threshold or 0)).float().mean()),
+            "AUROC of classes to come": auroc(familiar[known], familiar[~known])
+            if bool((~known).any())
+            else "–",
         }
         rows.append(shown(row))
     about = {

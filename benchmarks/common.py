@@ -18,7 +18,9 @@ from fewmore.research.results import commit, machine
 
 def asked(doc: str | None) -> tuple[torch.device, Path | None]:
     """The device, and the folder to record in, from the command line; products are in full float32."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", type=torch.device, default="cpu")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
@@ -69,7 +71,13 @@ def shown(row: dict[str, object]) -> dict[str, object]:
     return row
 
 
-def record(name: str, device: torch.device, rows: list[dict[str, object]], about: dict[str, object], folder: Path | None) -> None:
+def record(
+    name: str,
+    device: torch.device,
+    rows: list[dict[str, object]],
+    about: dict[str, object],
+    folder: Path | None,
+) -> None:
     """Print what was measured, and write it to results/bench-<name>-<machine>.json where asked for."""
     info = machine(device)
     kind = "gpu" if device.type == "cuda" else "cpu"
@@ -81,7 +89,10 @@ def record(name: str, device: torch.device, rows: list[dict[str, object]], about
         "machine": f"{info['device']}, {info['cores']} cores, torch {info['torch']}",
         "commit": commit(),
         "about": {k: round(v, 4) if isinstance(v, float) else v for k, v in about.items()},
-        "rows": [{k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in row.items()} for row in rows],
+        "rows": [
+            {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in row.items()}
+            for row in rows
+        ],
     }
     print(json.dumps(found["about"], indent=1))
     if folder is not None:

@@ -22,10 +22,25 @@ from fewmore.research import results
 
 def one_run(data_root: Path, device: str, runs: Path, compiled: Path) -> dict[str, object]:
     """Seconds from start to end, the parts of them that the run itself has taken, and its accuracy."""
-    command = [sys.executable, "-m", "fewmore", "run", "cifar100", "--method", "cec", "--device", device]
+    command = [
+        sys.executable,
+        "-m",
+        "fewmore",
+        "run",
+        "cifar100",
+        "--method",
+        "cec",
+        "--device",
+        device,
+    ]
     command += ["--data-root", str(data_root), "--runs", str(runs)]
     began = time.perf_counter()
-    subprocess.run(command, check=True, env={**os.environ, "TRITON_CACHE_DIR": str(compiled)}, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        command,
+        check=True,
+        env={**os.environ, "TRITON_CACHE_DIR": str(compiled)},
+        stdout=subprocess.DEVNULL,
+    )
     seconds = time.perf_counter() - began
     (folder,) = (path.parent for path in runs.glob("*/result.json"))
     result = results.read(folder)
@@ -40,7 +55,9 @@ def one_run(data_root: Path, device: str, runs: Path, compiled: Path) -> dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--record", type=Path)
@@ -48,9 +65,17 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for number, which in enumerate(("first", "second")):
-            found = one_run(args.data_root, args.device, Path(folder) / str(number), Path(folder) / "compiled")
+            found = one_run(
+                args.data_root, args.device, Path(folder) / str(number), Path(folder) / "compiled"
+            )
             rows.append(shown({"run on a machine": which, **found}))
-    record("oneseed", torch.device(args.device), rows, {"benchmark": "cifar100", "recipe": "official", "seed": 0}, args.record)
+    record(
+        "oneseed",
+        torch.device(args.device),
+        rows,
+        {"benchmark": "cifar100", "recipe": "official", "seed": 0},
+        args.record,
+    )
 
 
 if __name__ == "__main__":

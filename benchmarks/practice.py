@@ -42,7 +42,11 @@ CLASSES, IMAGES = 20, 20  # of the small training
 NEW, SHOTS = 10, 5  # learnt after it
 TESTS = 20  # images a class
 MANY = 1000  # additions from features
-FOLDERS = (20, 100, 400)  # images a class, of the folders whose training's memory is measured; an episode takes 16 of each
+FOLDERS = (
+    20,
+    100,
+    400,
+)  # images a class, of the folders whose training's memory is measured; an episode takes 16 of each
 FOLDER_CLASSES = 25
 LARGE = (6000, 4000)  # pixels of one image in each of their classes
 
@@ -51,7 +55,9 @@ def listed(root: Path, part: str) -> dict[str, list[Path]]:
     """The files of miniImageNet that are there, by class, in the order of its table."""
     table = root / "miniimagenet" / "split" / f"{part}.csv"
     if not table.exists():
-        raise MissingData(f"{table} is not there: give the folder that miniimagenet lies in with --data-root")
+        raise MissingData(
+            f"{table} is not there: give the folder that miniimagenet lies in with --data-root"
+        )
     found: dict[str, list[Path]] = {}
     for line in table.read_text(encoding="utf-8").splitlines()[1:]:
         name, label = line.split(",")
@@ -71,7 +77,9 @@ def timed(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, floa
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def train(train: dict[str, list[Path]], test: dict[str, list[Path]]) -> tuple[IncrementalClassifier, list[dict[str, object]]]:
+def train(
+    train: dict[str, list[Path]], test: dict[str, list[Path]]
+) -> tuple[IncrementalClassifier, list[dict[str, object]]]:
     """20 × 20 images, then 10 × 5 more; accuracy after each, and time beside that of embedding all the views used."""
     names = list(train)
     base = {name: train[name][:IMAGES] for name in names[:CLASSES]}
@@ -84,7 +92,9 @@ def train(train: dict[str, list[Path]], test: dict[str, list[Path]]) -> tuple[In
     margin = ((transform.resize or transform.size) - transform.size) // 2
     views = []
     for batch in squares(given.images, given.titles, transform, made.embedder.batch):
-        cut = batch.squares[:, :, margin : margin + transform.size, margin : margin + transform.size]
+        cut = batch.squares[
+            :, :, margin : margin + transform.size, margin : margin + transform.size
+        ]
         views += [normalise(torch.rot90(cut, turn, (2, 3)), transform) for turn in range(4)]
     began = time.perf_counter()
     with torch.no_grad():
@@ -96,42 +106,71 @@ def train(train: dict[str, list[Path]], test: dict[str, list[Path]]) -> tuple[In
         {"what": "train, seconds", "value": seconds},
         {"what": "embedding all views used, seconds", "value": embedding},
         {"what": "train × embedding", "value": seconds / embedding, "bar": 1.5},
-        {"what": "pseudo-sessions, plain cosine, %", "value": 100 * (calibration.sessions_plain or 0)},
+        {
+            "what": "pseudo-sessions, plain cosine, %",
+            "value": 100 * (calibration.sessions_plain or 0),
+        },
         {"what": "pseudo-sessions, adapter, %", "value": 100 * (calibration.sessions_adapted or 0)},
         {"what": "AUROC, base classes left out in turn", "value": calibration.auroc},
     ]
     tests = {name: made.embed(test[name][:TESTS]) for name in [*base, *new]}
     asked = {name: made.predict_features(features) for name, features in tests.items()}
     rows += judged(f"{CLASSES} classes", asked, list(base))
-    known, strange = (torch.tensor([one.familiarity for name in part for one in asked[name]]) for part in (base, new))
-    rows.append({"what": f"AUROC, images of known classes against those of {NEW} others", "value": auroc(known, strange)})
+    known, strange = (
+        torch.tensor([one.familiarity for name in part for one in asked[name]])
+        for part in (base, new)
+    )
+    rows.append(
+        {
+            "what": f"AUROC, images of known classes against those of {NEW} others",
+            "value": auroc(known, strange),
+        }
+    )
     made.learn(new)
     asked = {name: made.predict_features(features) for name, features in tests.items()}
-    for what, part in (("all classes", [*base, *new]), ("old classes", list(base)), ("new classes", list(new))):
+    for what, part in (
+        ("all classes", [*base, *new]),
+        ("old classes", list(base)),
+        ("new classes", list(new)),
+    ):
         rows += judged(f"{what} after learning {NEW} × {SHOTS}", asked, part)
     return made, rows
 
 
-def judged(what: str, asked: dict[str, list[Prediction]], names: list[str]) -> list[dict[str, object]]:
+def judged(
+    what: str, asked: dict[str, list[Prediction]], names: list[str]
+) -> list[dict[str, object]]:
     """Accuracy, calibration error and acceptance of test images of these classes."""
     right = torch.tensor([one.names[0] == name for name in names for one in asked[name]])
     sure = torch.tensor([one.confidences[0] for name in names for one in asked[name]])
     known = torch.tensor([one.known for name in names for one in asked[name]])
     return [
         {"what": f"accuracy, {what}, %", "value": 100 * float(right.float().mean())},
-        {"what": f"calibration error, {what}, %", "value": 100 * expected_calibration_error(sure, right)},
+        {
+            "what": f"calibration error, {what}, %",
+            "value": 100 * expected_calibration_error(sure, right),
+        },
         {"what": f"accepted as known, {what}, %", "value": 100 * float(known.float().mean())},
     ]
 
 
-def beside_the_backbone(trained: IncrementalClassifier, images: list[Tensor]) -> list[dict[str, object]]:
+def beside_the_backbone(
+    trained: IncrementalClassifier, images: list[Tensor]
+) -> list[dict[str, object]]:
     """`learn` of 5 × 5 and `predict` of one image, at 100 known classes, beside the backbone on views that are ready."""
     generator = torch.Generator().manual_seed(0)
     dim = trained.embedder.dim
-    trained.learn_features({f"filler {i}": torch.rand(5, dim, generator=generator) for i in range(100 - len(trained.classes_))})
+    trained.learn_features(
+        {
+            f"filler {i}": torch.rand(5, dim, generator=generator)
+            for i in range(100 - len(trained.classes_))
+        }
+    )
     lesson = {f"new {i}": images[5 * i : 5 * i + 5] for i in range(5)}
     transform, backbone = trained.embedder.transform, trained.embedder.backbone
-    views = torch.rand(25, 3, transform.size, transform.size, generator=generator).contiguous(memory_format=torch.channels_last)
+    views = torch.rand(25, 3, transform.size, transform.size, generator=generator).contiguous(
+        memory_format=torch.channels_last
+    )
 
     def forward(count: int) -> None:
         with torch.no_grad():
@@ -185,7 +224,9 @@ def one_by_one_and_at_once(path: Path) -> list[dict[str, object]]:
     at_once = IncrementalClassifier.load(path)
     at_once.forget(at_once.classes_)
     at_once.learn_features({f"class {number}": rows for number, rows in enumerate(features)})
-    pairs = list(zip(one_by_one.predict_features(queries), at_once.predict_features(queries), strict=True))
+    pairs = list(
+        zip(one_by_one.predict_features(queries), at_once.predict_features(queries), strict=True)
+    )
     equal = all(one.names == other.names for one, other in pairs)
     apart = max(abs(one.confidences[0] - other.confidences[0]) for one, other in pairs)
     first, last = statistics.median(firsts), statistics.median(lasts)
@@ -223,20 +264,34 @@ def peak_of_training(folder: Path, scratch: bool, threads: int) -> float:
     torch.set_num_threads(threads)
     recipe = None
     if scratch:
-        recipe = recipe_for("resnet20", [count - max(1, count // TENTH) for count in shown(folder).counts().tolist()])
+        recipe = recipe_for(
+            "resnet20",
+            [count - max(1, count // TENTH) for count in shown(folder).counts().tolist()],
+        )
         pseudo = replace(recipe.pseudo, episodes=50, base_way=5, new_way=5)
         recipe = replace(recipe, pretrain=replace(recipe.pretrain, epochs=1), pseudo=pseudo)
     IncrementalClassifier(recipe=recipe).fit(folder)
-    (peak,) = (line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    (peak,) = (
+        line.split()[1]
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    )
     return int(peak) / 1024
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--record", type=Path)
-    parser.add_argument("--work", type=Path, default=Path("/tmp"), help="where model files and folders of links may lie for a moment")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path("/tmp"),
+        help="where model files and folders of links may lie for a moment",
+    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     root = data_root(args.data_root)

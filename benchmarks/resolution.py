@@ -62,7 +62,12 @@ ARMS = (
 class ImageFiles(Dataset[tuple[Tensor, int]]):
     """Decoded images under a transform."""
 
-    def __init__(self, images: list[Image.Image], labels: list[int], transform: Callable[[Image.Image], Tensor]) -> None:
+    def __init__(
+        self,
+        images: list[Image.Image],
+        labels: list[int],
+        transform: Callable[[Image.Image], Tensor],
+    ) -> None:
         self.images, self.labels, self.transform = images, labels, transform
 
     def __len__(self) -> int:
@@ -79,7 +84,9 @@ def read(root: Path, part: str, arm: Arm) -> tuple[list[Image.Image], list[int]]
         rows = [(row["filename"], row["label"]) for row in csv.DictReader(lines)]
     classes = list(dict.fromkeys(label for _, label in rows))[:BASE]
     chosen = [(name, classes.index(label)) for name, label in rows if label in classes]
-    return [stored(Image.open(folder / "images" / name).convert("RGB"), arm) for name, _ in chosen], [label for _, label in chosen]
+    return [
+        stored(Image.open(folder / "images" / name).convert("RGB"), arm) for name, _ in chosen
+    ], [label for _, label in chosen]
 
 
 def stored(image: Image.Image, arm: Arm) -> Image.Image:
@@ -100,26 +107,43 @@ def by_torchvision(arm: Arm, root: Path, epochs: int, device: torch.device, work
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
     end = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
-    training = transforms.Compose([transforms.RandomResizedCrop(arm.seen), transforms.RandomHorizontalFlip(), *end])
-    testing = transforms.Compose([transforms.Resize([arm.resized, arm.resized]), transforms.CenterCrop(arm.seen), *end])
+    training = transforms.Compose(
+        [transforms.RandomResizedCrop(arm.seen), transforms.RandomHorizontalFlip(), *end]
+    )
+    testing = transforms.Compose(
+        [transforms.Resize([arm.resized, arm.resized]), transforms.CenterCrop(arm.seen), *end]
+    )
     train, test = (read(root, part, arm) for part in ("train", "test"))
 
     def batches(
-        of: tuple[list[Image.Image], list[int]], transform: Callable[[Image.Image], Tensor], train: bool
+        of: tuple[list[Image.Image], list[int]],
+        transform: Callable[[Image.Image], Tensor],
+        train: bool,
     ) -> DataLoader[tuple[Tensor, int]]:
-        return DataLoader(ImageFiles(*of, transform), BATCH, shuffle=train, num_workers=workers, persistent_workers=train, pin_memory=True)
+        return DataLoader(
+            ImageFiles(*of, transform),
+            BATCH,
+            shuffle=train,
+            num_workers=workers,
+            persistent_workers=train,
+            pin_memory=True,
+        )
 
     net = resnet18()
     net.fc = nn.Identity()
     net = net.to(device, memory_format=torch.channels_last)
     rows = nn.Parameter(torch.randn(BASE, 512, device=device) / math.sqrt(512))
-    sgd = torch.optim.SGD([*net.parameters(), rows], lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    sgd = torch.optim.SGD(
+        [*net.parameters(), rows], lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4
+    )
     rates = torch.optim.lr_scheduler.MultiStepLR(sgd, [epochs * 40 // 100, epochs * 70 // 100], 0.1)
     learning = batches(train, training, train=True)
 
     def features(images: Tensor) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            return net(images.to(device, memory_format=torch.channels_last, non_blocking=True)).float()
+            return net(
+                images.to(device, memory_format=torch.channels_last, non_blocking=True)
+            ).float()
 
     for _ in range(epochs):
         net.train()
@@ -132,7 +156,10 @@ def by_torchvision(arm: Arm, root: Path, epochs: int, device: torch.device, work
         rates.step()
     net.eval()
     with torch.no_grad():
-        embedded = [torch.cat([features(p).cpu() for p, _ in batches(part, testing, train=False)]) for part in (train, test)]
+        embedded = [
+            torch.cat([features(p).cpu() for p, _ in batches(part, testing, train=False)])
+            for part in (train, test)
+        ]
     return accuracy(embedded[0], torch.tensor(train[1]), embedded[1], torch.tensor(test[1]))
 
 
@@ -141,19 +168,21 @@ def by_fewmore(arm: Arm, root: Path, epochs: int, device: torch.device) -> float
     from fewmore.data import benchmarks
     from fewmore.methods.network import Network
     from fewmore.research.recipes import official
-    from fewmore.training.loop import Runtime, try_kernels
+    from fewmore.training.loop import Runtime, enable_cudnn_benchmark
 
-    try_kernels(device)
+    enable_cudnn_benchmark(device)
     benchmark = benchmarks.find("miniimagenet")
     recipe = official(benchmark, "decoupled-cosine")
     recipe = replace(
         recipe,
         transform=replace(recipe.transform, size=arm.seen, resize=arm.resized),
-        pretrain=replace(recipe.pretrain, epochs=epochs, milestones=(epochs * 40 // 100, epochs * 70 // 100)),
+        pretrain=replace(
+            recipe.pretrain, epochs=epochs, milestones=(epochs * 40 // 100, epochs * 70 // 100)
+        ),
     )
     task = benchmarks.load("miniimagenet", root)
     first = task.split.sessions[0]
-    train, test = first.of(task.train).alone(), task.test.only(first.classes).alone()
+    train, test = first.of(task.train).compact(), task.test.only(first.classes).compact()
     network = Network(recipe, Runtime(device))
     network.fit(train.to(device), "cosine", 0)
     features = [network.embed(images.to(device)).cpu() for images in (train, test)]
@@ -162,11 +191,17 @@ def by_fewmore(arm: Arm, root: Path, epochs: int, device: torch.device) -> float
 
 def accuracy(train: Tensor, train_labels: Tensor, test: Tensor, labels: Tensor) -> float:
     means = torch.stack([train[train_labels == k].mean(0) for k in range(BASE)])
-    return 100 * float((F.normalize(test) @ F.normalize(means).T).argmax(1).eq(labels).float().mean())
+    return 100 * float(
+        (F.normalize(test) @ F.normalize(means).T).argmax(1).eq(labels).float().mean()
+    )
 
 
 def run(arm: Arm, root: Path, epochs: int, device: torch.device, workers: int) -> dict[str, object]:
-    found = by_fewmore(arm, root, epochs, device) if arm.by_fewmore else by_torchvision(arm, root, epochs, device, workers)
+    found = (
+        by_fewmore(arm, root, epochs, device)
+        if arm.by_fewmore
+        else by_torchvision(arm, root, epochs, device, workers)
+    )
     files = f"{arm.stored} pixels" + (", lossy once more" if arm.lossy else "")
     return {
         "stage 1 of": "fewmore" if arm.by_fewmore else "torchvision",
@@ -177,18 +212,31 @@ def run(arm: Arm, root: Path, epochs: int, device: torch.device, workers: int) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--device", type=torch.device, default="cuda")
     parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--workers", type=int, default=3, help="processes that crop, for each training")
+    parser.add_argument(
+        "--workers", type=int, default=3, help="processes that crop, for each training"
+    )
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     with ProcessPoolExecutor(len(ARMS), mp_context=get_context("spawn")) as pool:
-        pending = [pool.submit(run, arm, args.data_root, args.epochs, args.device, args.workers) for arm in ARMS]
+        pending = [
+            pool.submit(run, arm, args.data_root, args.epochs, args.device, args.workers)
+            for arm in ARMS
+        ]
         for one in as_completed(pending):
             shown(one.result())
-    record("resolution", args.device, [one.result() for one in pending], {"classes": BASE, "epochs": args.epochs}, args.record)
+    record(
+        "resolution",
+        args.device,
+        [one.result() for one in pending],
+        {"classes": BASE, "epochs": args.epochs},
+        args.record,
+    )
 
 
 if __name__ == "__main__":

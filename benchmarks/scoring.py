@@ -22,13 +22,20 @@ NAIVE_NUMBERS = 2**28  # of the naive graph's attention that may lie in memory a
 
 def naive(adapter: Adapter, features: Tensor, rows: Tensor) -> Tensor:
     """The graph as the paper draws it: every query is one more node of a graph of its own."""
-    at_once = max(1, min(len(features), NAIVE_NUMBERS // (len(rows) + 1) // max(len(rows) + 1, adapter.dim)))
+    at_once = max(
+        1, min(len(features), NAIVE_NUMBERS // (len(rows) + 1) // max(len(rows) + 1, adapter.dim))
+    )
     scores = []
     for part in torch.split(features, at_once):
         nodes = torch.cat([rows.expand(len(part), -1, -1), part[:, None]], 1)
         q, k, v = (nodes @ m[0].T for m in (adapter.queries, adapter.keys, adapter.values))
         attention = (q @ k.transpose(1, 2) / math.sqrt(adapter.dim)).softmax(-1)
-        z = F.layer_norm(nodes + (attention @ v) @ adapter.output[0].T + adapter.bias, (adapter.dim,), adapter.gain, adapter.shift)
+        z = F.layer_norm(
+            nodes + (attention @ v) @ adapter.output[0].T + adapter.bias,
+            (adapter.dim,),
+            adapter.gain,
+            adapter.shift,
+        )
         scores.append(16 * F.cosine_similarity(z[:, -1:], z[:, :-1], dim=-1))
     return torch.cat(scores)
 
@@ -38,10 +45,16 @@ def stand_in(adapter: Adapter, rows: Tensor) -> Context:
     few = adapter.context(rows[:1000])
     times = len(rows) // len(few)
     wide = {
-        name: value.repeat_interleave(times, -2) for name, value in vars(few).items() if name in ("rows", "asking", "messages", "basis")
+        name: value.repeat_interleave(times, -2)
+        for name, value in vars(few).items()
+        if name in ("rows", "asking", "messages", "basis")
     }
     flat = ("largest", "log_rest", "left", "gram", "along_shift")
-    long = {name: value.repeat_interleave(times, -1) for name, value in vars(few).items() if name in flat}
+    long = {
+        name: value.repeat_interleave(times, -1)
+        for name, value in vars(few).items()
+        if name in flat
+    }
     return Context(**wide, **long, similar=few.similar, message=few.message)
 
 
@@ -58,8 +71,18 @@ def measure(classes: int, dim: int, device: torch.device) -> dict[str, object]:
     else:  # minutes on a CPU; what scoring costs does not depend on the numbers in it
         context = stand_in(adapter, rows)
     unit = F.normalize(rows, dim=1)
-    ours, cosine = timed(device, lambda: adapter.scores(features, context), lambda: 16 * F.normalize(features, dim=1) @ unit.T)
-    row: dict[str, object] = {"classes": classes, "d": dim, "build ms": build_ms, "closed form ms": ours, "cosine ms": cosine}
+    ours, cosine = timed(
+        device,
+        lambda: adapter.scores(features, context),
+        lambda: 16 * F.normalize(features, dim=1) @ unit.T,
+    )
+    row: dict[str, object] = {
+        "classes": classes,
+        "d": dim,
+        "build ms": build_ms,
+        "closed form ms": ours,
+        "cosine ms": cosine,
+    }
     row["× cosine"] = ours / cosine
     row["closed form MB"] = peak_memory(lambda: adapter.scores(features, context), device)
     feasible = classes <= (1_000 if device.type == "cpu" else 10_000)
@@ -67,7 +90,11 @@ def measure(classes: int, dim: int, device: torch.device) -> dict[str, object]:
     part = BATCH if classes <= 100 else 4
     if feasible:
         slow = timed(device, lambda: naive(adapter, features[:part], rows))[0] * BATCH / part
-        row |= {"naive ms": slow, "naive ×": slow / ours, "naive MB": peak_memory(lambda: naive(adapter, features[:part], rows), device)}
+        row |= {
+            "naive ms": slow,
+            "naive ×": slow / ours,
+            "naive MB": peak_memory(lambda: naive(adapter, features[:part], rows), device),
+        }
     else:
         row |= {"naive ms": "–", "naive ×": "–", "naive MB": "–"}
     return row
@@ -81,7 +108,9 @@ def main() -> None:
             for classes in (100, 1000, 10_000, 100_000):
                 rows.append(shown(measure(classes, dim, device)))
         network = build("resnet20").eval().to(device, memory_format=torch.channels_last)
-        images = torch.rand(BATCH, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
+        images = torch.rand(BATCH, 3, 32, 32, device=device).contiguous(
+            memory_format=torch.channels_last
+        )
         (backbone,) = timed(device, lambda: network(images))
     first = rows[0]["closed form ms"]
     assert isinstance(first, float)

@@ -50,7 +50,9 @@ Round = dict[str, float]
 def photo(seed: int) -> bytes:
     """A JPEG file of 500 × 375 pixels, as busy as a photo."""
     rng = np.random.default_rng(seed)
-    coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize((500, 375), Image.Resampling.BICUBIC)
+    coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize(
+        (500, 375), Image.Resampling.BICUBIC
+    )
     noisy = np.asarray(coarse, np.float32) + rng.normal(0, 10, (375, 500, 3))
     buffer = io.BytesIO()
     Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=85)
@@ -62,8 +64,12 @@ def classifier(images: Sequence[bytes]) -> IncrementalClassifier:
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "weights.pth"
         torch.save(build(BACKBONE).state_dict(), weights)
-        made = IncrementalClassifier(BACKBONE, weights, device="cpu").fit({"first": images[:3], "second": images[3:6]})
-    features = torch.rand(CLASSES - 2, SHOTS, made.embedder.dim, generator=torch.Generator().manual_seed(0))
+        made = IncrementalClassifier(BACKBONE, weights, device="cpu").fit(
+            {"first": images[:3], "second": images[3:6]}
+        )
+    features = torch.rand(
+        CLASSES - 2, SHOTS, made.embedder.dim, generator=torch.Generator().manual_seed(0)
+    )
     made.learn_features({f"class {number}": rows for number, rows in enumerate(features)})
     return made
 
@@ -71,7 +77,9 @@ def classifier(images: Sequence[bytes]) -> IncrementalClassifier:
 # The bare loop
 
 
-def bare(embedder: Embedder, images: Sequence[bytes], seconds: float, threads: int, size: int) -> float:
+def bare(
+    embedder: Embedder, images: Sequence[bytes], seconds: float, threads: int, size: int
+) -> float:
     """Images a second, in batches of this size; so many threads, each with its share of the cores."""
     torch.set_num_threads(max(1, cores() // threads))
     until = time.perf_counter() + seconds
@@ -100,12 +108,14 @@ def bare(embedder: Embedder, images: Sequence[bytes], seconds: float, threads: i
 
 def request(path: str, images: Sequence[bytes], name: str | None = None) -> bytes:
     """A whole request, ready to be sent."""
-    parts = [b'--x\r\nContent-Disposition: form-data; name="name"\r\n\r\n' + name.encode() + b"\r\n"] if name else []
+    parts = (
+        [b'--x\r\nContent-Disposition: form-data; name="name"\r\n\r\n' + name.encode() + b"\r\n"]
+        if name
+        else []
+    )
     head = b'--x\r\nContent-Disposition: form-data; name="images"; filename="a.jpg"\r\nContent-Type: image/jpeg\r\n\r\n'
     body = b"".join([*parts, *(head + one + b"\r\n" for one in images), b"--x--\r\n"])
-    fields = (
-        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+    fields = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: {len(body)}\r\n\r\n"
     return fields.encode() + body
 
 
@@ -118,7 +128,13 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: 
         raise RuntimeError(body.decode())
 
 
-async def load(port: int, requests: Sequence[bytes], clients: int, seconds: float, lessons: Callable[[], bytes] | None) -> Round:
+async def load(
+    port: int,
+    requests: Sequence[bytes],
+    clients: int,
+    seconds: float,
+    lessons: Callable[[], bytes] | None,
+) -> Round:
     """Clients who ask again as soon as they are answered; how many answers in so many seconds, after warming up, and how late."""
     over = time.perf_counter() + WARM_UP + seconds
     late: list[float] = []
@@ -142,7 +158,9 @@ async def load(port: int, requests: Sequence[bytes], clients: int, seconds: floa
         writer.close()
 
     cpu = time.process_time()
-    await asyncio.gather(*(client(number) for number in range(clients)), *([teacher()] if lessons else []))
+    await asyncio.gather(
+        *(client(number) for number in range(clients)), *([teacher()] if lessons else [])
+    )
     wall = WARM_UP + time.perf_counter() - over + seconds  # the last answers come later
     late.sort()
     found = {
@@ -158,7 +176,9 @@ async def load(port: int, requests: Sequence[bytes], clients: int, seconds: floa
 # Rounds
 
 
-def turns(inner: Callable[[], Round], outer: Callable[[], Round], rounds: int) -> tuple[list[Round], list[Round]]:
+def turns(
+    inner: Callable[[], Round], outer: Callable[[], Round], rounds: int
+) -> tuple[list[Round], list[Round]]:
     """So many rounds of one thing, each between two of the other."""
     ones, others = [], [outer()]
     for number in range(rounds):
@@ -170,7 +190,10 @@ def turns(inner: Callable[[], Round], outer: Callable[[], Round], rounds: int) -
 
 def ratio(ones: Sequence[Round], others: Sequence[Round], what: str) -> float:
     """How a round compares with the mean of its neighbours: the median."""
-    return statistics.median(2 * one[what] / (a[what] + b[what]) for one, a, b in zip(ones, others, others[1:], strict=False))
+    return statistics.median(
+        2 * one[what] / (a[what] + b[what])
+        for one, a, b in zip(ones, others, others[1:], strict=False)
+    )
 
 
 def middle(rounds: Sequence[Round], what: str) -> float:
@@ -178,7 +201,9 @@ def middle(rounds: Sequence[Round], what: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=6)
@@ -187,7 +212,10 @@ def main() -> None:
     keep_memory()
     images = [photo(seed) for seed in range(IMAGES)]
     made = classifier(images)
-    lessons = (request("/api/classes", [images[(n + 13 * i) % IMAGES] for i in range(SHOTS)], f"new {n}") for n in range(10**6))
+    lessons = (
+        request("/api/classes", [images[(n + 13 * i) % IMAGES] for i in range(SHOTS)], f"new {n}")
+        for n in range(10**6)
+    )
     requests = [request("/api/predict?top=5", [one]) for one in images]
     ways = [(threads, size) for threads in sorted({1, cores()}) for size in BATCHES]
     speeds = {way: bare(made.embedder, images, args.seconds, *way) for way in ways}
@@ -195,8 +223,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "bench.fewmore"
         made.save(model)
-        command = [sys.executable, "-m", "fewmore", "serve", str(model), "--port", "0", "--no-thumbnails"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        command = [
+            sys.executable,
+            "-m",
+            "fewmore",
+            "serve",
+            str(model),
+            "--port",
+            "0",
+            "--no-thumbnails",
+        ]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+        )
         try:
             line = process.stdout.readline() if process.stdout else ""
             port = int(line.rstrip("/\n").rsplit(":", 1)[1])
@@ -208,7 +247,9 @@ def main() -> None:
                 return asyncio.run(load(port, requests, args.clients, args.seconds, None))
 
             def teaching() -> Round:
-                return asyncio.run(load(port, requests, args.clients, args.seconds, lambda: next(lessons)))
+                return asyncio.run(
+                    load(port, requests, args.clients, args.seconds, lambda: next(lessons))
+                )
 
             plain, loops = turns(service, loop, args.rounds)
             taught, untaught = turns(teaching, service, args.rounds // 2)
@@ -217,16 +258,26 @@ def main() -> None:
             process.wait(timeout=60)
     threads, size = quickest
     rows: list[dict[str, object]] = [
-        {"what": f"bare loop, {threads} × batches of {size}, images/s", "value": middle(loops, "images/s")},
+        {
+            "what": f"bare loop, {threads} × batches of {size}, images/s",
+            "value": middle(loops, "images/s"),
+        },
         {"what": f"service, {args.clients} clients, images/s", "value": middle(plain, "images/s")},
         {"what": "service × bare loop", "value": ratio(plain, loops, "images/s"), "bar": 0.8},
         {"what": "clients' own time, cores", "value": middle(plain, "clients' cores")},
         {"what": "p50, ms", "value": middle(untaught, "p50, ms")},
         {"what": "p99, ms", "value": middle(untaught, "p99, ms")},
         {"what": "service while teaching, images/s", "value": middle(taught, "images/s")},
-        {"what": f"lessons of {SHOTS} images meanwhile, a second", "value": middle(taught, "lessons/s")},
+        {
+            "what": f"lessons of {SHOTS} images meanwhile, a second",
+            "value": middle(taught, "lessons/s"),
+        },
         {"what": "p99 while teaching, ms", "value": middle(taught, "p99, ms")},
-        {"what": "p99 while teaching × p99", "value": ratio(taught, untaught, "p99, ms"), "bar": 2.0},
+        {
+            "what": "p99 while teaching × p99",
+            "value": ratio(taught, untaught, "p99, ms"),
+            "bar": 2.0,
+        },
     ]
     for row in rows:
         shown(row)
@@ -236,8 +287,16 @@ def main() -> None:
         "classes": CLASSES,
         "clients": args.clients,
         "cores": cores(),
-        "bare loops tried, images/s": {f"{threads} × batches of {size}": round(speed, 2) for (threads, size), speed in speeds.items()},
-        "rounds": {"bare loop": loops, "service": plain, "service around teaching": untaught, "service while teaching": taught},
+        "bare loops tried, images/s": {
+            f"{threads} × batches of {size}": round(speed, 2)
+            for (threads, size), speed in speeds.items()
+        },
+        "rounds": {
+            "bare loop": loops,
+            "service": plain,
+            "service around teaching": untaught,
+            "service while teaching": taught,
+        },
     }
     record("serving", torch.device("cpu"), rows, about, args.record)
 

@@ -15,14 +15,16 @@ from fewmore.data.benchmarks import BENCHMARKS, Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import build
-from fewmore.nn.prototypes import Classifier, random_rows
+from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.research.recipes import official
-from fewmore.training.loop import Round, Runtime, try_kernels
+from fewmore.training.loop import Round, Runtime, enable_cudnn_benchmark
 from fewmore.training.pretrain import PretrainConfig, pretrain
 from fewmore.training.pseudo_incremental import PseudoConfig, pseudo_incremental
 
 
-def measure(benchmark: Benchmark, device: torch.device, batch: int, epochs: int, episodes: int) -> dict[str, object]:
+def measure(
+    benchmark: Benchmark, device: torch.device, batch: int, epochs: int, episodes: int
+) -> dict[str, object]:
     """Milliseconds of a step with and without augmentation, and of an episode; the fastest round of each."""
     recipe = official(benchmark, "cec")
     side = recipe.transform.size
@@ -32,14 +34,25 @@ def measure(benchmark: Benchmark, device: torch.device, batch: int, epochs: int,
     reports: list[Round] = []
     runtime = Runtime(device, on_round=reports.append, forbid_waiting=True)
     backbone = build(recipe.backbone).to(device, memory_format=torch.channels_last)
-    classifier = Classifier("cosine", random_rows(60, backbone.dim, generator)).to(device)
+    classifier = Classifier("cosine", random_prototypes(60, backbone.dim, generator)).to(device)
     steps = batch // min(batch, recipe.pretrain.batch)
     fastest = {}
     for name, augment in (("augmented", True), ("plain", False)):
-        pretrain(backbone, classifier, images, recipe.transform, PretrainConfig(epochs=epochs, augment=augment), runtime, 0, name)
+        pretrain(
+            backbone,
+            classifier,
+            images,
+            recipe.transform,
+            PretrainConfig(epochs=epochs, augment=augment),
+            runtime,
+            0,
+            name,
+        )
         fastest[name] = min(r.seconds for r in reports if r.stage == name) / steps * 1e3
     adapter = Adapter(backbone.dim).to(device)
-    pseudo_incremental(backbone, adapter, images, recipe.transform, PseudoConfig(episodes=episodes), runtime, 0)
+    pseudo_incremental(
+        backbone, adapter, images, recipe.transform, PseudoConfig(episodes=episodes), runtime, 0
+    )
     episode = min(r.seconds for r in reports if r.stage.startswith("pseudo")) / 50 * 1e3
     return {
         "benchmark": benchmark.name,
@@ -54,14 +67,20 @@ def measure(benchmark: Benchmark, device: torch.device, batch: int, epochs: int,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     device = torch.device(args.device)
-    try_kernels(device)
+    enable_cudnn_benchmark(device)
     large = device.type == "cuda"
-    sizes = {"cifar100": (30_000, 6, 250), "miniimagenet": (6_000, 6, 150)} if large else {"cifar100": (1_280, 2, 50)}
+    sizes = (
+        {"cifar100": (30_000, 6, 250), "miniimagenet": (6_000, 6, 150)}
+        if large
+        else {"cifar100": (1_280, 2, 50)}
+    )
     rows = [measure(BENCHMARKS[name], device, *size) for name, size in sizes.items()]
     for row in rows:
         print(row)

@@ -18,7 +18,9 @@ CLASSES, TEST = 100, 10_000
 
 def maps(images: int, side: int, dim: int, seed: int) -> Tensor:
     coarse = torch.randn(images, dim, 3, 3, generator=torch.Generator().manual_seed(seed))
-    return F.relu(F.interpolate(coarse, size=(side, side), mode="bilinear")).flatten(2).transpose(1, 2)
+    return (
+        F.relu(F.interpolate(coarse, size=(side, side), mode="bilinear")).flatten(2).transpose(1, 2)
+    )
 
 
 def measure(side: int, dim: int, device: torch.device) -> dict[str, object]:
@@ -41,7 +43,10 @@ def measure(side: int, dim: int, device: torch.device) -> dict[str, object]:
 
 def main() -> None:
     device, folder = asked(__doc__)
-    rows = [shown(measure(side, dim, device)) for side, dim in ((3, 64), (4, 64), (8, 64), (3, 512), (7, 512))]
+    rows = [
+        shown(measure(side, dim, device))
+        for side, dim in ((3, 64), (4, 64), (8, 64), (3, 512), (7, 512))
+    ]
     record("transport", device, rows, {"threads": torch.get_num_threads()}, folder)
 
 

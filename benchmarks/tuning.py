@@ -27,7 +27,7 @@ from fewmore.methods import find
 from fewmore.research import protocol
 from fewmore.research.recipes import recipe
 from fewmore.research.validation import pretend
-from fewmore.training.loop import Runtime, beside_others, try_kernels
+from fewmore.training.loop import Runtime, beside_others, enable_cudnn_benchmark
 
 RATES = (0.01, 0.001)
 STRENGTHS = {  # of what holds the old classes: the paper's, and more
@@ -52,11 +52,15 @@ def _named(method: str) -> list[tuple[str, dict[str, float]]]:
     return [(method, setting) for setting in settings_of(method)]
 
 
-def tried(task: Task, method: str, settings: dict[str, float], args: argparse.Namespace, share: Path) -> dict[str, object]:
+def tried(
+    task: Task, method: str, settings: dict[str, float], args: argparse.Namespace, share: Path
+) -> dict[str, object]:
     """What one setting reaches on the pretended sessions, in percent."""
     changes = [f"{name}={value!r}" for name, value in settings.items()]
     runtime = Runtime(args.device, share=share)
-    learner = find(method).build(recipe(args.recipe, task.benchmark, method, [*args.set, *changes]), runtime, args.seed)
+    learner = find(method).build(
+        recipe(args.recipe, task.benchmark, method, [*args.set, *changes]), runtime, args.seed
+    )
     row: dict[str, object] = {"method": method, **settings}
     began = time.monotonic()
     try:
@@ -65,36 +69,61 @@ def tried(task: Task, method: str, settings: dict[str, float], args: argparse.Na
     except ConfigError as error:  # a rate at which training diverges
         return {**row, "last": 0.0, "error": str(error)}
     summary = found.summary()
-    row |= {"first": float(summary.accuracy[0]), "last": float(summary.accuracy[-1]), "average": float(summary.accuracy.mean())}
+    row |= {
+        "first": float(summary.accuracy[0]),
+        "last": float(summary.accuracy[-1]),
+        "average": float(summary.accuracy.mean()),
+    }
     row |= {name: float(getattr(summary, name)[-1]) for name in ("base", "novel", "harmonic")}
     return {**row, "images_kept": found.images_kept[-1], "seconds": time.monotonic() - began}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--benchmark", default="cifar100")
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--methods", default=",".join(STRENGTHS))
     parser.add_argument("--recipe")
-    parser.add_argument("--set", action="append", default=[], help="change a setting in all of them")
+    parser.add_argument(
+        "--set", action="append", default=[], help="change a setting in all of them"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--device", type=torch.device, default="cuda" if torch.cuda.is_available() else "cpu"
+    )
     parser.add_argument("--parallel", type=int, help="settings side by side; 12 on a GPU, else 1")
     parser.add_argument("--record", type=Path)
     args = parser.parse_args()
-    try_kernels(args.device)
+    enable_cudnn_benchmark(args.device)
     task = pretend(benchmarks.load(args.benchmark, args.data_root))
     task = replace(task, train=task.train.to(args.device), test=task.test.to(args.device))
     print(f"{task.split.name}: {len(task.train):,} images to train on, {len(task.test):,} held out")
     # One setting of each method at a time, so that both kinds of stage 1 begin at once; who needs one that is under way waits for it.
-    every = [(method, setting) for settings in zip(*map(_named, args.methods.split(",")), strict=True) for method, setting in settings]
+    every = [
+        (method, setting)
+        for settings in zip(*map(_named, args.methods.split(",")), strict=True)
+        for method, setting in settings
+    ]
     workers = args.parallel or (12 if args.device.type == "cuda" else 1)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
         found = pool.map(lambda one: shown(tried(task, *one, args, Path(folder))), every)
         rows = sorted(found, key=lambda row: str(row["method"]))
-    best = {str(row["method"]): row for row in sorted(rows, key=lambda row: float(str(row["last"])))}  # the best of a method comes last
-    about = {method: ", ".join(f"{name}={value}" for name, value in row.items() if "." in name) for method, row in best.items()}
-    record("tuning", args.device, rows, {"benchmark": args.benchmark, "split": task.split.name, **about}, args.record)
+    best = {
+        str(row["method"]): row for row in sorted(rows, key=lambda row: float(str(row["last"])))
+    }  # the best of a method comes last
+    about = {
+        method: ", ".join(f"{name}={value}" for name, value in row.items() if "." in name)
+        for method, row in best.items()
+    }
+    record(
+        "tuning",
+        args.device,
+        rows,
+        {"benchmark": args.benchmark, "split": task.split.name, **about},
+        args.record,
+    )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,10 @@ from fewmore.research.studies import ANGLES, GRID, QUERIES
 HOLDS, PART, NOT, UNKNOWN = "holds", "holds in part", "does not hold", "not measured yet"
 CERTAINTY = 0.95  # of a difference's sign, one-sided
 DEVIATIONS = 2  # of CEC's seeds: what a difference must exceed that was measured with one seed
-MAIN, COMPARED = "cifar100", ("cifar100", "miniimagenet")  # the benchmark of all studies, and those of the comparison
+MAIN, COMPARED = (
+    "cifar100",
+    ("cifar100", "miniimagenet"),
+)  # the benchmark of all studies, and those of the comparison
 SEEDS = {"ways-shots": 1}  # that a study is run with; 3 elsewhere
 
 Run = tuple[int, int | None]  # seed and draw
@@ -132,7 +135,10 @@ class Evidence:
 
     def rows(self, study: str, benchmark: str) -> list[RunResult]:
         """All results of a study; none where it was not run."""
-        return [results.read(path) for path in sorted((self.folder(study, benchmark) / "results").glob("*.json"))]
+        return [
+            results.read(path)
+            for path in sorted((self.folder(study, benchmark) / "results").glob("*.json"))
+        ]
 
     def deviation(self, benchmark: str, measure: Measure) -> float:
         """How much CEC's seeds differ; NaN, which nothing exceeds, where that is not known."""
@@ -140,9 +146,17 @@ class Evidence:
         found = measure.measured(results.read(path)) if path.exists() else ()
         return stdev(found) if len(found) > 1 else math.nan
 
-    def compared(self, benchmark: str, better: Side, worse: Side, measure: Measure, rule: Rule = is_better) -> Part:
+    def compared(
+        self, benchmark: str, better: Side, worse: Side, measure: Measure, rule: Rule = is_better
+    ) -> Part:
         """Two sides by the runs that both have: the same seed has the same stage 1."""
-        names = (benchmark, better.name, worse.name, measure.name, (better.published, worse.published))
+        names = (
+            benchmark,
+            better.name,
+            worse.name,
+            measure.name,
+            (better.published, worse.published),
+        )
         common = [run for run in better.runs if run in worse.runs]
         if not common:
             return Part(*names)
@@ -154,13 +168,24 @@ class Evidence:
 
 
 def side(
-    name: str, rows: Sequence[RunResult], measure: Measure, method: str, settings: Mapping[str, str], row: PublishedRow | None
+    name: str,
+    rows: Sequence[RunResult],
+    measure: Measure,
+    method: str,
+    settings: Mapping[str, str],
+    row: PublishedRow | None,
 ) -> Side:
     """The row of a method with these settings, as one side of a comparison; without runs where there is none."""
     found = [r for r in rows if r.method == method and r.settings == settings]
     if len(found) > 1:  # left from an earlier run into the same folder
-        raise ValueError(f"{', '.join(map(results.file_name, found))} are the same row of a study: remove those that are old")
-    runs = {run: value for r in found for run, value in zip(zip(r.seeds, r.draws, strict=True), measure.measured(r), strict=True)}
+        raise ValueError(
+            f"{', '.join(map(results.file_name, found))} are the same row of a study: remove those that are old"
+        )
+    runs = {
+        run: value
+        for r in found
+        for run, value in zip(zip(r.seeds, r.draws, strict=True), measure.measured(r), strict=True)
+    }
     return Side(name, runs, row and measure.published(row))
 
 
@@ -173,7 +198,11 @@ def mean_of(name: str, sides: Sequence[Side]) -> Side:
 def best_of(sides: Sequence[Side], measure: Measure) -> Side:
     """The best row by its mean; one that was not measured where one is missing."""
     missing = [one for one in sides if not one.runs]
-    return missing[0] if missing else sorted(sides, key=lambda one: one.mean, reverse=not measure.lower)[0]
+    return (
+        missing[0]
+        if missing
+        else sorted(sides, key=lambda one: one.mean, reverse=not measure.lower)[0]
+    )
 
 
 # ---- the ablation's claims
@@ -194,34 +223,68 @@ def ablation_sides(evidence: Evidence, measure: Measure) -> dict[str, Side]:
     """The ablation's rows by their labels; published are those on CUB200."""
     rows = evidence.rows("ablation", MAIN)
     theirs = dict(zip(LABELS, published.ablation(), strict=True))
-    sides = {label: side(label, rows, measure, method, changed, theirs[label]) for label, (method, changed) in ABLATION.items()}
-    return {**sides, NO_QUERY: side(NO_QUERY, rows, measure, "cec", {"adapter.query_node": "false"}, None)}
+    sides = {
+        label: side(label, rows, measure, method, changed, theirs[label])
+        for label, (method, changed) in ABLATION.items()
+    }
+    return {
+        **sides,
+        NO_QUERY: side(NO_QUERY, rows, measure, "cec", {"adapter.query_node": "false"}, None),
+    }
 
 
-def ablated(evidence: Evidence, pairs: Sequence[tuple[str, str]], measures: Sequence[Measure], rule: Rule = is_better) -> list[Part]:
+def ablated(
+    evidence: Evidence,
+    pairs: Sequence[tuple[str, str]],
+    measures: Sequence[Measure],
+    rule: Rule = is_better,
+) -> list[Part]:
     """Pairs of the ablation's rows, the first said to be better, by each measure."""
     sides = {measure: ablation_sides(evidence, measure) for measure in measures}
-    return [evidence.compared(MAIN, sides[m][better], sides[m][worse], m, rule) for better, worse in pairs for m in measures]
+    return [
+        evidence.compared(MAIN, sides[m][better], sides[m][worse], m, rule)
+        for better, worse in pairs
+        for m in measures
+    ]
 
 
 def decoupling(evidence: Evidence) -> list[Part]:
-    return ablated(evidence, [("decoupled linear", "linear"), ("decoupled cosine", "cosine")], (PD, LAST))
+    return ablated(
+        evidence, [("decoupled linear", "linear"), ("decoupled cosine", "cosine")], (PD, LAST)
+    )
 
 
 def data_init(evidence: Evidence) -> list[Part]:
-    return ablated(evidence, [("linear, data init", "decoupled linear"), ("cosine, data init", "decoupled cosine")], (PD, LAST))
+    return ablated(
+        evidence,
+        [("linear, data init", "decoupled linear"), ("cosine, data init", "decoupled cosine")],
+        (PD, LAST),
+    )
 
 
 def cosine_best(evidence: Evidence) -> list[Part]:
-    return ablated(evidence, [("cosine, data init", f"{other}, data init") for other in ("linear", "L2", "DeepEMD")], (LAST, AVERAGE))
+    return ablated(
+        evidence,
+        [("cosine, data init", f"{other}, data init") for other in ("linear", "L2", "DeepEMD")],
+        (LAST, AVERAGE),
+    )
 
 
 def meta_learning(evidence: Evidence) -> list[Part]:
-    return ablated(evidence, [("adapter by meta-learning", "cosine, data init")], (LAST, AVERAGE, PD), is_no_better)
+    return ablated(
+        evidence,
+        [("adapter by meta-learning", "cosine, data init")],
+        (LAST, AVERAGE, PD),
+        is_no_better,
+    )
 
 
 def pseudo_incremental(evidence: Evidence) -> list[Part]:
-    return ablated(evidence, [("CEC", "adapter by meta-learning"), ("CEC", "cosine, data init")], (LAST, AVERAGE, PD))
+    return ablated(
+        evidence,
+        [("CEC", "adapter by meta-learning"), ("CEC", "cosine, data init")],
+        (LAST, AVERAGE, PD),
+    )
 
 
 def query_node(evidence: Evidence) -> list[Part]:
@@ -238,13 +301,22 @@ def rotation(evidence: Evidence) -> list[Part]:
     rows, parts = evidence.rows("rotation", MAIN), []
     for measure in (AVERAGE, PD):
         sides = {
-            label: side(label, rows, measure, "cec", {"pseudo.angles": angles} if angles else {}, None) for label, angles in ANGLES.items()
+            label: side(
+                label, rows, measure, "cec", {"pseudo.angles": angles} if angles else {}, None
+            )
+            for label, angles in ANGLES.items()
         }
-        large, small = (mean_of(f"mean of {', '.join(own)}", [sides[label] for label in own]) for own in (LARGE, SMALL))
+        large, small = (
+            mean_of(f"mean of {', '.join(own)}", [sides[label] for label in own])
+            for own in (LARGE, SMALL)
+        )
         theirs = published.published("cub200")["CEC"]
         mix = Side(f"the mix of {MIX}", sides[MIX].runs, measure.published(theirs))
         others = [one for label, one in sides.items() if label != MIX]
-        parts += [evidence.compared(MAIN, large, small, measure), evidence.compared(MAIN, mix, best_of(others, measure), measure)]
+        parts += [
+            evidence.compared(MAIN, large, small, measure),
+            evidence.compared(MAIN, mix, best_of(others, measure), measure),
+        ]
     return parts
 
 
@@ -259,12 +331,19 @@ def ways_shots(evidence: Evidence) -> list[Part]:
     for way in GRID:
         for shot in GRID:
             sized = {"way": str(way), "shot": str(shot), "query": str(QUERIES)}
-            changed = {f"pseudo.{group}_{name}": number for name, number in sized.items() for group in ("base", "new")}
+            changed = {
+                f"pseudo.{group}_{name}": number
+                for name, number in sized.items()
+                for group in ("base", "new")
+            }
             cells[way, shot] = side(_cell(way, shot), rows, LAST, "cec", changed, None)
     few, many = GRID[:2], GRID[-2:]
 
     def half(axis: int, sizes: tuple[int, ...], what: str) -> Side:
-        return mean_of(f"{sizes[0]} and {sizes[1]} {what}", [one for cell, one in cells.items() if cell[axis] in sizes])
+        return mean_of(
+            f"{sizes[0]} and {sizes[1]} {what}",
+            [one for cell, one in cells.items() if cell[axis] in sizes],
+        )
 
     best = best_of([one for cell, one in cells.items() if cell != (15, 1)], LAST)
     return [
@@ -286,7 +365,11 @@ def confusion(evidence: Evidence) -> list[Part]:
 
     def figure(classifier: str, column: str, sign: int = 1) -> Figure:
         row = table[classifier]
-        return Figure(sign * float(row[column]), float(row[f"{column}_std"]) if row.get(f"{column}_std") else None, seeds)
+        return Figure(
+            sign * float(row[column]),
+            float(row[f"{column}_std"]) if row.get(f"{column}_std") else None,
+            seeds,
+        )
 
     parts = []
     for without in ("CEC without its adapter", "Decoupled-Cosine"):
@@ -308,19 +391,31 @@ def confusion(evidence: Evidence) -> list[Part]:
 def compared_sides(evidence: Evidence, benchmark: str, measure: Measure) -> dict[str, Side]:
     """The comparison's rows by the paper's names."""
     rows, theirs = evidence.rows("comparison", benchmark), published.published(benchmark)
-    return {name: side(name, rows, measure, method, {}, theirs[name]) for method, name in ROW_OF_METHOD.items()}
+    return {
+        name: side(name, rows, measure, method, {}, theirs[name])
+        for method, name in ROW_OF_METHOD.items()
+    }
 
 
 def drop_of_topic(evidence: Evidence) -> list[Part]:
     found = {name: compared_sides(evidence, name, PD) for name in COMPARED}
-    return [evidence.compared(name, sides["CEC"], sides["TOPIC"], PD) for name, sides in found.items()]
+    return [
+        evidence.compared(name, sides["CEC"], sides["TOPIC"], PD) for name, sides in found.items()
+    ]
 
 
 def above_all(evidence: Evidence) -> list[Part]:
     """CEC against the best of all others: of the comparison on each benchmark, then of the ablation."""
     measures = (AVERAGE, PD, LAST)
-    groups = [(name, name, measure, compared_sides(evidence, name, measure)) for name in COMPARED for measure in measures]
-    groups += [(f"{MAIN}, ablation", MAIN, measure, ablation_sides(evidence, measure)) for measure in measures]
+    groups = [
+        (name, name, measure, compared_sides(evidence, name, measure))
+        for name in COMPARED
+        for measure in measures
+    ]
+    groups += [
+        (f"{MAIN}, ablation", MAIN, measure, ablation_sides(evidence, measure))
+        for measure in measures
+    ]
     parts = []
     for where, benchmark, measure, sides in groups:
         others = [one for name, one in sides.items() if name not in ("CEC", NO_QUERY)]
@@ -329,7 +424,13 @@ def above_all(evidence: Evidence) -> list[Part]:
     return parts
 
 
-STEPS = (("Ft-CNN",), ("iCaRL", "EEIL", "NCM"), ("TOPIC",), ("Decoupled-Cosine", "Decoupled-DeepEMD"), ("CEC",))
+STEPS = (
+    ("Ft-CNN",),
+    ("iCaRL", "EEIL", "NCM"),
+    ("TOPIC",),
+    ("Decoupled-Cosine", "Decoupled-DeepEMD"),
+    ("CEC",),
+)
 
 
 def order(evidence: Evidence) -> list[Part]:
@@ -338,7 +439,11 @@ def order(evidence: Evidence) -> list[Part]:
     for name in COMPARED:
         sides = compared_sides(evidence, name, LAST)
         for below, above in pairwise(STEPS):
-            parts += [evidence.compared(name, sides[better], sides[worse], LAST) for better in above for worse in below]
+            parts += [
+                evidence.compared(name, sides[better], sides[worse], LAST)
+                for better in above
+                for worse in below
+            ]
     return parts
 
 

@@ -31,15 +31,26 @@ from fewmore.research.results import RunResult, published_row
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
-PART = re.compile(r"(<!-- (?P<name>[a-z0-9-]+(?: [a-z0-9-]+)*) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL)
-LEGEND = re.compile(r"\w(, \w)*: [^.]*$")  # of a file's tensor dimensions: a paragraph such as "N: classes   d: features"
+PART = re.compile(
+    r"(<!-- (?P<name>[a-z0-9-]+(?: [a-z0-9-]+)*) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL
+)
+LEGEND = re.compile(
+    r"\w(, \w)*: [^.]*$"
+)  # of a file's tensor dimensions: a paragraph such as "N: classes   d: features"
 
 
 def measured(benchmark: str) -> list[RunResult]:
     """All recorded results of a benchmark, in the order of the table of methods."""
     found = [results.read(path) for path in sorted(RESULTS.glob(f"{benchmark}-*.json"))]
     order = list(METHODS)
-    return sorted(found, key=lambda r: (order.index(r.method) if r.method in order else len(order), r.recipe or "", str(r.settings)))
+    return sorted(
+        found,
+        key=lambda r: (
+            order.index(r.method) if r.method in order else len(order),
+            r.recipe or "",
+            str(r.settings),
+        ),
+    )
 
 
 def table(benchmark: str) -> str:
@@ -56,16 +67,36 @@ def summary(benchmark: str) -> str:
     rows = [r for r in measured(benchmark) if r.method in ROW_OF_METHOD and not r.settings]
     if not rows:
         return "Not measured yet.\n"
-    titles = ("method", "base session", "last session", "*published*", "PD", "*published*", "last: base", "last: novel")
+    titles = (
+        "method",
+        "base session",
+        "last session",
+        "*published*",
+        "PD",
+        "*published*",
+        "last: base",
+        "last: novel",
+    )
     lines = ["| " + " | ".join(titles) + " |", "| --- |" + " ---: |" * (len(titles) - 1)]
     for row, result in zip(tables.build(rows, with_published=False).rows, rows, strict=True):
-        sessions, (_, drop, base, novel, *_) = row.cells[: len(result.sessions)], row.cells[len(result.sessions) :]
+        sessions, (_, drop, base, novel, *_) = (
+            row.cells[: len(result.sessions)],
+            row.cells[len(result.sessions) :],
+        )
         theirs = published_row(result)
-        shown = [_spread(cell.mean, cell.std) for cell in (sessions[0], sessions[-1], drop, base, novel)]
-        shown[2:2], shown[4:4] = [_italic(theirs and theirs.sessions[-1])], [_italic(theirs and theirs.pd)]
+        shown = [
+            _spread(cell.mean, cell.std) for cell in (sessions[0], sessions[-1], drop, base, novel)
+        ]
+        shown[2:2], shown[4:4] = (
+            [_italic(theirs and theirs.sessions[-1])],
+            [_italic(theirs and theirs.pd)],
+        )
         lines.append("| " + " | ".join([row.full_label, *shown]) + " |")
     about = f"{', '.join(sorted({str(r.machine['device']) for r in rows}))}, {', '.join(sorted({r.date[:10] for r in rows}))}"
-    return "\n".join(lines) + f"\n\n{about}; all sessions, commands, seeds, seconds and memory in docs/results.md.\n"
+    return (
+        "\n".join(lines)
+        + f"\n\n{about}; all sessions, commands, seeds, seconds and memory in docs/results.md.\n"
+    )
 
 
 def _spread(mean: float | None, std: float | None) -> str:
@@ -85,7 +116,9 @@ def provenance(rows: list[RunResult]) -> str:
     for name, r in zip(results.names(rows), rows, strict=True):
         seconds = r.seconds[0]["share of the wall clock"]
         beside = r.machine.get("side_by_side", 1)
-        machine = f"{r.machine['device']}, torch {r.machine['torch']}" + (f", {beside} runs side by side" if beside > 1 else "")
+        machine = f"{r.machine['device']}, torch {r.machine['torch']}" + (
+            f", {beside} runs side by side" if beside > 1 else ""
+        )
         cells = (
             name,
             ", ".join(map(str, dict.fromkeys(r.seeds))),
@@ -107,7 +140,11 @@ def graph_or_encoder() -> str:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for benchmark in BENCHMARKS:
-        rows = {r.method: r for r in measured(benchmark) if not r.settings and r.recipe in ("official", "quick")}
+        rows = {
+            r.method: r
+            for r in measured(benchmark)
+            if not r.settings and r.recipe in ("official", "quick")
+        }
         if "cec" not in rows or "cosine_after_pil" not in rows["cec"].extra:
             continue
         cec, before = rows["cec"], rows.get("decoupled-cosine")
@@ -116,7 +153,9 @@ def graph_or_encoder() -> str:
             j = before.seeds.index(seed) if before and seed in before.seeds else None
             first = f"{before.accuracy[j][-1]:.2f}" if before is not None and j is not None else "–"
             adapted = cec.accuracy[i][-1]
-            lines.append(f"| {benchmark} | {seed} | {first} | {plain:.2f} | {adapted:.2f} | {adapted - plain:+.2f} |")
+            lines.append(
+                f"| {benchmark} | {seed} | {first} | {plain:.2f} | {adapted:.2f} | {adapted - plain:+.2f} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -127,13 +166,17 @@ ALT = {
         "sessions": "accuracy by session of all methods; published rows dashed",
         "base-novel": "accuracy on base classes, on new classes and their harmonic mean, by session",
     },
-    "ablation": {"bars": "bars of average accuracy and performance drop, one for each row of the ablation"},
+    "ablation": {
+        "bars": "bars of average accuracy and performance drop, one for each row of the ablation"
+    },
     "rotation": {"rotation": "points of average accuracy and performance drop by rotation angles"},
     "ways-shots": {"ways-shots": "grid of last accuracies by ways and shots"},
     "confusion": {
         "confusion": "confusion matrices of Decoupled-Cosine, of CEC without its adapter and of CEC, and the difference of the last two"
     },
-    "tsne": {"tsne": "features of nine classes, with arrows from the class weights before adaptation to those after"},
+    "tsne": {
+        "tsne": "features of nine classes, with arrows from the class weights before adaptation to those after"
+    },
 }  # what a study's figures show
 
 
@@ -151,12 +194,20 @@ RULES = (
 
 def verdicts() -> str:
     """All claims with their verdicts, in short."""
-    lines = ["| | the paper's claim | verdict | comparisons that hold | in part | do not |", "| ---: | --- | --- | ---: | ---: | ---: |"]
+    lines = [
+        "| | the paper's claim | verdict | comparisons that hold | in part | do not |",
+        "| ---: | --- | --- | ---: | ---: | ---: |",
+    ]
     for number, claim in enumerate(claims.CLAIMS, 1):
         parts = claim.parts(claims.Evidence(RESULTS))
-        counts = [str(sum(part.verdict == verdict for part in parts)) for verdict in (claims.HOLDS, claims.PART, claims.NOT)]
+        counts = [
+            str(sum(part.verdict == verdict for part in parts))
+            for verdict in (claims.HOLDS, claims.PART, claims.NOT)
+        ]
         counts = ["–"] * 3 if claims.overall(parts) == claims.UNKNOWN else counts
-        lines.append(f"| {number} | [{claim.title}](#{_anchor(number, claim)}) | {_verdict(parts)} | {' | '.join(counts)} |")
+        lines.append(
+            f"| {number} | [{claim.title}](#{_anchor(number, claim)}) | {_verdict(parts)} | {' | '.join(counts)} |"
+        )
     return "\n".join([*lines, "", *RULES]) + "\n"
 
 
@@ -167,8 +218,14 @@ def _anchor(number: int, claim: claims.Claim) -> str:
 
 def _verdict(parts: Sequence[claims.Part]) -> str:
     found = claims.overall(parts)
-    left = sorted({part.where for part in parts if part.verdict == claims.UNKNOWN}) if found != claims.UNKNOWN else []
-    return f"**{found}**" + (f", as far as measured: rows are missing on {', '.join(left)}" if left else "")
+    left = (
+        sorted({part.where for part in parts if part.verdict == claims.UNKNOWN})
+        if found != claims.UNKNOWN
+        else []
+    )
+    return f"**{found}**" + (
+        f", as far as measured: rows are missing on {', '.join(left)}" if left else ""
+    )
 
 
 def study(name: str) -> str:
@@ -186,16 +243,29 @@ def _drawn(name: str, benchmark: str) -> str:
     if not rows:
         return f"On {benchmark} not measured yet: `{claims.command(name, benchmark)}`\n"
     links = [
-        f"![{benchmark}: {alt}]({(Path('..') / folder.relative_to(ROOT) / figure).as_posix()}.png)" for figure, alt in ALT[name].items()
+        f"![{benchmark}: {alt}]({(Path('..') / folder.relative_to(ROOT) / figure).as_posix()}.png)"
+        for figure, alt in ALT[name].items()
     ]
-    runs, seconds = sum(r.runs for r in rows), sum(time["share of the wall clock"] for r in rows for time in r.seconds)
+    runs, seconds = (
+        sum(r.runs for r in rows),
+        sum(time["share of the wall clock"] for r in rows for time in r.seconds),
+    )
     machines, dates, commands = (
         ", ".join(sorted(found))
-        for found in ({str(r.machine["device"]) for r in rows}, {r.date[:10] for r in rows}, {f"`{r.command}`" for r in rows})
+        for found in (
+            {str(r.machine["device"]) for r in rows},
+            {r.date[:10] for r in rows},
+            {f"`{r.command}`" for r in rows},
+        )
     )
     about = f"{runs} run{'s' if runs > 1 else ''}, {seconds / 60:.1f} minutes in all, on {machines}, {dates}: {commands}"
     table = (folder / "table.md").read_text(encoding="utf-8")
-    return "\n\n".join([*links, about, f"<details><summary>The table</summary>\n\n{table}\n</details>"]) + "\n"
+    return (
+        "\n\n".join(
+            [*links, about, f"<details><summary>The table</summary>\n\n{table}\n</details>"]
+        )
+        + "\n"
+    )
 
 
 def _claim(number: int, claim: claims.Claim) -> str:
@@ -203,26 +273,66 @@ def _claim(number: int, claim: claims.Claim) -> str:
     parts = claim.parts(claims.Evidence(RESULTS))
     verdict = f"Verdict: {_verdict(parts)}."
     if claims.overall(parts) == claims.UNKNOWN:
-        verdict += "".join(f" To be measured with `{claims.command(claim.study, benchmark)}`." for benchmark in claim.benchmarks)
-    lines = [f"### {number}. {claim.title}", "", verdict, "", f"*The paper:* {claim.said}", "", f"*Judged by:* {claim.judged}"]
+        verdict += "".join(
+            f" To be measured with `{claims.command(claim.study, benchmark)}`."
+            for benchmark in claim.benchmarks
+        )
+    lines = [
+        f"### {number}. {claim.title}",
+        "",
+        verdict,
+        "",
+        f"*The paper:* {claim.said}",
+        "",
+        f"*Judged by:* {claim.judged}",
+    ]
     if claims.overall(parts) != claims.UNKNOWN:
-        theirs = "published (CUB200)" if claim.study in ("ablation", "rotation") else "published"  # where the paper has those studies
+        theirs = (
+            "published (CUB200)" if claim.study in ("ablation", "rotation") else "published"
+        )  # where the paper has those studies
         several = len({part.where for part in parts}) > 1
-        titles = (*(["on"] if several else []), "row", "against", "by", theirs, "measured", "gain", "needed", "seeds", "verdict")
-        lines += ["", "| " + " | ".join(titles) + " |", "|" + " --- |" * (3 + several) + " ---: |" * 5 + " --- |"]
-        lines += ["| " + " | ".join([*([part.where] if several else []), *_part(part)]) + " |" for part in parts]
+        titles = (
+            *(["on"] if several else []),
+            "row",
+            "against",
+            "by",
+            theirs,
+            "measured",
+            "gain",
+            "needed",
+            "seeds",
+            "verdict",
+        )
+        lines += [
+            "",
+            "| " + " | ".join(titles) + " |",
+            "|" + " --- |" * (3 + several) + " ---: |" * 5 + " --- |",
+        ]
+        lines += [
+            "| " + " | ".join([*([part.where] if several else []), *_part(part)]) + " |"
+            for part in parts
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _part(part: claims.Part) -> list[str]:
     """A comparison as cells of a table."""
-    theirs = " / ".join(map(tables.number, part.published)) if part.published != (None, None) else "–"
+    theirs = (
+        " / ".join(map(tables.number, part.published)) if part.published != (None, None) else "–"
+    )
     names = [part.better, part.worse, part.measure, theirs]
     if part.measured is None or part.gain is None:
         return [*names, "–", "–", "–", "–", part.verdict]
     gain = ("+" if part.gain.mean > 0 else "") + _figure(part.gain)
     limit = tables.number(None if math.isnan(part.needed) else part.needed)
-    return [*names, " / ".join(map(_figure, part.measured)), gain, limit, str(part.gain.seeds), part.verdict]
+    return [
+        *names,
+        " / ".join(map(_figure, part.measured)),
+        gain,
+        limit,
+        str(part.gain.seeds),
+        part.verdict,
+    ]
 
 
 def _figure(figure: claims.Figure) -> str:
@@ -238,29 +348,49 @@ def gaps(benchmark: str) -> str:
     """Rows that end far from the published ones, and below each the same method with other settings, run to find out why."""
     found = measured(benchmark)
     compared = claims.Evidence(RESULTS).rows("comparison", benchmark)
-    plain = {r.method: r for r in (*compared, *found) if not r.settings and r.recipe == "official"}  # the main table's, if it has the row
+    plain = {
+        r.method: r for r in (*compared, *found) if not r.settings and r.recipe == "official"
+    }  # the main table's, if it has the row
     own = [plain[method] for method in METHODS if method in plain and published_row(plain[method])]
-    tried = [r for r in found if r not in own] + [results.read(path) for path in sorted((RESULTS / "explain").glob("*.json"))]
+    tried = [r for r in found if r not in own] + [
+        results.read(path) for path in sorted((RESULTS / "explain").glob("*.json"))
+    ]
     far = [r for r in own if abs(_last_gap(r)) > GAP]
     if not far:
         return f"No row of {benchmark} ends more than {GAP:.0f} points from the published one.\n"
-    titles = ("method", "base session", "*published*", "difference", "last session", "*published*", "difference")
+    titles = (
+        "method",
+        "base session",
+        "*published*",
+        "difference",
+        "last session",
+        "*published*",
+        "difference",
+    )
     lines = ["| " + " | ".join(titles) + " |", "| --- |" + " ---: |" * (len(titles) - 1)]
     for row in far:
         experiments = [r for r in tried if r.benchmark == benchmark and r.method == row.method]
         lines.append(_gap(f"**{row.method}**", row, row))
         lines += [_gap(f"↳ {_changes(r, row)}", r, row) for r in experiments]
         if not experiments:
-            elsewhere = sorted({r.benchmark for r in tried if r.method == row.method and r.settings})
+            elsewhere = sorted(
+                {r.benchmark for r in tried if r.method == row.method and r.settings}
+            )
             said = f"see {', '.join(elsewhere)}" if elsewhere else "no experiment yet"
             lines.append(f"| ↳ {said} |" + " |" * (len(titles) - 1))
     near = [r.method for r in own if r not in far]
-    return "\n".join(lines) + (f"\n\nWithin {GAP:.0f} points: {', '.join(near)}.\n" if near else "\n")
+    return "\n".join(lines) + (
+        f"\n\nWithin {GAP:.0f} points: {', '.join(near)}.\n" if near else "\n"
+    )
 
 
 def _last_gap(result: RunResult) -> float:
     theirs = published_row(result)
-    return math.nan if theirs is None else sum(result.last) / result.runs - float(theirs.sessions[-1] or 0)
+    return (
+        math.nan
+        if theirs is None
+        else sum(result.last) / result.runs - float(theirs.sessions[-1] or 0)
+    )
 
 
 def _gap(name: str, result: RunResult, published_as: RunResult) -> str:
@@ -271,14 +401,21 @@ def _gap(name: str, result: RunResult, published_as: RunResult) -> str:
         ours = tables.spread([run[session] for run in result.accuracy])
         said = theirs.sessions[session] if theirs else None
         difference = None if said is None or ours.mean is None else ours.mean - said
-        cells += [_spread(ours.mean, ours.std), _italic(said), tables.Cell(difference, signed=True).text]
+        cells += [
+            _spread(ours.mean, ours.std),
+            _italic(said),
+            tables.Cell(difference, signed=True).text,
+        ]
     return "| " + " | ".join(cells) + " |"
 
 
 def _changes(result: RunResult, beside: RunResult) -> str:
     """What is different from a row: the recipe and the settings."""
     recipe = [f"recipe {result.recipe}"] if result.recipe != beside.recipe else []
-    return ", ".join([*recipe, *(f"{key}={value}" for key, value in result.settings.items())]) or "the same again"
+    return (
+        ", ".join([*recipe, *(f"{key}={value}" for key, value in result.settings.items())])
+        or "the same again"
+    )
 
 
 # ---- what there is
@@ -295,12 +432,18 @@ def catalogue() -> str:
     """Each method's file with what its head says, and the rows of the registry that it stands for."""
     files: dict[str, list[str]] = {}
     for m in METHODS.values():
-        files.setdefault(m.target.partition(":")[0], []).append(f"| `{m.name}` | {m.title} | {m.paper} | {m.memory} |")
+        files.setdefault(m.target.partition(":")[0], []).append(
+            f"| `{m.name}` | {m.title} | {m.paper} | {m.memory} |"
+        )
     parts = []
     for module, rows in files.items():
         title, *paragraphs = (import_module(module).__doc__ or "").strip().split("\n\n")
         said = "\n\n".join(p for p in paragraphs if not LEGEND.match(p))
-        table = ["| name | what it is | from | keeps of old images |", "| --- | --- | --- | --- |", *rows]
+        table = [
+            "| name | what it is | from | keeps of old images |",
+            "| --- | --- | --- | --- |",
+            *rows,
+        ]
         parts.append("\n".join([f"## {title.rstrip('.')}", "", said, "", *table]))
     return "\n\n".join(parts) + "\n"
 
@@ -326,7 +469,10 @@ def benchmarks() -> str:
 def backbones() -> str:
     """The table of backbones."""
     lines = ["| name | features | parameters | for |", "| --- | --- | --- | --- |"]
-    lines += [f"| `{name}` | {info.dim} | {parameters(info.build()):,} | {info.remark} |" for name, info in BACKBONES.items()]
+    lines += [
+        f"| `{name}` | {info.dim} | {parameters(info.build()):,} | {info.remark} |"
+        for name, info in BACKBONES.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -334,11 +480,18 @@ def tree() -> str:
     """The source tree, each file with the first sentence of its docstring."""
     source = ROOT / "src" / "fewmore"
     lines = ["```text"]
-    for folder in [source, *sorted(p for p in source.iterdir() if p.is_dir() and (p / "__init__.py").exists())]:
+    for folder in [
+        source,
+        *sorted(p for p in source.iterdir() if p.is_dir() and (p / "__init__.py").exists()),
+    ]:
         inside = folder != source
         lines.append(f"{'  ' if inside else ''}{folder.relative_to(source.parent)}/")
         for path in sorted(folder.glob("*.py")):
-            said = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].replace("\n", " ")
+            said = (
+                (ast.get_docstring(ast.parse(path.read_text())) or "")
+                .split("\n\n")[0]
+                .replace("\n", " ")
+            )
             if said:
                 lines.append(f"{'    ' if inside else '  '}{path.name:<24} {said.rstrip('.')}")
     return "\n".join([*lines, "```"]) + "\n"
@@ -362,7 +515,10 @@ def bench(name: str) -> str:
             "| " + " | ".join(columns) + " |",
             "| --- " * len(columns) + "|",
         ]
-        lines += ["| " + " | ".join(_cell(row.get(c, "")) for c in columns) + " |" for row in found["rows"]]
+        lines += [
+            "| " + " | ".join(_cell(row.get(c, "")) for c in columns) + " |"
+            for row in found["rows"]
+        ]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts) if parts else "Not measured yet.\n"
 
@@ -379,13 +535,22 @@ def one_seed() -> str:
 
 def confidences() -> str:
     """How far confidences and "none of these" can be trusted as classes are added."""
-    photos = {row["what"]: row["value"] for row in json.loads((RESULTS / "bench-practice-cpu.json").read_text())["rows"]}
+    photos = {
+        row["what"]: row["value"]
+        for row in json.loads((RESULTS / "bench-practice-cpu.json").read_text())["rows"]
+    }
     measured = json.loads((RESULTS / "bench-calibration-gpu.json").read_text())
     about, first, before, last = measured["about"], measured["rows"][0], *measured["rows"][-2:]
     few, many = first["classes"], last["classes"]
-    then, later = (photos[f"accepted as known, {what}, %"] for what in ("20 classes", "all classes after learning 10 × 5"))
+    then, later = (
+        photos[f"accepted as known, {what}, %"]
+        for what in ("20 classes", "all classes after learning 10 × 5")
+    )
     strange = photos["AUROC, images of known classes against those of 10 others"]
-    known, auroc = "accepted as known %", "AUROC of classes to come"  # of which there are none at the last session
+    known, auroc = (
+        "accepted as known %",
+        "AUROC of classes to come",
+    )  # of which there are none at the last session
     lines = [
         f"- Confidences hold. Trained on {few} classes of CIFAR100, and taught {many - few} more from five images each, the expected",
         f"  calibration error on test images of all {many} is {about['last session, calibrated %']:.1f} %; "
@@ -451,16 +616,25 @@ def pages() -> Iterator[Path]:
 def draw() -> None:
     """The figures that the pages show."""
     for name in BENCHMARKS:
-        rows = [r for r in measured(name) if r.method in (*ROW_OF_METHOD, "joint") and not r.settings]
+        rows = [
+            r for r in measured(name) if r.method in (*ROW_OF_METHOD, "joint") and not r.settings
+        ]
         rows = [r for r in rows if r.recipe == "official"] or rows  # others are in the table
         if rows:
-            figures.save(figures.sessions_figure(rows, tables.published_rows(rows)), ROOT / "docs" / "figures" / f"{name}.png")
+            figures.save(
+                figures.sessions_figure(rows, tables.published_rows(rows)),
+                ROOT / "docs" / "figures" / f"{name}.png",
+            )
 
 
 def main() -> None:
     stale = [page for page in pages() if filled(page.read_text()) != page.read_text()]
     if "--check" in sys.argv:
-        sys.exit(f"stale: {', '.join(str(p.relative_to(ROOT)) for p in stale)}; run: make docs" if stale else 0)
+        sys.exit(
+            f"stale: {', '.join(str(p.relative_to(ROOT)) for p in stale)}; run: make docs"
+            if stale
+            else 0
+        )
     for page in stale:
         page.write_text(filled(page.read_text()))
         print(f"filled {page.relative_to(ROOT)}")

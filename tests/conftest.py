@@ -43,7 +43,9 @@ def make_images(classes: int = 4, per_class: int = 6, size: int = 8, seed: int =
         whole = coarse[:, nearest][:, :, nearest] + noise.normal(0, 12, (per_class, 3, size, size))
         images.append(whole.round().clip(0, 255).astype(np.uint8))
     labels = torch.arange(classes).repeat_interleave(per_class)
-    return ImageSet.of(np.concatenate(images), labels, [f"class {number}" for number in range(classes)])
+    return ImageSet.of(
+        np.concatenate(images), labels, [f"class {number}" for number in range(classes)]
+    )
 
 
 @pytest.fixture(scope="session")
@@ -71,9 +73,21 @@ def tiny_settings(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """What `--set` makes of any recipe so that every stage of every method is over at once, for the images of tiny_task."""
     monkeypatch.setattr("fewmore.training.pseudo_incremental.ROUND", 2)
     return (
-        *("pretrain.epochs=2", "pretrain.batch=24", "pretrain.milestones=1", "session.epochs=2", "session.batch=16"),
+        *(
+            "pretrain.epochs=2",
+            "pretrain.batch=24",
+            "pretrain.milestones=1",
+            "session.epochs=2",
+            "session.batch=16",
+        ),
         *("balanced.epochs=2", "exemplars.per_class=4", "topic.nodes=20", "topic.rounds=4"),
-        *("pseudo.base_way=2", "pseudo.new_way=2", "pseudo.base_query=2", "pseudo.new_query=2", "pseudo.episodes=4"),
+        *(
+            "pseudo.base_way=2",
+            "pseudo.new_way=2",
+            "pseudo.base_query=2",
+            "pseudo.new_query=2",
+            "pseudo.episodes=4",
+        ),
     )
 
 
@@ -114,7 +128,9 @@ def small_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_pretrained(monkeypatch: pytest.MonkeyPatch, small_weights: Path) -> None:
     """A small backbone takes the place of the pretrained one, its weights found without a network."""
     digest = hashlib.sha256(small_weights.read_bytes()).hexdigest()
-    monkeypatch.setitem(WEIGHTS, "resnet8", File("http://localhost:9/small.pth", "weights/small.pth", sha256=digest))
+    monkeypatch.setitem(
+        WEIGHTS, "resnet8", File("http://localhost:9/small.pth", "weights/small.pth", sha256=digest)
+    )
     monkeypatch.setattr("fewmore.classifier.estimator.PRETRAINED", "resnet8")
     monkeypatch.setenv("FEWMORE_DATA", str(small_weights.parent.parent))
 
@@ -125,9 +141,13 @@ def draw_photos(folder: Path, counts: dict[str, int], size: int = 40) -> Path:
         (folder / name).mkdir(parents=True)
         pattern = np.random.default_rng(list(name.encode())).integers(0, 256, (4, 4, 3))
         for index in range(count):
-            noise = np.random.default_rng(list(f"{folder.name}/{name}/{index}".encode())).normal(0, 12, (4, 4, 3))
+            noise = np.random.default_rng(list(f"{folder.name}/{name}/{index}".encode())).normal(
+                0, 12, (4, 4, 3)
+            )
             image = Image.fromarray((pattern + noise).clip(0, 255).astype(np.uint8))
-            image.resize((size + index % 3, size), Image.Resampling.NEAREST).save(folder / name / f"{index:02}.png")
+            image.resize((size + index % 3, size), Image.Resampling.NEAREST).save(
+                folder / name / f"{index:02}.png"
+            )
     return folder
 
 
@@ -142,14 +162,20 @@ def small_model(small_weights: Path, tmp_path_factory: pytest.TempPathFactory) -
     """A model file that knows three birds, from photos("photos", {"robin": 5, "wren": 5, "jay": 4}). To be copied, not changed."""
     folder = tmp_path_factory.mktemp("model")
     counts = {"robin": 5, "wren": 5, "jay": 4}
-    classifier = IncrementalClassifier("resnet8", small_weights, device="cpu").fit(draw_photos(folder / "photos", counts))
+    classifier = IncrementalClassifier("resnet8", small_weights, device="cpu").fit(
+        draw_photos(folder / "photos", counts)
+    )
     classifier.save(folder / "birds.fewmore")
     return folder / "birds.fewmore"
 
 
 def _chromium_path() -> str:
     """Where Chromium is. Where it is not, CI and containers (root, apt-get) install Debian's package, and other machines skip."""
-    if found := shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome"):
+    if (
+        found := shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    ):
         return found
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     if shutil.which("apt-get") and (is_root or os.environ.get("CI")):
@@ -160,7 +186,12 @@ def _chromium_path() -> str:
             for command in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
                 if shutil.which("chromium") is None:
                     line = [*([] if is_root else ["sudo", "-n"]), "apt-get", "-q", *command]
-                    subprocess.run(line, stdout=subprocess.DEVNULL, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}, timeout=300)
+                    subprocess.run(
+                        line,
+                        stdout=subprocess.DEVNULL,
+                        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+                        timeout=300,
+                    )
     found = shutil.which("chromium")
     if found is None:
         pytest.skip("needs Chromium: apt-get install chromium")
@@ -174,6 +205,8 @@ def chromium() -> "Iterator[Browser]":
 
     path = _chromium_path()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--use-fake-device-for-media-stream"])
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--use-fake-device-for-media-stream"]
+        )
         yield browser
         browser.close()

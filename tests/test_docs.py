@@ -21,17 +21,23 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_generated_parts_are_up_to_date() -> None:
-    done = subprocess.run([sys.executable, str(ROOT / "docs" / "make.py"), "--check"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "make.py"), "--check"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
 RECORDED = [
-    path for pattern in ("*.json", "explain/*.json", "studies/*/results/*.json") for path in sorted((ROOT / "results").glob(pattern))
+    path
+    for pattern in ("*.json", "explain/*.json", "studies/*/results/*.json")
+    for path in sorted((ROOT / "results").glob(pattern))
 ]
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in RECORDED if not path.name.startswith("bench-")], ids=lambda p: str(p.relative_to(ROOT / "results"))
+    "path",
+    [path for path in RECORDED if not path.name.startswith("bench-")],
+    ids=lambda p: str(p.relative_to(ROOT / "results")),
 )
 def test_recorded_results_follow_the_schema(path: Path) -> None:
     result = results.read(path)
@@ -48,10 +54,14 @@ def test_studies_are_where_the_page_looks_for_them() -> None:
         assert folder.name in known
         assert (folder / "table.md").exists()
         assert list(folder.glob("*.png"))
-        assert {results.read(path).benchmark for path in (folder / "results").glob("*.json")} == {folder.name.rpartition("-")[2]}
+        assert {results.read(path).benchmark for path in (folder / "results").glob("*.json")} == {
+            folder.name.rpartition("-")[2]
+        }
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name
+)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if not target.startswith("http"):
@@ -60,13 +70,17 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_methods_file_says_its_idea_in_about_three_sentences(name: str) -> None:
-    _, *paragraphs = (importlib.import_module(METHODS[name].target.partition(":")[0]).__doc__ or "").split("\n\n")
+    _, *paragraphs = (
+        importlib.import_module(METHODS[name].target.partition(":")[0]).__doc__ or ""
+    ).split("\n\n")
     idea = next(paragraph for paragraph in paragraphs if "https://" not in paragraph)
     assert 2 <= len(re.findall(r"\.(?=\s|$)", idea)) <= 4, idea
     assert idea.strip() in (ROOT / "docs" / "methods.md").read_text()
 
 
-def test_the_example_of_ones_own_method_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_example_of_ones_own_method_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """The page's own command, on fewer images."""
     page = (ROOT / "docs" / "own-method.md").read_text()
     command = next(line for line in page.splitlines() if line.startswith("    fewmore run glyphs"))
@@ -92,7 +106,14 @@ def test_the_example_of_ones_own_method_runs(monkeypatch: pytest.MonkeyPatch, ca
         cli.main()
     out, err = capsys.readouterr()
     assert (ended.value.code or 0, err) == (0, "")
-    found = [results.read(path.parent) for path in sorted((tmp_path / "runs").glob("*/result.json"))]
-    assert {r.method for r in found} == {"decoupled-cosine", "docs/examples/power_means.py:PowerMeans"}
+    found = [
+        results.read(path.parent) for path in sorted((tmp_path / "runs").glob("*/result.json"))
+    ]
+    assert {r.method for r in found} == {
+        "decoupled-cosine",
+        "docs/examples/power_means.py:PowerMeans",
+    }
     assert all(len(r.accuracy[0]) == 3 for r in found)
-    assert "docs/examples/power_means.py" in out.rpartition("run folder")[2], "in the table, perhaps over two lines"
+    assert "docs/examples/power_means.py" in out.rpartition("run folder")[2], (
+        "in the table, perhaps over two lines"
+    )

@@ -31,7 +31,10 @@ def run_commands(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_pretrained")
 def test_the_snippets_run(
-    photos: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    photos: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     photos("photos", {"robin": 6, "wren": 5, "goldfinch": 5})
@@ -44,7 +47,9 @@ def test_the_snippets_run(
             shutil.copy(animals / name / f"{number:02}.png", f"{name}{number + 1}.jpg")
     shutil.copy("photos/robin/00.png", "unknown.jpg")
     assert {kind for kind, _ in SNIPPETS} == {"bash", "python"}
-    has_export = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript"))
+    has_export = all(
+        importlib.util.find_spec(name) for name in ("onnx", "onnxruntime", "onnxscript")
+    )
     names: dict[str, object] = {}
     for kind, text in SNIPPETS:
         if not has_export and any(word in text for word in TAKES_MORE):

@@ -11,11 +11,18 @@ import pytest
 from fewmore import __version__
 
 ROOT = Path(__file__).parents[1]
-QUIET = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps")  # the network is not asked
+QUIET = (
+    "--quiet",
+    "--disable-pip-version-check",
+    "--no-index",
+    "--no-deps",
+)  # the network is not asked
 
 
 def command(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, timeout=300, **options)
+    done = subprocess.run(
+        [sys.executable, *map(str, words)], capture_output=True, text=True, timeout=300, **options
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -33,7 +40,12 @@ def elsewhere(wheel, tmp_path_factory):
     """Runs the installed wheel, away from the checkout."""
     target, place = tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("place")
     command("-m", "pip", "install", *QUIET, "--target", target, wheel)
-    environment = {**os.environ, "PYTHONPATH": str(target), "FEWMORE_CACHE": str(place / "cache"), "COLUMNS": "120"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(target),
+        "FEWMORE_CACHE": str(place / "cache"),
+        "COLUMNS": "120",
+    }
 
     def elsewhere(*words: object) -> str:
         return command(*words, cwd=place, env=environment).stdout
@@ -47,7 +59,11 @@ def elsewhere(wheel, tmp_path_factory):
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert wheel.name == f"fewmore-{__version__}-py3-none-any.whl"
     packed = set(zipfile.ZipFile(wheel).namelist())
-    inside = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*") if path.is_file()}
+    inside = {
+        path.relative_to(ROOT / "src").as_posix()
+        for path in (ROOT / "src").rglob("*")
+        if path.is_file()
+    }
     inside = {name for name in inside if "__pycache__" not in name}
     about = {name for name in packed if name.startswith(f"fewmore-{__version__}.dist-info/")}
     assert packed - about == inside
@@ -57,7 +73,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
 
 
 def test_the_published_numbers_are_read(elsewhere):
-    out = elsewhere("-c", "from fewmore.research.published import published; print(published('cifar100')['CEC'].sessions)")
+    out = elsewhere(
+        "-c",
+        "from fewmore.research.published import published; print(published('cifar100')['CEC'].sessions)",
+    )
     assert out.startswith("(73.07, ")
 
 
@@ -70,7 +89,17 @@ def test_help(elsewhere):
 def test_a_run(elsewhere, tiny_folder):
     small = ("backbone=resnet8", "transform.size=8", "transform.resize=9", "pretrain.epochs=1")
     settings = [word for setting in small for word in ("--set", setting)]
-    out = elsewhere("-m", "fewmore", "run", f"folder:{tiny_folder}", "-m", "decoupled-cosine", "--device", "cpu", *settings)
+    out = elsewhere(
+        "-m",
+        "fewmore",
+        "run",
+        f"folder:{tiny_folder}",
+        "-m",
+        "decoupled-cosine",
+        "--device",
+        "cpu",
+        *settings,
+    )
     assert "session 1:" in out
     folder = out.partition("run folder: ")[2].splitlines()[0]
     assert "decoupled-cosine" in elsewhere("-m", "fewmore", "compare", folder)

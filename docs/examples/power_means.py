@@ -16,7 +16,9 @@ class PowerMeans(FrozenBackbone):
         self.network = Network(recipe, runtime)
 
     def fit(self, base):
-        self.network.fit(base, "cosine", self.seed)  # stage 1, shared with all methods that have a cosine head
+        self.network.fit(
+            base, "cosine", self.seed
+        )  # stage 1, shared with all methods that have a cosine head
         self.centre = self.network.embed(base).sqrt().mean(0)
         self.means = self._means(base)
         self.sessions = 1
@@ -33,11 +35,18 @@ class PowerMeans(FrozenBackbone):
         return cosine(features, self.means)
 
     def state(self):
-        return {"network": self.network.state(), "centre": self.centre, "means": self.means, "sessions": self.sessions}
+        return {
+            "network": self.network.state(),
+            "centre": self.centre,
+            "means": self.means,
+            "sessions": self.sessions,
+        }
 
     def restore(self, state):
         self.network.restore(state["network"])
-        self.centre, self.means, self.sessions = (state[name] for name in ("centre", "means", "sessions"))
+        self.centre, self.means, self.sessions = (
+            state[name] for name in ("centre", "means", "sessions")
+        )
 
     def _means(self, images):
         return class_means(self.embed(images), images.labels, len(images.class_names))

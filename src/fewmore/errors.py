@@ -39,7 +39,11 @@ class UnknownName(ConfigError):
         names = sorted(known)
         close = get_close_matches(given, names, n=3, cutoff=0.5)
         more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are: {', '.join(names[:MOST_NAMES])}{more}"
+        hint = (
+            f"did you mean {' or '.join(close)}?"
+            if close
+            else f"there are: {', '.join(names[:MOST_NAMES])}{more}"
+        )
         super().__init__(f"no {kind} is named '{given}': {hint}")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fewmore.accel import batch_norm as norm
 from fewmore.accel import conv
 from fewmore.accel.conv import COLOURS, FEW
-from fewmore.accel.side_streams import Aside
+from fewmore.accel.side_streams import SideStreams
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "test_kernels.py runs these tests"
 
@@ -33,7 +33,9 @@ SIZES = [(3, 7, 5), (2, 16, 16), (1, 1, 1)]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize(("given", "made"), [*((few, few) for few in FEW), (COLOURS, FEW[0])], ids=str)
+@pytest.mark.parametrize(
+    ("given", "made"), [*((few, few) for few in FEW), (COLOURS, FEW[0])], ids=str
+)
 @pytest.mark.parametrize("groups", [128, 2])
 def test_a_convolution_of_few_channels(
     monkeypatch: pytest.MonkeyPatch, size: tuple[int, int, int], given: int, made: int, groups: int
@@ -41,7 +43,11 @@ def test_a_convolution_of_few_channels(
     """With two groups of pixels, each takes several turns."""
     monkeypatch.setattr(conv, "GROUPS", groups)
     n, height, width = size
-    x, weight, gradient = maps(n, given, height, width), maps(made, given, 3, 3), maps(n, made, height, width)
+    x, weight, gradient = (
+        maps(n, given, height, width),
+        maps(made, given, 3, 3),
+        maps(n, made, height, width),
+    )
     x.requires_grad_()
     weight.requires_grad_()
     expected = F.conv2d(x, weight, padding=1)
@@ -59,10 +65,15 @@ def test_a_convolution_of_few_channels(
 @pytest.mark.parametrize("relu", [True, False], ids=["relu", "no relu"])
 @pytest.mark.parametrize("shortcut", [True, False], ids=["shortcut", "no shortcut"])
 @pytest.mark.parametrize("aside", [True, False], ids=["aside", "at once"])
-def test_batch_norm_shortcut_and_relu(training: bool, relu: bool, shortcut: bool, aside: bool, at_once: Aside) -> None:
+def test_batch_norm_shortcut_and_relu(
+    training: bool, relu: bool, shortcut: bool, aside: bool, at_once: SideStreams
+) -> None:
     """Pixels for several programs, the last of them not full; two blocks of channels."""
     shape = (9, 32, 8, 7)
-    x, other, gradient = (maps(*shape[:3], width)[..., :7].contiguous(memory_format=torch.channels_last) for width in (7, 8, 9))
+    x, other, gradient = (
+        maps(*shape[:3], width)[..., :7].contiguous(memory_format=torch.channels_last)
+        for width in (7, 8, 9)
+    )
     layers = [nn.BatchNorm2d(32), nn.BatchNorm2d(32)]
     found = []
     for layer, ours in zip(layers, (True, False), strict=True):
@@ -73,7 +84,14 @@ def test_batch_norm_shortcut_and_relu(training: bool, relu: bool, shortcut: bool
         own, side = x.clone().requires_grad_(), other.clone().requires_grad_() if shortcut else None
         if ours:
             beside = at_once if aside else None
-            statistics = layer.running_mean, layer.running_var, training, relu, layer.eps, layer.momentum
+            statistics = (
+                layer.running_mean,
+                layer.running_var,
+                training,
+                relu,
+                layer.eps,
+                layer.momentum,
+            )
             out = norm._Fused.apply(own, side, layer.weight, layer.bias, *statistics, beside)
             out.backward(gradient)
             if beside is not None:
@@ -82,7 +100,16 @@ def test_batch_norm_shortcut_and_relu(training: bool, relu: bool, shortcut: bool
             out = layer(own) if side is None else layer(own) + side
             out = F.relu(out) if relu else out
             out.backward(gradient)
-        found.append([out.detach(), own.grad, layer.weight.grad, layer.bias.grad, layer.running_mean, layer.running_var])
+        found.append(
+            [
+                out.detach(),
+                own.grad,
+                layer.weight.grad,
+                layer.bias.grad,
+                layer.running_mean,
+                layer.running_var,
+            ]
+        )
         if side is not None:
             found[-1].append(side.grad)
     for mine, expected in zip(*found, strict=True):

@@ -43,15 +43,30 @@ def three_layers(layer: nn.BatchNorm2d, x: Tensor, shortcut: Tensor | None, relu
     return F.relu(out) if relu else out
 
 
-def outcome(layer: nn.BatchNorm2d, x: Tensor, shortcut: Tensor | None, gradient: Tensor, relu: bool) -> dict[str, Tensor]:
+def outcome(
+    layer: nn.BatchNorm2d, x: Tensor, shortcut: Tensor | None, gradient: Tensor, relu: bool
+) -> dict[str, Tensor]:
     """The result, all gradients and the statistics, after one step forwards and backwards."""
     x = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-    shortcut = None if shortcut is None else shortcut.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    shortcut = (
+        None
+        if shortcut is None
+        else shortcut.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    )
     before = x.detach().clone()
-    out = layer(x, shortcut, relu) if isinstance(layer, BatchNorm) else three_layers(layer, x, shortcut, relu)
+    out = (
+        layer(x, shortcut, relu)
+        if isinstance(layer, BatchNorm)
+        else three_layers(layer, x, shortcut, relu)
+    )
     assert torch.equal(x.detach(), before), "the input was written to"
     out.backward(gradient)
-    found = {"result": out.detach(), "gradient of x": x.grad, "running_mean": layer.running_mean, "running_var": layer.running_var}
+    found = {
+        "result": out.detach(),
+        "gradient of x": x.grad,
+        "running_mean": layer.running_mean,
+        "running_var": layer.running_var,
+    }
     found |= {f"gradient of {name}": p.grad for name, p in layer.named_parameters()}
     if shortcut is not None:
         found["gradient of shortcut"] = shortcut.grad
@@ -68,7 +83,9 @@ def test_it_is_the_three_layers(training: bool, relu: bool, shortcut: bool) -> N
     expected = outcome(random_weights(nn.BatchNorm2d(6)).train(training), *arguments, relu)
     assert ours.keys() == expected.keys()
     for name, tensor in expected.items():
-        torch.testing.assert_close(ours[name], tensor, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            ours[name], tensor, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def test_statistics_move_in_training_alone() -> None:
@@ -97,7 +114,9 @@ def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
     for mark in (
         pytest.mark.gpu,
         pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here"),
-        pytest.mark.filterwarnings("default"),  # drivers and compilers warn of things that are not ours
+        pytest.mark.filterwarnings(
+            "default"
+        ),  # drivers and compilers warn of things that are not ours
     ):
         test = mark(test)
     return test
@@ -113,13 +132,20 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return taken
 
 
-def there(tensors: Iterable[Tensor | None], memory_format: torch.memory_format = torch.channels_last) -> list[Tensor | None]:
-    return [None if t is None else t.cuda().contiguous(memory_format=memory_format) for t in tensors]
+def there(
+    tensors: Iterable[Tensor | None], memory_format: torch.memory_format = torch.channels_last
+) -> list[Tensor | None]:
+    return [
+        None if t is None else t.cuda().contiguous(memory_format=memory_format) for t in tensors
+    ]
 
 
 def layers(channels: int, training: bool = True) -> tuple[nn.BatchNorm2d, nn.BatchNorm2d]:
     """Ours and PyTorch's, with the same weights."""
-    ours, theirs = (random_weights(layer).cuda().train(training) for layer in (BatchNorm(channels), nn.BatchNorm2d(channels)))
+    ours, theirs = (
+        random_weights(layer).cuda().train(training)
+        for layer in (BatchNorm(channels), nn.BatchNorm2d(channels))
+    )
     return ours, theirs
 
 
@@ -129,7 +155,11 @@ def assert_close(ours: dict[str, Tensor], expected: dict[str, Tensor], tolerance
     for name, tensor in expected.items():
         size = float(tensor.abs().max())
         torch.testing.assert_close(
-            ours[name].to(tensor), tensor, rtol=tolerance, atol=tolerance * size, msg=lambda text, name=name: f"{name}: {text}"
+            ours[name].to(tensor),
+            tensor,
+            rtol=tolerance,
+            atol=tolerance * size,
+            msg=lambda text, name=name: f"{name}: {text}",
         )
 
 
@@ -173,9 +203,13 @@ def test_the_one_operation_repeats_bit_for_bit() -> None:
 
 @on_gpu
 @pytest.mark.parametrize(
-    ("channels", "memory_format"), [(16, torch.contiguous_format), (24, torch.channels_last)], ids=["other layout", "other width"]
+    ("channels", "memory_format"),
+    [(16, torch.contiguous_format), (24, torch.channels_last)],
+    ids=["other layout", "other width"],
 )
-def test_what_the_one_operation_cannot_do_is_done_by_three(fused: list[bool], channels: int, memory_format: torch.memory_format) -> None:
+def test_what_the_one_operation_cannot_do_is_done_by_three(
+    fused: list[bool], channels: int, memory_format: torch.memory_format
+) -> None:
     arguments = there(inputs((4, channels, 6, 5), True), memory_format)
     ours, theirs = layers(channels)
     assert_close(outcome(ours, *arguments, relu=True), outcome(theirs, *arguments, relu=True), 1e-4)
@@ -187,7 +221,10 @@ def test_ghost_statistics_are_those_of_parts_of_the_batch(shortcut: bool) -> Non
     x, other, _ = inputs((6, 6, 4, 3), shortcut)
     whole, parts = random_weights(BatchNorm(6)), random_weights(BatchNorm(6))
     norm.set_ghost(nn.Sequential(whole), 4)
-    expected = [parts(x[rows], None if other is None else other[rows], relu=True) for rows in (slice(0, 4), slice(4, 6))]
+    expected = [
+        parts(x[rows], None if other is None else other[rows], relu=True)
+        for rows in (slice(0, 4), slice(4, 6))
+    ]
     assert torch.equal(whole(x, other, relu=True), torch.cat(expected))
     assert torch.equal(whole.running_mean, parts.running_mean)
     whole.eval()

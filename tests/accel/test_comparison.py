@@ -22,8 +22,10 @@ NAMES = ("icarl", "eeil", "lucir", "topic")
 
 
 def learnt(task: Task, name: str, settings: tuple[str, ...], runtime: Runtime) -> Method:
-    method = METHODS[name].build(recipes.recipe("quick", task.benchmark, name, settings), runtime, 0)
-    base, *sessions = (session.of(task.train).alone() for session in task.split.sessions)
+    method = METHODS[name].build(
+        recipes.recipe("quick", task.benchmark, name, settings), runtime, 0
+    )
+    base, *sessions = (session.of(task.train).compact() for session in task.split.sessions)
     method.fit(base)
     for session in sessions:
         method.learn(session)
@@ -48,7 +50,12 @@ def test_no_step_of_a_session_makes_the_host_wait(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_captured_steps_are_the_eager_ones(task: Task, tiny_settings: tuple[str, ...], name: str) -> None:
+def test_captured_steps_are_the_eager_ones(
+    task: Task, tiny_settings: tuple[str, ...], name: str
+) -> None:
     settings = (*tiny_settings, "session.lr=0.001", "balanced.lr=0.001")
-    scores = [learnt(task, name, settings, Runtime(CUDA, half=False, graphs=graphs)).scores(task.test) for graphs in (False, True)]
+    scores = [
+        learnt(task, name, settings, Runtime(CUDA, half=False, graphs=graphs)).scores(task.test)
+        for graphs in (False, True)
+    ]
     torch.testing.assert_close(*scores, rtol=0.05, atol=0.05)

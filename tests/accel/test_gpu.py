@@ -21,12 +21,17 @@ from fewmore.data.images import ImageSet, Ragged
 from fewmore.methods.base import Recipe
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import Backbone, build
-from fewmore.nn.prototypes import Classifier, random_rows
+from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.research import runner
 from fewmore.research.runner import Experiment
 from fewmore.training.embed import embed
-from fewmore.training.learn_session import SessionConfig, train_network, train_rows, untrained_rows
-from fewmore.training.loop import Epochs, Round, Runtime, beside_others, train_epochs
+from fewmore.training.learn_session import (
+    SessionConfig,
+    train_network,
+    train_prototypes,
+    untrained_prototypes,
+)
+from fewmore.training.loop import EpochsConfig, Round, Runtime, beside_others, train_epochs
 from fewmore.training.pretrain import PretrainConfig, pretrain
 from fewmore.training.pseudo_incremental import PseudoConfig, pseudo_incremental
 
@@ -64,7 +69,10 @@ def images(tiny_images: Callable[..., ImageSet]) -> ImageSet:
 
 
 def of_several_sizes(images: ImageSet) -> ImageSet:
-    cut = [images.image(i)[:, : 16 - i % 3, : 16 - i % 4].contiguous().numpy() for i in range(len(images))]
+    cut = [
+        images.image(i)[:, : 16 - i % 3, : 16 - i % 4].contiguous().numpy()
+        for i in range(len(images))
+    ]
     return ImageSet.of(Ragged.from_arrays(cut), images.labels, images.class_names)
 
 
@@ -77,19 +85,32 @@ SETS: dict[str, tuple[Callable[[ImageSet], ImageSet], Transform]] = {
 
 def untrained(seed: int = 0, classes: int = 4) -> tuple[Backbone, Classifier]:
     backbone = build("resnet8", seed).to(CUDA, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return backbone, Classifier("cosine", random_rows(classes, 64, torch.Generator().manual_seed(seed))).to(CUDA)
+    return backbone, Classifier(
+        "cosine", random_prototypes(classes, 64, torch.Generator().manual_seed(seed))
+    ).to(CUDA)
 
 
-def learnt(images: ImageSet, transform: Transform, runtime: Runtime, config: PretrainConfig = CONFIG, seed: int = 0) -> dict[str, Tensor]:
+def learnt(
+    images: ImageSet,
+    transform: Transform,
+    runtime: Runtime,
+    config: PretrainConfig = CONFIG,
+    seed: int = 0,
+) -> dict[str, Tensor]:
     """All weights and statistics after stage 1."""
     backbone, classifier = untrained(seed)
     pretrain(backbone, classifier, images, transform, config, runtime, seed)
-    return {name: tensor.detach().cpu() for name, tensor in {**backbone.state_dict(), **classifier.state_dict()}.items()}
+    return {
+        name: tensor.detach().cpu()
+        for name, tensor in {**backbone.state_dict(), **classifier.state_dict()}.items()
+    }
 
 
 def assert_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     for name, tensor in one.items():
-        torch.testing.assert_close(tensor, other[name], rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            tensor, other[name], rtol=1e-3, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 # Nothing waits
@@ -98,7 +119,9 @@ def assert_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "captured"])
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", SETS)
-def test_no_step_of_stage_1_makes_the_host_wait(images: ImageSet, kind: str, half: bool, graphs: bool) -> None:
+def test_no_step_of_stage_1_makes_the_host_wait(
+    images: ImageSet, kind: str, half: bool, graphs: bool
+) -> None:
     made, transform = SETS[kind]
     reports: list[Round] = []
     runtime = Runtime(CUDA, half=half, graphs=graphs, forbid_waiting=True, on_round=reports.append)
@@ -113,9 +136,18 @@ def test_no_step_of_a_session_makes_the_host_wait(images: ImageSet, graphs: bool
     config = SessionConfig(epochs=2, batch=16, lr=0.01, data_init=False)
     runtime = Runtime(CUDA, graphs=graphs, forbid_waiting=True)
     backbone, known = untrained(classes=2)
-    new = Classifier("cosine", untrained_rows(backbone, session, 0))
-    train_rows(backbone, known, new, session, PAD, config, runtime, 0, "session 1")
-    train_network(backbone, known.grown(new.rows.detach()), session, PAD, config, runtime, 0, "session 2")
+    new = Classifier("cosine", untrained_prototypes(backbone, session, 0))
+    train_prototypes(backbone, known, new, session, PAD, config, runtime, 0, "session 1")
+    train_network(
+        backbone,
+        known.grown(new.prototypes.detach()),
+        session,
+        PAD,
+        config,
+        runtime,
+        0,
+        "session 2",
+    )
 
 
 def test_a_step_that_waits_is_found() -> None:
@@ -129,7 +161,16 @@ def test_a_step_that_waits_is_found() -> None:
 
     runtime = Runtime(CUDA, graphs=False, forbid_waiting=True)
     with pytest.raises(RuntimeError, match="synchronizing"):
-        train_epochs("waiting", {"weight": weight}, list(weight.parameters()), loss_of, 8, Epochs(epochs=1, batch=4), runtime, 0)
+        train_epochs(
+            "waiting",
+            {"weight": weight},
+            list(weight.parameters()),
+            loss_of,
+            8,
+            EpochsConfig(epochs=1, batch=4),
+            runtime,
+            0,
+        )
     assert torch.cuda.get_sync_debug_mode() == 0
 
 
@@ -138,7 +179,9 @@ def test_a_step_that_waits_is_found() -> None:
 
 @pytest.mark.parametrize("augmented", [False, True], ids=["plain", "augmented"])
 @pytest.mark.parametrize("kind", SETS)
-def test_captured_steps_learn_what_eager_ones_do(pixels: ImageSet, kind: str, augmented: bool) -> None:
+def test_captured_steps_learn_what_eager_ones_do(
+    pixels: ImageSet, kind: str, augmented: bool
+) -> None:
     """Five steps. With augmentation, the draws must be the same too."""
     made, transform = SETS[kind]
     images = made(pixels).to(CUDA)
@@ -173,7 +216,16 @@ def test_each_replay_draws_anew() -> None:
     for graphs in (False, True):
         reports: list[Round] = []
         runtime = Runtime(CUDA, half=False, graphs=graphs, on_round=reports.append)
-        train_epochs("noise", {"weight": weight}, list(weight.parameters()), loss_of, 4, Epochs(epochs=6, batch=1), runtime, 0)
+        train_epochs(
+            "noise",
+            {"weight": weight},
+            list(weight.parameters()),
+            loss_of,
+            4,
+            EpochsConfig(epochs=6, batch=1),
+            runtime,
+            0,
+        )
         losses[graphs] = [r.loss for r in reports]
     assert len(set(losses[True])) == 6
     assert losses[True] == pytest.approx(losses[False])
@@ -189,7 +241,9 @@ def test_views_are_those_of_the_cpu(pixels: ImageSet) -> None:
     down, right = torch.randint(-5, 6, (2, n), generator=random)
     flip = torch.rand(n, generator=random) < 0.5
     here = augment.shifted(pixels, indices, down, right, flip, 16)
-    there = augment.shifted(pixels.to(CUDA), *(t.to(CUDA) for t in (indices, down, right, flip)), 16)
+    there = augment.shifted(
+        pixels.to(CUDA), *(t.to(CUDA) for t in (indices, down, right, flip)), 16
+    )
     assert torch.equal(here, there.cpu())
 
     for images in (pixels, of_several_sizes(pixels)):
@@ -207,15 +261,33 @@ def test_turned_images_are_those_of_the_cpu() -> None:
     random = torch.Generator().manual_seed(0)
     batch = torch.randn(12, 3, 16, 16, generator=random)
     turns = torch.arange(12)
-    assert torch.equal(augment.quarter_turns(batch, turns), augment.quarter_turns(batch.to(CUDA), turns.to(CUDA)).cpu())
+    assert torch.equal(
+        augment.rotate90(batch, turns), augment.rotate90(batch.to(CUDA), turns.to(CUDA)).cpu()
+    )
     degrees = 360 * torch.rand(12, generator=random)
-    torch.testing.assert_close(augment.rotate(batch.to(CUDA), degrees.to(CUDA)).cpu(), augment.rotate(batch, degrees), rtol=0, atol=1e-3)
+    torch.testing.assert_close(
+        augment.rotate(batch.to(CUDA), degrees.to(CUDA)).cpu(),
+        augment.rotate(batch, degrees),
+        rtol=0,
+        atol=1e-3,
+    )
 
 
 def test_boxes_drawn_on_a_gpu_lie_inside() -> None:
     heights, widths = torch.randint(1, 300, (2, 5000), device=CUDA)
-    top, left, h, w = augment.draw_boxes(heights, widths, (0.08, 1.0), torch.Generator(CUDA).manual_seed(0))
-    assert bool(((top >= 0) & (left >= 0) & (h >= 1) & (w >= 1) & (top + h <= heights) & (left + w <= widths)).all())
+    top, left, h, w = augment.draw_boxes(
+        heights, widths, (0.08, 1.0), torch.Generator(CUDA).manual_seed(0)
+    )
+    assert bool(
+        (
+            (top >= 0)
+            & (left >= 0)
+            & (h >= 1)
+            & (w >= 1)
+            & (top + h <= heights)
+            & (left + w <= widths)
+        ).all()
+    )
 
 
 # The same numbers as on a CPU
@@ -234,9 +306,15 @@ def test_a_step_on_a_gpu_is_the_step_on_a_cpu(name: str) -> None:
         backbone = build(name).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         backbone.train()
         features = backbone(batch.to(device, memory_format=torch.channels_last))
-        F.normalize(features).square().mul(torch.arange(features.shape[1], device=device)).mean().backward()
+        F.normalize(features).square().mul(
+            torch.arange(features.shape[1], device=device)
+        ).mean().backward()
         values = {"features": features.detach()}
-        values |= {f"gradient of {key}": p.grad for key, p in backbone.named_parameters() if p.grad is not None}
+        values |= {
+            f"gradient of {key}": p.grad
+            for key, p in backbone.named_parameters()
+            if p.grad is not None
+        }
         values |= {key: t for key, t in backbone.state_dict().items() if "running" in key}
         backbone.eval()
         with torch.no_grad():
@@ -250,10 +328,14 @@ def test_a_step_on_a_gpu_is_the_step_on_a_cpu(name: str) -> None:
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
-def test_gradients_that_go_aside_are_those_of_the_backward_pass(pixels: ImageSet, half: bool) -> None:
+def test_gradients_that_go_aside_are_those_of_the_backward_pass(
+    pixels: ImageSet, half: bool
+) -> None:
     """In both stages: in the second one the batch norms' statistics stand still, and their gradients go aside too."""
     images = pixels.to(CUDA)
-    config = PseudoConfig(episodes=100, base_way=2, new_way=2, base_query=3, new_query=3, encoder_lr=0.002, lr=0.002)
+    config = PseudoConfig(
+        episodes=100, base_way=2, new_way=2, base_query=3, new_query=3, encoder_lr=0.002, lr=0.002
+    )
     found = []
     for alone in (True, False):
         runtime = Runtime(CUDA, half=half, alone=alone)
@@ -261,9 +343,17 @@ def test_gradients_that_go_aside_are_those_of_the_backward_pass(pixels: ImageSet
         pretrain(backbone, classifier, images, PAD, CONFIG, runtime, 0)
         adapter = Adapter(backbone.dim, generator=torch.Generator().manual_seed(0)).to(CUDA)
         pseudo_incremental(backbone, adapter, images, PAD, config, runtime, 0)
-        found.append({name: tensor.detach().cpu() for name, tensor in {**backbone.state_dict(), **adapter.state_dict()}.items()})
+        found.append(
+            {
+                name: tensor.detach().cpu()
+                for name, tensor in {**backbone.state_dict(), **adapter.state_dict()}.items()
+            }
+        )
     assert_close(*found)
-    moved = found[0]["layer1.0.conv1.weight"] - untrained()[0].state_dict()["layer1.0.conv1.weight"].cpu()
+    moved = (
+        found[0]["layer1.0.conv1.weight"]
+        - untrained()[0].state_dict()["layer1.0.conv1.weight"].cpu()
+    )
     assert float(moved.abs().max()) > 1e-3
 
 
@@ -271,7 +361,12 @@ def test_gradients_that_go_aside_are_those_of_the_backward_pass(pixels: ImageSet
 
 
 def test_a_step_after_the_rehearsal_compiles_nothing(tiny_images: Callable[..., ImageSet]) -> None:
-    kernels = [value for module in (conv, norm) for value in vars(module).values() if hasattr(value, "device_caches")]
+    kernels = [
+        value
+        for module in (conv, norm)
+        for value in vars(module).values()
+        if hasattr(value, "device_caches")
+    ]
     for kernel in kernels:
         kernel.device_caches.clear()
 
@@ -281,7 +376,11 @@ def test_a_step_after_the_rehearsal_compiles_nothing(tiny_images: Callable[..., 
     rehearsal._rehearse(rehearsal.scenes(CUDA))
     before = compiled()
     assert sum(before) >= 15, "some kernels for several precisions and widths"
-    images, transform, runtime = tiny_images(4, 20, size=32).to(CUDA), replace(PAD, size=32), Runtime(CUDA)
+    images, transform, runtime = (
+        tiny_images(4, 20, size=32).to(CUDA),
+        replace(PAD, size=32),
+        Runtime(CUDA),
+    )
     backbone, classifier = untrained()
     pretrain(backbone, classifier, images, transform, CONFIG, runtime, 0)
     pseudo_incremental(
@@ -319,7 +418,9 @@ def test_runs_in_threads_learn_what_they_learn_alone(pixels: ImageSet) -> None:
 
 
 @pytest.mark.parametrize("trying", [False, True])
-def test_embedding_goes_on_while_another_thread_captures(pixels: ImageSet, monkeypatch: pytest.MonkeyPatch, trying: bool) -> None:
+def test_embedding_goes_on_while_another_thread_captures(
+    pixels: ImageSet, monkeypatch: pytest.MonkeyPatch, trying: bool
+) -> None:
     """Also where cuDNN looks for its fastest kernel, which it does for every new shape."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", trying)
     images = pixels.to(CUDA)
@@ -329,7 +430,10 @@ def test_embedding_goes_on_while_another_thread_captures(pixels: ImageSet, monke
 
     def embed_often(_: int) -> bool:
         with beside_others(CUDA):
-            parts = [(n, embed(backbone, images.select(torch.arange(n, device=CUDA)), PAD)) for n in range(30, 80)]
+            parts = [
+                (n, embed(backbone, images.select(torch.arange(n, device=CUDA)), PAD))
+                for n in range(30, 80)
+            ]
             return all(torch.allclose(features, expected[:n], atol=1e-3) for n, features in parts)
 
     def capture_often(_: int) -> bool:
@@ -344,16 +448,24 @@ def test_embedding_goes_on_while_another_thread_captures(pixels: ImageSet, monke
         assert all(future.result() for future in futures)
 
 
-@pytest.mark.parametrize("method", ["decoupled-cosine", "finetune", "cec", "icarl", "eeil", "lucir", "topic"])
-def test_an_experiment_of_several_seeds_side_by_side(tmp_path: Path, tiny_task: Task, tiny_recipe: Recipe, method: str) -> None:
+@pytest.mark.parametrize(
+    "method", ["decoupled-cosine", "finetune", "cec", "icarl", "eeil", "lucir", "topic"]
+)
+def test_an_experiment_of_several_seeds_side_by_side(
+    tmp_path: Path, tiny_task: Task, tiny_recipe: Recipe, method: str
+) -> None:
     pseudo = PseudoConfig(episodes=100, base_way=2, new_way=2, base_query=3, new_query=3)
-    recipe = replace(tiny_recipe, pretrain=replace(tiny_recipe.pretrain, epochs=6, lr=0.01), pseudo=pseudo)
+    recipe = replace(
+        tiny_recipe, pretrain=replace(tiny_recipe.pretrain, epochs=6, lr=0.01), pseudo=pseudo
+    )
     experiment = Experiment("tiny", method, recipe, seeds=(0, 1, 2))
     accuracy = []
     for parallel in (1, 3):
         folder = tmp_path / str(parallel)
         folder.mkdir()
-        accuracy.append(runner.run(experiment, folder, CUDA, parallel=parallel, task=tiny_task).accuracy)
+        accuracy.append(
+            runner.run(experiment, folder, CUDA, parallel=parallel, task=tiny_task).accuracy
+        )
         assert all((folder / f"seed{seed}" / "model.safetensors").exists() for seed in range(3))
     one_by_one, together = map(torch.tensor, accuracy)
     assert one_by_one.shape == (3, 3)
@@ -375,6 +487,13 @@ def test_a_stopped_run_goes_on_with_captured_steps(tmp_path: Path, pixels: Image
     config = replace(CONFIG, epochs=4)
     whole = learnt(images, PAD, Runtime(CUDA, half=False), config)
     with pytest.raises(Stopped):
-        learnt(images, PAD, Runtime(CUDA, half=False, checkpoint=Checkpoint(tmp_path / "c", 0), on_round=stop), config)
-    resumed = learnt(images, PAD, Runtime(CUDA, half=False, checkpoint=Checkpoint(tmp_path / "c", 0)), config)
+        learnt(
+            images,
+            PAD,
+            Runtime(CUDA, half=False, checkpoint=Checkpoint(tmp_path / "c", 0), on_round=stop),
+            config,
+        )
+    resumed = learnt(
+        images, PAD, Runtime(CUDA, half=False, checkpoint=Checkpoint(tmp_path / "c", 0)), config
+    )
     assert_close(whole, resumed)

@@ -15,8 +15,22 @@ triton = pytest.importorskip("triton", reason="Triton is not installed")
 
 def test_kernels_compute_what_layers_do() -> None:
     """In a process of its own: whether kernels are interpreted is decided when Triton is imported."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__).with_name("kernels.py"))]
-    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        str(Path(__file__).with_name("kernels.py")),
+    ]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
     assert "skipped" not in done.stdout
@@ -25,7 +39,17 @@ def test_kernels_compute_what_layers_do() -> None:
 H200 = ("cuda", 90, 32)  # what it is, which generation, and threads of a warp
 NUMBERS = {"pixels", "channels", "groups", "height", "width", "has_shortcut", "relu"}
 FRACTIONS = {"eps", "momentum"}
-FULL = {"mean", "variance", "inverse", "bias", "sums", "used", "to_weight", "to_bias", "parts"}  # tensors in float32, others in bfloat16
+FULL = {
+    "mean",
+    "variance",
+    "inverse",
+    "bias",
+    "sums",
+    "used",
+    "to_weight",
+    "to_bias",
+    "parts",
+}  # tensors in float32, others in bfloat16
 KERNELS = [
     (norm._sums, {"BACKWARD": True}, 4),
     (norm._apply, {"TRAINING": True}, 4),
@@ -41,9 +65,15 @@ KERNELS = [
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # the compiler speaks of its own future
-@pytest.mark.parametrize(("kernel", "constants", "warps"), KERNELS, ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize(
+    ("kernel", "constants", "warps"), KERNELS, ids=lambda value: getattr(value, "__name__", None)
+)
 def test_a_kernel_compiles_for_a_gpu(
-    kernel: triton.JITFunction, constants: dict[str, object], warps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: triton.JITFunction,
+    constants: dict[str, object],
+    warps: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
@@ -52,10 +82,16 @@ def test_a_kernel_compiles_for_a_gpu(
             return "constexpr"
         if name in NUMBERS | FRACTIONS:
             return "i32" if name in NUMBERS else "fp32"
-        return "*fp32" if name in FULL or (name == "weight" and kernel.__module__ == norm.__name__) else "*bf16"
+        return (
+            "*fp32"
+            if name in FULL or (name == "weight" and kernel.__module__ == norm.__name__)
+            else "*bf16"
+        )
 
     names = kernel.arg_names
     values = {(names.index(name),): value for name, value in constants.items()}
     source = triton.compiler.ASTSource(kernel, {name: kind(name) for name in names}, values)
-    compiled = triton.compile(source, triton.backends.compiler.GPUTarget(*H200), {"num_warps": warps})
+    compiled = triton.compile(
+        source, triton.backends.compiler.GPUTarget(*H200), {"num_warps": warps}
+    )
     assert compiled.asm["cubin"].startswith(b"\x7fELF")

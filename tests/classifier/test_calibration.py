@@ -9,13 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from fewmore.classifier.calibration import acceptance_threshold, auroc, expected_calibration_error, temperature
+from fewmore.classifier.calibration import (
+    acceptance_threshold,
+    auroc,
+    expected_calibration_error,
+    temperature,
+)
 
 
 def test_calibration_error_by_hand():
     sure = torch.tensor([0.9, 0.9, 0.9, 0.9, 0.3, 0.3])
     right = torch.tensor([True, True, True, False, False, False])
-    assert expected_calibration_error(sure, right) == pytest.approx((4 * abs(0.9 - 0.75) + 2 * 0.3) / 6)
+    assert expected_calibration_error(sure, right) == pytest.approx(
+        (4 * abs(0.9 - 0.75) + 2 * 0.3) / 6
+    )
     assert expected_calibration_error(torch.ones(3), torch.ones(3, dtype=torch.bool)) == 0
     assert expected_calibration_error(torch.zeros(3), torch.zeros(3, dtype=torch.bool)) == 0
     assert math.isnan(expected_calibration_error(torch.empty(0), torch.empty(0)))
@@ -28,7 +35,9 @@ def test_calibration_error_is_the_weighted_mean_over_bins():
     for low in range(15):
         inside = (sure > low / 15) & (sure <= (low + 1) / 15)
         expected += abs(sure[inside].mean() - right[inside].mean()) * inside.mean()
-    assert expected_calibration_error(torch.from_numpy(sure), torch.from_numpy(right)) == pytest.approx(expected)
+    assert expected_calibration_error(
+        torch.from_numpy(sure), torch.from_numpy(right)
+    ) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("true", [0.2, 1.0, 5.0])
@@ -59,16 +68,23 @@ def test_a_temperature_of_next_to_nothing():
 
 def test_the_threshold_accepts_95_percent():
     values = torch.randperm(1999, generator=torch.Generator().manual_seed(0)).double()
-    assert float((values >= acceptance_threshold(values)).double().mean()) == pytest.approx(0.95, abs=0.001)
+    assert float((values >= acceptance_threshold(values)).double().mean()) == pytest.approx(
+        0.95, abs=0.001
+    )
     few = torch.tensor([0.5, 0.3, 0.9])
     assert acceptance_threshold(few) == pytest.approx(0.3)
 
 
 @settings(max_examples=50, deadline=None)
-@given(known=st.lists(st.integers(0, 5), min_size=1, max_size=20), unknown=st.lists(st.integers(0, 5), min_size=1, max_size=20))
+@given(
+    known=st.lists(st.integers(0, 5), min_size=1, max_size=20),
+    unknown=st.lists(st.integers(0, 5), min_size=1, max_size=20),
+)
 def test_auroc_is_scikit_learns(known: list[int], unknown: list[int]):
     ours = auroc(torch.tensor(known), torch.tensor(unknown))
-    assert ours == pytest.approx(roc_auc_score([1] * len(known) + [0] * len(unknown), [*known, *unknown]))
+    assert ours == pytest.approx(
+        roc_auc_score([1] * len(known) + [0] * len(unknown), [*known, *unknown])
+    )
 
 
 def test_auroc_of_nothing():

@@ -14,7 +14,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from PIL import Image
 from torch import Tensor
 
@@ -60,7 +66,9 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(weights: Path, tiny_images: MakeImages, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(
+    weights: Path, tiny_images: MakeImages, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A model file: six classes of eight images."""
     path = tmp_path_factory.mktemp("trained") / "tiny.fewmore"
     IncrementalClassifier("resnet8", weights).fit(tiny_images(6, 8)).save(path)
@@ -73,9 +81,13 @@ def clf(trained: Path) -> IncrementalClassifier:
 
 
 @pytest.fixture
-def adapted(trained: Path, weights: Path, tiny_images: MakeImages, monkeypatch: pytest.MonkeyPatch) -> IncrementalClassifier:
+def adapted(
+    trained: Path, weights: Path, tiny_images: MakeImages, monkeypatch: pytest.MonkeyPatch
+) -> IncrementalClassifier:
     """One whose adapter won, by decree."""
-    monkeypatch.setattr(fitting, "compete", lambda *_: torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64))
+    monkeypatch.setattr(
+        fitting, "compete", lambda *_: torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    )
     return IncrementalClassifier("resnet8", weights).fit(tiny_images(6, 8))
 
 
@@ -83,22 +95,31 @@ def adapted(trained: Path, weights: Path, tiny_images: MakeImages, monkeypatch: 
 def unseen(tiny_images: MakeImages) -> dict[str, list[Tensor]]:
     """Eight classes, the last two of them new; other images than those of the training."""
     images = tiny_images(8, 5, seed=7)
-    return {name: [images.image(5 * label + i) for i in range(5)] for label, name in enumerate(images.class_names)}
+    return {
+        name: [images.image(5 * label + i) for i in range(5)]
+        for label, name in enumerate(images.class_names)
+    }
 
 
 def told(clf: IncrementalClassifier, images: Any) -> list[tuple[str, ...]]:
     return [one.names for one in clf.predict(images)]
 
 
-def same(one: IncrementalClassifier, other: IncrementalClassifier, features: Tensor, **noise: float) -> None:
+def same(
+    one: IncrementalClassifier, other: IncrementalClassifier, features: Tensor, **noise: float
+) -> None:
     """Both know the same and say the same, to the bit where no noise is allowed."""
     assert one.classes_ == other.classes_
     for a, b in zip(one.model.knowledge.classes, other.model.knowledge.classes, strict=True):
         assert torch.equal(a.total, b.total)
         assert (a.count, a.prints) == (b.count, b.prints)
-    for a, b in zip(one.predict_features(features, 99), other.predict_features(features, 99), strict=True):
+    for a, b in zip(
+        one.predict_features(features, 99), other.predict_features(features, 99), strict=True
+    ):
         if noise:
-            assert dict(zip(a.names, a.confidences, strict=True)) == pytest.approx(dict(zip(b.names, b.confidences, strict=True)), **noise)
+            assert dict(zip(a.names, a.confidences, strict=True)) == pytest.approx(
+                dict(zip(b.names, b.confidences, strict=True)), **noise
+            )
         else:
             assert a == b
 
@@ -107,8 +128,15 @@ def same(one: IncrementalClassifier, other: IncrementalClassifier, features: Ten
 
 
 def test_the_constructor_only_stores():
-    made = IncrementalClassifier("no such backbone", "no such file", device="no such device", seed=3)
-    assert (made.backbone, made.weights, made.device, made.seed) == ("no such backbone", "no such file", "no such device", 3)
+    made = IncrementalClassifier(
+        "no such backbone", "no such file", device="no such device", seed=3
+    )
+    assert (made.backbone, made.weights, made.device, made.seed) == (
+        "no such backbone",
+        "no such file",
+        "no such device",
+        3,
+    )
     for use in (
         lambda: made.predict("a.jpg"),
         lambda: made.learn({"a": ["a.jpg"]}),
@@ -117,14 +145,19 @@ def test_the_constructor_only_stores():
         made.info,
         made.undo,
     ):
-        with pytest.raises(NotFitted, match="call fit with images of the first classes, or load a model file"):
+        with pytest.raises(
+            NotFitted, match="call fit with images of the first classes, or load a model file"
+        ):
             use()
 
 
 def test_it_is_trained_on_a_folder(tiny_folder: Path, weights: Path):
     seen = []
     made = IncrementalClassifier("resnet8", weights)
-    assert made.fit(str(tiny_folder), lambda stage, done, total: seen.append((stage, done, total))) is made
+    assert (
+        made.fit(str(tiny_folder), lambda stage, done, total: seen.append((stage, done, total)))
+        is made
+    )
     assert made.classes_ == [f"class {i}" for i in range(6)]
     assert ("embedding images", 36, 36) in seen
     assert any(stage == "training the adapter" for stage, _, _ in seen)
@@ -134,13 +167,19 @@ def test_it_is_trained_on_a_folder(tiny_folder: Path, weights: Path):
     assert made.history_[0].images == 36
 
 
-def test_the_same_seed_gives_the_same_classifier(tiny_images: MakeImages, weights: Path, tmp_path: Path):
+def test_the_same_seed_gives_the_same_classifier(
+    tiny_images: MakeImages, weights: Path, tmp_path: Path
+):
     blobs = []
     for seed in (0, 0, 1):
         made = IncrementalClassifier("resnet8", weights, seed=seed).fit(tiny_images(4, 6))
-        made._state = replace(made._state, model=replace(made._state.model, origin={}))  # it holds the time
+        made._state = replace(
+            made._state, model=replace(made._state.model, origin={})
+        )  # it holds the time
         made.save(tmp_path / "a.fewmore")
-        blobs.append((made.calibration, [known.total.tolist() for known in made.model.knowledge.classes]))
+        blobs.append(
+            (made.calibration, [known.total.tolist() for known in made.model.knowledge.classes])
+        )
     assert blobs[0] == blobs[1]
     assert blobs[0][1] == blobs[2][1]  # the means do not depend on it
 
@@ -148,10 +187,17 @@ def test_the_same_seed_gives_the_same_classifier(tiny_images: MakeImages, weight
 def test_a_folder_a_set_and_a_table_are_the_same(tiny_folder: Path, weights: Path):
     table = {own.name: sorted(own.iterdir()) for own in sorted(tiny_folder.iterdir())}
     turned = dict(reversed([(name, list(reversed(paths))) for name, paths in table.items()]))
-    one, other, third = (IncrementalClassifier("resnet8", weights).fit(images) for images in (tiny_folder, table, turned))
-    assert [a.total.tolist() for a in one.model.knowledge.classes] == [b.total.tolist() for b in other.model.knowledge.classes]
+    one, other, third = (
+        IncrementalClassifier("resnet8", weights).fit(images)
+        for images in (tiny_folder, table, turned)
+    )
+    assert [a.total.tolist() for a in one.model.knowledge.classes] == [
+        b.total.tolist() for b in other.model.knowledge.classes
+    ]
     assert third.classes_ == list(reversed(one.classes_))
-    torch.testing.assert_close(third.model.knowledge.classes[-1].total, one.model.knowledge.classes[0].total)
+    torch.testing.assert_close(
+        third.model.knowledge.classes[-1].total, one.model.knowledge.classes[0].total
+    )
 
 
 def test_what_was_measured_is_told(clf: IncrementalClassifier):
@@ -166,7 +212,9 @@ def test_what_was_measured_is_told(clf: IncrementalClassifier):
     assert 0.5 < calibration.auroc <= 1
     assert 0 <= calibration.sessions_plain <= 1
     assert "resnet8 with" in clf.notes_[0]
-    assert any(note.startswith("the adapter is ") and "by the plain cosine" in note for note in clf.notes_)
+    assert any(
+        note.startswith("the adapter is ") and "by the plain cosine" in note for note in clf.notes_
+    )
     info = json.loads(json.dumps(clf.info()))
     assert info["classes"] == {f"class {i}": 8 for i in range(6)}
     assert info["images"] == 48
@@ -175,11 +223,16 @@ def test_what_was_measured_is_told(clf: IncrementalClassifier):
     assert info["bytes"]["backbone"] > 100_000
 
 
-def test_copies_do_not_make_a_class_large_enough_to_hold_out(tiny_images: MakeImages, weights: Path):
+def test_copies_do_not_make_a_class_large_enough_to_hold_out(
+    tiny_images: MakeImages, weights: Path
+):
     images = tiny_images(4, 6)
     copies = images.select(torch.tensor([0, 0, 0, 0, 0, *range(6, 24)]))
     made = IncrementalClassifier("resnet8", weights).fit(copies)
-    assert any("class 'class 0' has 1 image, fewer than 4: nothing is held out" in note for note in made.notes_)
+    assert any(
+        "class 'class 0' has 1 image, fewer than 4: nothing is held out" in note
+        for note in made.notes_
+    )
     assert any(note.startswith("4 duplicates of images in the same class") for note in made.notes_)
     assert made.info()["classes"]["class 0"] == 1
 
@@ -188,7 +241,10 @@ def test_with_three_images_in_a_class_nothing_is_held_out(tiny_images: MakeImage
     images = tiny_images(4, 6)
     few = images.select(torch.tensor([i for i in range(24) if i not in (3, 4, 5)]))
     made = IncrementalClassifier("resnet8", weights).fit(few)
-    assert any("class 'class 0' has 3 images, fewer than 4: nothing is held out" in note for note in made.notes_)
+    assert any(
+        "class 'class 0' has 3 images, fewer than 4: nothing is held out" in note
+        for note in made.notes_
+    )
     assert made.calibration.threshold is None
     assert made.calibration.held_out == 0
     assert made.info()["classifier"] == "plain cosine"
@@ -205,22 +261,37 @@ def test_small_folders_train(tiny_images: MakeImages, weights: Path, per_class: 
 
 def test_a_hundred_classes_train(weights: Path):
     noise = np.random.default_rng(0)
-    images = {f"class {i}": list(noise.integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)) for i in range(100)}
+    images = {
+        f"class {i}": list(noise.integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)) for i in range(100)
+    }
     made = IncrementalClassifier("resnet8", weights).fit(images)
     assert len(made.classes_) == 100
 
 
 def test_duplicates_in_training_count_once(tiny_images: MakeImages, weights: Path):
     images = tiny_images(3, 4)
-    counted = {name: [images.image(4 * label + i) for i in range(4)] for label, name in enumerate(images.class_names)}
+    counted = {
+        name: [images.image(4 * label + i) for i in range(4)]
+        for label, name in enumerate(images.class_names)
+    }
     plain = IncrementalClassifier("resnet8", weights).fit(counted)
     counted["class 0"].append(counted["class 0"][1])
     counted["class 1"].append(counted["class 0"][2])
     made = IncrementalClassifier("resnet8", weights).fit(counted)
     assert made.info()["classes"] == {"class 0": 4, "class 1": 5, "class 2": 4}
-    assert any(note.startswith("1 duplicate of images in the same class, not counted again: image 5 of class 0") for note in made.notes_)
-    assert any("1 image in two classes: image 5 of class 1, also in class 0" in note for note in made.notes_)
-    torch.testing.assert_close(made.model.knowledge.classes[0].total, plain.model.knowledge.classes[0].total)
+    assert any(
+        note.startswith(
+            "1 duplicate of images in the same class, not counted again: image 5 of class 0"
+        )
+        for note in made.notes_
+    )
+    assert any(
+        "1 image in two classes: image 5 of class 1, also in class 0" in note
+        for note in made.notes_
+    )
+    torch.testing.assert_close(
+        made.model.knowledge.classes[0].total, plain.model.knowledge.classes[0].total
+    )
 
 
 def test_training_input_that_cannot_be(tmp_path: Path, tiny_images: MakeImages, weights: Path):
@@ -231,7 +302,9 @@ def test_training_input_that_cannot_be(tmp_path: Path, tiny_images: MakeImages, 
         made.fit(tmp_path / "nowhere")
     with pytest.raises(DataError, match="class 'b' has no images"):
         made.fit({"a": [np.zeros((8, 8), np.uint8)], "b": []})
-    with pytest.raises(DataError, match="images must come as a folder of class folders, or as a table"):
+    with pytest.raises(
+        DataError, match="images must come as a folder of class folders, or as a table"
+    ):
         made.fit([1, 2])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="device 'abacus' cannot be used"):
         IncrementalClassifier("resnet8", weights, device="abacus").fit(tiny_images(2, 2))
@@ -245,9 +318,15 @@ def test_all_broken_images_are_named_at_once(tiny_folder: Path, tmp_path: Path, 
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         for i in range(20):
-            content = b"no image" if i % 8 == 1 else next((tiny_folder / "class 1").iterdir()).read_bytes()
+            content = (
+                b"no image"
+                if i % 8 == 1
+                else next((tiny_folder / "class 1").iterdir()).read_bytes()
+            )
             (tmp_path / name / f"{i:02}.png").write_bytes(content)
-    with pytest.raises(ImageError, match=r"6 images cannot be used: .*a/01.png .*; .*a/09.png .*; .*and 1 more"):
+    with pytest.raises(
+        ImageError, match=r"6 images cannot be used: .*a/01.png .*; .*a/09.png .*; .*and 1 more"
+    ):
         IncrementalClassifier("resnet8", weights).fit(tmp_path)
 
 
@@ -285,11 +364,20 @@ def test_only_a_few_images_are_in_memory(weights: Path):
 
 
 def test_from_scratch_by_a_recipe(tiny_images: MakeImages, tiny_recipe: Recipe, tmp_path: Path):
-    pseudo = PseudoConfig(episodes=2, base_way=2, new_way=2, base_query=2, new_query=2, milestones=())
+    pseudo = PseudoConfig(
+        episodes=2, base_way=2, new_way=2, base_query=2, new_query=2, milestones=()
+    )
     seen = []
-    made = IncrementalClassifier(weights=None, recipe=replace(tiny_recipe, pseudo=pseudo, adapter=AdapterConfig(heads=2)))
+    made = IncrementalClassifier(
+        weights=None, recipe=replace(tiny_recipe, pseudo=pseudo, adapter=AdapterConfig(heads=2))
+    )
     made.fit(tiny_images(4, 12), lambda stage, done, total: seen.append(stage))
-    assert dict.fromkeys(seen).keys() == {"decoding images", "pretrain", "pseudo-incremental", "embedding images"}
+    assert dict.fromkeys(seen).keys() == {
+        "decoding images",
+        "pretrain",
+        "pseudo-incremental",
+        "embedding images",
+    }
     assert made.info()["classifier"] == "adapter"
     assert made.calibration.held_out == 4  # a tenth, at least one a class
     assert made.info()["images"] == 48  # in the end, all of them count
@@ -302,7 +390,9 @@ def test_from_scratch_by_a_recipe(tiny_images: MakeImages, tiny_recipe: Recipe, 
 
 
 @pytest.mark.parametrize(("size", "backbone"), [(32, "resnet20"), (64, "resnet18")])
-def test_from_scratch_by_the_size_of_images(tiny_images: MakeImages, monkeypatch: pytest.MonkeyPatch, size: int, backbone: str):
+def test_from_scratch_by_the_size_of_images(
+    tiny_images: MakeImages, monkeypatch: pytest.MonkeyPatch, size: int, backbone: str
+):
     chosen = []
 
     def stop(recipe: Recipe, *_: Any) -> None:
@@ -314,39 +404,59 @@ def test_from_scratch_by_the_size_of_images(tiny_images: MakeImages, monkeypatch
         IncrementalClassifier(weights=None).fit(tiny_images(3, 5, size=size))
     (recipe,) = chosen
     assert recipe.backbone == backbone
-    assert (recipe.pseudo.base_way, recipe.pseudo.base_query) == (3, 3)  # of five images one is held out and one is the shot
+    assert (recipe.pseudo.base_way, recipe.pseudo.base_query) == (
+        3,
+        3,
+    )  # of five images one is held out and one is the shot
     assert recipe.pretrain.batch <= 12
 
 
 def test_the_small_folder_recipe():
     recipe = fitting.recipe_for("resnet20", [500] * 60)
-    assert (recipe.pseudo.base_way, recipe.pseudo.base_query, recipe.pretrain.batch) == (15, 15, 128)
+    assert (recipe.pseudo.base_way, recipe.pseudo.base_query, recipe.pretrain.batch) == (
+        15,
+        15,
+        128,
+    )
     assert 2000 < recipe.pseudo.episodes <= 5000
     small = fitting.recipe_for("resnet20", [2, 5, 9])
     assert (small.pseudo.base_way, small.pseudo.base_query, small.pretrain.batch) == (3, 1, 16)
 
 
 def test_from_scratch_takes_two_images(tiny_images: MakeImages):
-    with pytest.raises(DataError, match="has one image, and training from scratch takes at least 2 a class"):
+    with pytest.raises(
+        DataError, match="has one image, and training from scratch takes at least 2 a class"
+    ):
         IncrementalClassifier(weights=None).fit(tiny_images(3, 1))
 
 
-def test_without_weights_it_falls_back_and_says_so(tiny_images: MakeImages, tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch):
+def test_without_weights_it_falls_back_and_says_so(
+    tiny_images: MakeImages, tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+):
     def fail(*_: Any, **__: Any) -> Path:
         raise DownloadError("no route to host")
 
-    pseudo = PseudoConfig(episodes=2, base_way=2, new_way=2, base_query=2, new_query=2, milestones=())
+    pseudo = PseudoConfig(
+        episodes=2, base_way=2, new_way=2, base_query=2, new_query=2, milestones=()
+    )
     monkeypatch.setattr(classifier, "pretrained_weights", fail)
-    monkeypatch.setattr(fitting, "recipe_for", lambda name, counts: replace(tiny_recipe, pseudo=pseudo))
+    monkeypatch.setattr(
+        fitting, "recipe_for", lambda name, counts: replace(tiny_recipe, pseudo=pseudo)
+    )
     made = IncrementalClassifier().fit(tiny_images(3, 5))
-    assert "no ImageNet weights for mobilenet_v2 could be had, so a network is trained from scratch (no route to host)" in made.notes_
+    assert (
+        "no ImageNet weights for mobilenet_v2 could be had, so a network is trained from scratch (no route to host)"
+        in made.notes_
+    )
     assert made.classes_ == ["class 0", "class 1", "class 2"]
 
 
 # Learning
 
 
-def test_new_classes_are_learnt_and_old_ones_kept(clf: IncrementalClassifier, unseen: dict[str, list[Tensor]]):
+def test_new_classes_are_learnt_and_old_ones_kept(
+    clf: IncrementalClassifier, unseen: dict[str, list[Tensor]]
+):
     learned = clf.learn({name: unseen[name][:3] for name in ("class 6", "class 7")})
     assert (learned.added, learned.refined, learned.version) == (["class 6", "class 7"], [], 2)
     assert clf.version == 2
@@ -355,7 +465,9 @@ def test_new_classes_are_learnt_and_old_ones_kept(clf: IncrementalClassifier, un
 
 
 @pytest.mark.parametrize("kind", ["path", "bytes", "pillow", "array", "tensor", "text"])
-def test_images_of_any_kind_are_the_same(clf: IncrementalClassifier, unseen: dict[str, list[Tensor]], tmp_path: Path, kind: str):
+def test_images_of_any_kind_are_the_same(
+    clf: IncrementalClassifier, unseen: dict[str, list[Tensor]], tmp_path: Path, kind: str
+):
     tensor = unseen["class 6"][0]
     image = Image.fromarray(tensor.permute(1, 2, 0).numpy())
     image.save(tmp_path / "a.png")
@@ -387,16 +499,22 @@ def test_more_images_refine_as_if_all_had_come_at_once(clf: IncrementalClassifie
     same(clf, other, features)
 
 
-def test_a_class_of_the_training_can_be_refined(clf: IncrementalClassifier, unseen: dict[str, list[Tensor]]):
+def test_a_class_of_the_training_can_be_refined(
+    clf: IncrementalClassifier, unseen: dict[str, list[Tensor]]
+):
     before = clf.model.knowledge.classes[2]
     assert clf.learn({"class 2": unseen["class 2"]}).refined == ["class 2"]
     after = clf.model.knowledge.classes[2]
     assert (before.count, after.count) == (8, 13)
-    torch.testing.assert_close(after.total - before.total, clf.embed(unseen["class 2"]).double().sum(0))
+    torch.testing.assert_close(
+        after.total - before.total, clf.embed(unseen["class 2"]).double().sum(0)
+    )
 
 
 @pytest.mark.parametrize("grouping", [[1] * 12, [3, 4, 5], [12], [1, 11]])
-def test_grouping_into_sessions_leaves_no_trace(clf: IncrementalClassifier, trained: Path, grouping: list[int]):
+def test_grouping_into_sessions_leaves_no_trace(
+    clf: IncrementalClassifier, trained: Path, grouping: list[int]
+):
     whole = IncrementalClassifier.load(trained)
     features = torch.randn(12, 3, 64, generator=torch.Generator().manual_seed(1)).abs()
     lessons = {f"new {i}": rows for i, rows in enumerate(features)}
@@ -407,15 +525,32 @@ def test_grouping_into_sessions_leaves_no_trace(clf: IncrementalClassifier, trai
     same(clf, whole, features.flatten(0, 1))
 
 
-def test_learning_is_all_or_nothing(clf: IncrementalClassifier, unseen: dict[str, list[Tensor]], tmp_path: Path):
+def test_learning_is_all_or_nothing(
+    clf: IncrementalClassifier, unseen: dict[str, list[Tensor]], tmp_path: Path
+):
     (tmp_path / "bad.jpg").write_bytes(b"not an image")
     before = clf._state
-    for bad in (tmp_path / "bad.jpg", tmp_path / "none.jpg", b"", np.full((4, 4), np.nan), object()):
+    for bad in (
+        tmp_path / "bad.jpg",
+        tmp_path / "none.jpg",
+        b"",
+        np.full((4, 4), np.nan),
+        object(),
+    ):
         with pytest.raises(ImageError) as caught:
-            clf.learn({"class 6": unseen["class 6"], "okapi": [unseen["class 7"][0], bad, unseen["class 7"][1]]})
+            clf.learn(
+                {
+                    "class 6": unseen["class 6"],
+                    "okapi": [unseen["class 7"][0], bad, unseen["class 7"][1]],
+                }
+            )
         assert (str(bad) if isinstance(bad, Path) else "image 2 of okapi") in str(caught.value)
         assert clf._state is before
-    for wrong in ({"a": []}, {"": [unseen["class 6"][0]]}, {"okapi": [unseen["class 6"][0]], " okapi ": [unseen["class 6"][1]]}):
+    for wrong in (
+        {"a": []},
+        {"": [unseen["class 6"][0]]},
+        {"okapi": [unseen["class 6"][0]], " okapi ": [unseen["class 6"][1]]},
+    ):
         with pytest.raises(DataError):
             clf.learn(wrong)
         assert clf._state is before
@@ -429,7 +564,9 @@ def test_learning_is_all_or_nothing(clf: IncrementalClassifier, unseen: dict[str
 def test_duplicates_are_not_counted(clf: IncrementalClassifier, unseen: dict[str, list[Tensor]]):
     one, two, three, *_ = unseen["class 6"]
     learned = clf.learn({"okapi": [one, two, one]})
-    assert learned.warnings == ["image 3 of okapi is a duplicate: okapi has that image already, and it is not counted again"]
+    assert learned.warnings == [
+        "image 3 of okapi is a duplicate: okapi has that image already, and it is not counted again"
+    ]
     assert clf.info()["classes"]["okapi"] == 2
     learned = clf.learn({"okapi": [two, three], "zebra": [three, three]})
     assert learned.warnings[:3] == [
@@ -440,15 +577,32 @@ def test_duplicates_are_not_counted(clf: IncrementalClassifier, unseen: dict[str
     assert clf.info()["classes"]["okapi"] == 3
     version = clf.version
     learned = clf.learn({"okapi": [one]})
-    assert (learned.added, learned.refined, learned.version, clf.version) == ([], [], version, version)
+    assert (learned.added, learned.refined, learned.version, clf.version) == (
+        [],
+        [],
+        version,
+        version,
+    )
     learned = clf.learn({"gnu": [one]})
-    assert any(warning == "image 1 of gnu is an image of okapi too: it now counts for both" for warning in learned.warnings)
+    assert any(
+        warning == "image 1 of gnu is an image of okapi too: it now counts for both"
+        for warning in learned.warnings
+    )
 
 
-def test_duplicates_are_known_from_the_file(clf: IncrementalClassifier, unseen: dict[str, list[Tensor]], tmp_path: Path):
+def test_duplicates_are_known_from_the_file(
+    clf: IncrementalClassifier, unseen: dict[str, list[Tensor]], tmp_path: Path
+):
     clf.learn({"okapi": unseen["class 6"]})
     clf.save(tmp_path / "a.fewmore")
-    assert len(IncrementalClassifier.load(tmp_path / "a.fewmore").learn({"okapi": unseen["class 6"]}).warnings) == 5
+    assert (
+        len(
+            IncrementalClassifier.load(tmp_path / "a.fewmore")
+            .learn({"okapi": unseen["class 6"]})
+            .warnings
+        )
+        == 5
+    )
 
 
 def test_a_close_class_is_named(clf: IncrementalClassifier, unseen: dict[str, list[Tensor]]):
@@ -472,7 +626,9 @@ def test_names(clf: IncrementalClassifier):
         clf.forget("clas 1")
 
 
-def test_another_one_shares_what_is_known_and_goes_its_own_way(clf: IncrementalClassifier, unseen: dict[str, list[Tensor]]):
+def test_another_one_shares_what_is_known_and_goes_its_own_way(
+    clf: IncrementalClassifier, unseen: dict[str, list[Tensor]]
+):
     before = clf.model.knowledge
     other = clf.knowing(before)
     given = embedding.shown({"class 6": unseen["class 6"]})
@@ -519,17 +675,29 @@ def test_every_change_can_be_undone(clf: IncrementalClassifier, trained: Path, t
     ):
         change()
         states.append(clf.model)
-    for number, said in enumerate(("learn of class 0", "forget of class 0, b, class 3", "rename of a to b", "learn of a, class 1")):
+    for number, said in enumerate(
+        (
+            "learn of class 0",
+            "forget of class 0, b, class 3",
+            "rename of a to b",
+            "learn of a, class 1",
+        )
+    ):
         clf.save(tmp_path / "a.fewmore")
         clf = IncrementalClassifier.load(tmp_path / "a.fewmore")
         assert said in clf.undo()
         expected = states[3 - number].knowledge
         assert clf.classes_ == list(expected.names)
-        assert all(torch.equal(a.total, b.total) for a, b in zip(clf.model.knowledge.classes, expected.classes, strict=True))
+        assert all(
+            torch.equal(a.total, b.total)
+            for a, b in zip(clf.model.knowledge.classes, expected.classes, strict=True)
+        )
         assert clf.history_ == list(expected.history)
     assert clf.version == 9
     same(clf, IncrementalClassifier.load(trained), features)
-    with pytest.raises(ConfigError, match="there is nothing to undo: no change was made since training"):
+    with pytest.raises(
+        ConfigError, match="there is nothing to undo: no change was made since training"
+    ):
         clf.undo()
 
 
@@ -538,19 +706,30 @@ def test_only_the_last_changes_can_be_undone(clf: IncrementalClassifier):
         clf.rename(clf.classes_[0], f"name {number}")
     for _ in range(UNDOABLE):
         clf.undo()
-    with pytest.raises(ConfigError, match=r"the rename of name 0 to name 1 cannot be undone: only the last 20 changes can"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the rename of name 0 to name 1 cannot be undone: only the last 20 changes can",
+    ):
         clf.undo()
     assert clf.classes_[0] == "name 1"
     assert len(clf.history_) == 3
 
 
-def test_everything_can_be_forgotten_and_learnt_anew(clf: IncrementalClassifier, unseen: dict[str, list[Tensor]], tmp_path: Path):
+def test_everything_can_be_forgotten_and_learnt_anew(
+    clf: IncrementalClassifier, unseen: dict[str, list[Tensor]], tmp_path: Path
+):
     clf.forget(clf.classes_)
     assert clf.classes_ == []
     clf.save(tmp_path / "a.fewmore")
     clf = IncrementalClassifier.load(tmp_path / "a.fewmore")
-    for use in (lambda: clf.predict(unseen["class 1"]), lambda: clf.predict_features(torch.ones(1, 64)), lambda: clf.evaluate(unseen)):
-        with pytest.raises(ConfigError, match="no class is known, all were forgotten: learn some, or undo"):
+    for use in (
+        lambda: clf.predict(unseen["class 1"]),
+        lambda: clf.predict_features(torch.ones(1, 64)),
+        lambda: clf.evaluate(unseen),
+    ):
+        with pytest.raises(
+            ConfigError, match="no class is known, all were forgotten: learn some, or undo"
+        ):
             use()
     with pytest.raises(ConfigError, match="no class is named 'a': no class is known at all"):
         clf.forget("a")
@@ -579,7 +758,9 @@ def test_a_prediction(clf: IncrementalClassifier, unseen: dict[str, list[Tensor]
     assert clf.predict([]) == []
     with pytest.raises(ConfigError, match="top must be at least 1, not 0"):
         clf.predict(unseen["class 4"], top=0)
-    with pytest.raises(DataError, match=r"features must have the shape \(images, 64\), and have \(3, 5\)"):
+    with pytest.raises(
+        DataError, match=r"features must have the shape \(images, 64\), and have \(3, 5\)"
+    ):
         clf.predict_features(torch.zeros(3, 5))
     with pytest.raises(ImageError, match="image 2"):
         clf.predict([unseen["class 4"][0], b"nothing"])
@@ -627,7 +808,10 @@ def test_the_adapter_follows_every_change(adapted: IncrementalClassifier, tmp_pa
     assert any("the adapter is used" in note for note in adapted.notes_)
     features = torch.randn(60, 64, generator=torch.Generator().manual_seed(4)).abs()
     changes: list[Callable[[], Any]] = [
-        *(lambda i=i: adapted.learn_features({f"new {i}": features[3 * i : 3 * i + 3]}) for i in range(12)),
+        *(
+            lambda i=i: adapted.learn_features({f"new {i}": features[3 * i : 3 * i + 3]})
+            for i in range(12)
+        ),
         lambda: adapted.learn_features({"class 1": features[40:42]}),
         lambda: adapted.forget("class 2"),
         lambda: adapted.rename("class 3", "three"),
@@ -645,9 +829,15 @@ def test_the_adapter_follows_every_change(adapted: IncrementalClassifier, tmp_pa
 
 
 def test_an_adapter_of_many_features_works_on_fewer(
-    weights: Path, tiny_images: MakeImages, unseen: dict[str, list[Tensor]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    weights: Path,
+    tiny_images: MakeImages,
+    unseen: dict[str, list[Tensor]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ):
-    monkeypatch.setattr(fitting, "compete", lambda *_: torch.tensor([[0.0], [1.0]], dtype=torch.float64))
+    monkeypatch.setattr(
+        fitting, "compete", lambda *_: torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    )
     monkeypatch.setattr(fitting, "DIRECTIONS", 8)
     made = IncrementalClassifier("resnet8", weights).fit(tiny_images(4, 6))
     assert made.scorer.head.projection.shape == (64, 8)
@@ -659,19 +849,31 @@ def test_an_adapter_of_many_features_works_on_fewer(
     torch.testing.assert_close(gram, gram[0, 0] * torch.eye(8), atol=1e-5, rtol=1e-4)
 
 
-def test_fewer_images_than_directions(weights: Path, tiny_images: MakeImages, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fitting, "compete", lambda *_: torch.tensor([[0.0], [1.0]], dtype=torch.float64))
+def test_fewer_images_than_directions(
+    weights: Path, tiny_images: MakeImages, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        fitting, "compete", lambda *_: torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    )
     monkeypatch.setattr(fitting, "DIRECTIONS", 60)
     head = IncrementalClassifier("resnet8", weights).fit(tiny_images(4, 6)).scorer.head
     assert head.projection.shape[1] == head.adapter.dim < 24
 
 
-def test_an_adapter_that_does_not_win_is_not_shipped(weights: Path, tiny_images: MakeImages, monkeypatch: pytest.MonkeyPatch):
-    even = torch.tensor([[0.5, 0.5, 0.0], [0.4, 0.5, 0.2]], dtype=torch.float64)  # better, but by no more than chance
+def test_an_adapter_that_does_not_win_is_not_shipped(
+    weights: Path, tiny_images: MakeImages, monkeypatch: pytest.MonkeyPatch
+):
+    even = torch.tensor(
+        [[0.5, 0.5, 0.0], [0.4, 0.5, 0.2]], dtype=torch.float64
+    )  # better, but by no more than chance
     monkeypatch.setattr(fitting, "compete", lambda *_: even)
     made = IncrementalClassifier("resnet8", weights).fit(tiny_images(4, 6))
     assert made.info()["classifier"] == "plain cosine"
-    assert any("the adapter is not used: on pseudo-sessions of held-out images 36.7 % are right with it, 33.3 %" in n for n in made.notes_)
+    assert any(
+        "the adapter is not used: on pseudo-sessions of held-out images 36.7 % are right with it, 33.3 %"
+        in n
+        for n in made.notes_
+    )
     assert made.calibration.sessions_adapted == pytest.approx(0.3667, abs=1e-4)
 
 
@@ -688,7 +890,9 @@ def test_others_predict_while_one_learns(clf: IncrementalClassifier):
             while not done.is_set():
                 names = {frozenset(one.names) for one in clf.predict_features(features, 1000)}
                 assert len(names) == 1  # all by the classes of one moment
-                assert all(f"new {i}" in next(iter(names)) for i in range(len(next(iter(names))) - 6))
+                assert all(
+                    f"new {i}" in next(iter(names)) for i in range(len(next(iter(names))) - 6)
+                )
         except BaseException as error:
             errors.append(error)
 
@@ -706,7 +910,11 @@ def test_others_predict_while_one_learns(clf: IncrementalClassifier):
 def test_threads_that_learn_take_turns(clf: IncrementalClassifier):
     rows = torch.rand(8, 20, 64)
     threads = [
-        threading.Thread(target=lambda n=n: [clf.learn_features({f"{n} {i}": row[None]}) for i, row in enumerate(rows[n])])
+        threading.Thread(
+            target=lambda n=n: [
+                clf.learn_features({f"{n} {i}": row[None]}) for i, row in enumerate(rows[n])
+            ]
+        )
         for n in range(8)
     ]
     for thread in threads:
@@ -717,7 +925,9 @@ def test_threads_that_learn_take_turns(clf: IncrementalClassifier):
     assert clf.version == 161
 
 
-def test_a_loaded_classifier_says_the_same_to_the_bit(clf: IncrementalClassifier, unseen: dict[str, list[Tensor]], tmp_path: Path):
+def test_a_loaded_classifier_says_the_same_to_the_bit(
+    clf: IncrementalClassifier, unseen: dict[str, list[Tensor]], tmp_path: Path
+):
     clf.learn({"class 6": unseen["class 6"]})
     clf.save(tmp_path / "a.fewmore")
     other = IncrementalClassifier.load(tmp_path / "a.fewmore", device="cpu")
@@ -743,7 +953,9 @@ class Naive(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clf = IncrementalClassifier.load(self.trained)
-        self.known: list[tuple[str, Any, int]] = [(k.name, k.total.numpy().copy(), k.count) for k in self.clf.model.knowledge.classes]
+        self.known: list[tuple[str, Any, int]] = [
+            (k.name, k.total.numpy().copy(), k.count) for k in self.clf.model.knowledge.classes
+        ]
         self.past: list[list[tuple[str, Any, int]]] = []
         self.version = 1
         self.draw = np.random.default_rng(0)
@@ -758,17 +970,24 @@ class Naive(RuleBasedStateMachine):
 
     @rule(lessons=st.dictionaries(names, st.integers(1, 3), min_size=1, max_size=3))
     def learn(self, lessons: dict[str, int]) -> None:
-        rows = {name: np.abs(self.draw.normal(size=(count, 64))).astype(np.float32) for name, count in lessons.items()}
+        rows = {
+            name: np.abs(self.draw.normal(size=(count, 64))).astype(np.float32)
+            for name, count in lessons.items()
+        }
         clean = [name.strip().replace("e\u0301", "é") for name in lessons]
         if len(set(clean)) < len(clean):
             with pytest.raises(DataError):
                 self.clf.learn_features({name: torch.from_numpy(row) for name, row in rows.items()})
             return
-        learned = self.clf.learn_features({name: torch.from_numpy(row) for name, row in rows.items()})
+        learned = self.clf.learn_features(
+            {name: torch.from_numpy(row) for name, row in rows.items()}
+        )
         known, added = list(self.known), []
         for name, row in zip(clean, rows.values(), strict=True):
             place = self.place(name)
-            total, count = (np.zeros(64), 0) if place is None else (known[place][1].copy(), known[place][2])
+            total, count = (
+                (np.zeros(64), 0) if place is None else (known[place][1].copy(), known[place][2])
+            )
             for one in row.astype(np.float64):
                 total = total + one
             entry = (name, total, count + len(row))
@@ -800,7 +1019,9 @@ class Naive(RuleBasedStateMachine):
                 self.clf.rename(old, new)
             return
         self.clf.rename(old, new)
-        self.changed([(second, *one[1:]) if i == place else one for i, one in enumerate(self.known)])
+        self.changed(
+            [(second, *one[1:]) if i == place else one for i, one in enumerate(self.known)]
+        )
 
     @rule()
     def undo(self) -> None:
@@ -834,14 +1055,19 @@ class Naive(RuleBasedStateMachine):
         sure /= sure.sum(1, keepdims=True)
         for row, one in enumerate(self.clf.predict_features(torch.from_numpy(features), 1000)):
             expected = {known[0]: sure[row, place] for place, known in enumerate(self.known)}
-            assert dict(zip(one.names, one.confidences, strict=True)) == pytest.approx(expected, abs=1e-4)
+            assert dict(zip(one.names, one.confidences, strict=True)) == pytest.approx(
+                expected, abs=1e-4
+            )
             assert one.familiarity == pytest.approx(likeness[row].max(), abs=1e-5)
 
     @invariant()
     def knows_the_same(self) -> None:
         classes = self.clf.model.knowledge.classes
         assert self.clf.classes_ == [one[0] for one in self.known]
-        assert all((a.total.numpy() == b[1]).all() and a.count == b[2] for a, b in zip(classes, self.known, strict=True))
+        assert all(
+            (a.total.numpy() == b[1]).all() and a.count == b[2]
+            for a, b in zip(classes, self.known, strict=True)
+        )
         assert self.clf.version == self.version
 
 
@@ -849,15 +1075,24 @@ def run_machine(trained: Path, folder: Path, examples: int, steps: int) -> None:
     machine = type("Machine", (Naive,), {"trained": trained, "folder": folder})
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
     )
 
 
 @pytest.fixture(scope="module")
-def without_adapter(weights: Path, tiny_images: MakeImages, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def without_adapter(
+    weights: Path, tiny_images: MakeImages, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     path = tmp_path_factory.mktemp("plain") / "plain.fewmore"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fitting, "compete", lambda *_: torch.tensor([[1.0], [0.0]], dtype=torch.float64))
+        patch.setattr(
+            fitting, "compete", lambda *_: torch.tensor([[1.0], [0.0]], dtype=torch.float64)
+        )
         IncrementalClassifier("resnet8", weights).fit(tiny_images(3, 5)).save(path)
     return path
 

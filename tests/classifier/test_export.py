@@ -19,7 +19,9 @@ from fewmore.classifier.export import to_onnx
 from fewmore.errors import ConfigError, ExportError, NotFitted
 from fewmore.nn.adapter import Adapter
 
-onnxruntime = pytest.importorskip("onnxruntime", reason="the packages of fewmore[export] are not installed")
+onnxruntime = pytest.importorskip(
+    "onnxruntime", reason="the packages of fewmore[export] are not installed"
+)
 pytest.importorskip("onnxscript", reason="the packages of fewmore[export] are not installed")
 
 Photos = Callable[..., Path]
@@ -35,8 +37,14 @@ def answers(folder: Path, squares: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     backbone = onnxruntime.InferenceSession(folder / "backbone.onnx")
     scorer = onnxruntime.InferenceSession(folder / "scorer.onnx")
     (features,) = backbone.run(None, {"images": squares})
-    confidences, familiarity = scorer.run(None, {"features": features, **np.load(folder / "classes.npz")})
-    return confidences, familiarity, json.loads((folder / "classes.json").read_text(encoding="utf-8"))
+    confidences, familiarity = scorer.run(
+        None, {"features": features, **np.load(folder / "classes.npz")}
+    )
+    return (
+        confidences,
+        familiarity,
+        json.loads((folder / "classes.json").read_text(encoding="utf-8")),
+    )
 
 
 def agree(classifier: IncrementalClassifier, folder: Path, count: int) -> None:
@@ -54,7 +62,11 @@ def agree(classifier: IncrementalClassifier, folder: Path, count: int) -> None:
 def with_adapter(classifier: IncrementalClassifier) -> None:
     model, head = classifier.model, classifier.scorer.head
     adapter = Adapter(model.dim, generator=torch.Generator().manual_seed(0)).requires_grad_(False)
-    classifier._adopt(replace(model, adapter=adapter.state_dict()), classifier.embedder.backbone, replace(head, adapter=adapter))
+    classifier._adopt(
+        replace(model, adapter=adapter.state_dict()),
+        classifier.embedder.backbone,
+        replace(head, adapter=adapter),
+    )
 
 
 def test_onnxruntime_gives_what_the_classifier_gives_and_only_what_changed_is_written(
@@ -62,7 +74,12 @@ def test_onnxruntime_gives_what_the_classifier_gives_and_only_what_changed_is_wr
 ) -> None:
     folder = tmp_path / "new" / "out"
     done = to_onnx(classifier, folder)
-    assert [one.path.name for one in done] == ["backbone.onnx", "scorer.onnx", "classes.npz", "classes.json"]
+    assert [one.path.name for one in done] == [
+        "backbone.onnx",
+        "scorer.onnx",
+        "classes.npz",
+        "classes.json",
+    ]
     assert all(one.written for one in done)
     assert sorted(path.name for path in folder.iterdir()) == sorted(one.path.name for one in done)
     agree(classifier, folder, 1)
@@ -78,7 +95,9 @@ def test_onnxruntime_gives_what_the_classifier_gives_and_only_what_changed_is_wr
     agree(classifier, folder, 1)
 
 
-def test_a_damaged_file_is_not_kept(classifier: IncrementalClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_not_kept(
+    classifier: IncrementalClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(export, "_write", lambda graph, path: path.write_bytes(b"a graph"))
     monkeypatch.setattr(export, "_check", lambda graph, path: None)
     assert all(one.written for one in to_onnx(classifier, tmp_path))
@@ -97,16 +116,23 @@ def test_what_does_not_agree_is_refused_and_not_written(
             pass
 
         def run(self, outputs: list[str], inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-            return [classifier.embedder.features(torch.from_numpy(inputs["images"]))[0].numpy() * 1.001]
+            return [
+                classifier.embedder.features(torch.from_numpy(inputs["images"]))[0].numpy() * 1.001
+            ]
 
     monkeypatch.setattr(export, "_write", lambda graph, path: path.write_bytes(b"a graph"))
     monkeypatch.setattr(export, "packages", lambda: SimpleNamespace(InferenceSession=Wrong))
-    with pytest.raises(ExportError, match=r"onnxruntime's features are .* apart from PyTorch's, and 1e-04 is allowed: nothing was written"):
+    with pytest.raises(
+        ExportError,
+        match=r"onnxruntime's features are .* apart from PyTorch's, and 1e-04 is allowed: nothing was written",
+    ):
         to_onnx(classifier, tmp_path / "out")
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_what_cannot_be_exported(classifier: IncrementalClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_exported(
+    classifier: IncrementalClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(NotFitted):
         to_onnx(IncrementalClassifier(), tmp_path)
     (tmp_path / "file").touch()
@@ -117,7 +143,10 @@ def test_what_cannot_be_exported(classifier: IncrementalClassifier, tmp_path: Pa
         raise NotImplementedError("an operation that ONNX does not have\nand pages more")
 
     monkeypatch.setattr(export._Backbone, "forward", fail)
-    with pytest.raises(ExportError, match=r"cannot turn the backbone into ONNX \(an operation that ONNX does not have\)"):
+    with pytest.raises(
+        ExportError,
+        match=r"cannot turn the backbone into ONNX \(an operation that ONNX does not have\)",
+    ):
         to_onnx(classifier, tmp_path / "out")
     classifier.forget(classifier.classes_)
     with pytest.raises(ConfigError, match="knows no class, so there is nothing to export"):
@@ -125,9 +154,14 @@ def test_what_cannot_be_exported(classifier: IncrementalClassifier, tmp_path: Pa
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])
-def test_a_missing_package_is_a_sentence(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_a_sentence(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=r"export takes packages that are not installed .*: pip install 'fewmore\[export\]'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"export takes packages that are not installed .*: pip install 'fewmore\[export\]'",
+    ):
         to_onnx(IncrementalClassifier(), tmp_path)
 
 

@@ -12,11 +12,18 @@ DIM = 12
 
 def some(count: int, seed: int = 0) -> tuple[KnownClass, ...]:
     generator = torch.Generator().manual_seed(seed)
-    return tuple(KnownClass(f"{seed} {i}", torch.rand(DIM, generator=generator, dtype=torch.float64) * 3, 3) for i in range(count))
+    return tuple(
+        KnownClass(f"{seed} {i}", torch.rand(DIM, generator=generator, dtype=torch.float64) * 3, 3)
+        for i in range(count)
+    )
 
 
 def head(adapter: bool = False) -> Head:
-    made = Adapter(DIM, generator=torch.Generator().manual_seed(0)).eval().requires_grad_(False) if adapter else None
+    made = (
+        Adapter(DIM, generator=torch.Generator().manual_seed(0)).eval().requires_grad_(False)
+        if adapter
+        else None
+    )
     return Head(torch.device("cpu"), DIM, 0.05, made)
 
 
@@ -29,7 +36,15 @@ def test_growing_shares_the_rows_of_before():
         assert torch.equal(grown.unit_rows, Scorer.of(head(), classes).unit_rows)
         assert torch.equal(scorer.unit_rows, grown.unit_rows[: len(scorer)])
         scorer = grown
-    assert len({scorer.rows.buffer.data_ptr(), scorer.knowing((*classes, *some(1, seed=99))).rows.buffer.data_ptr()}) == 1
+    assert (
+        len(
+            {
+                scorer.rows.buffer.data_ptr(),
+                scorer.knowing((*classes, *some(1, seed=99))).rows.buffer.data_ptr(),
+            }
+        )
+        == 1
+    )
 
 
 def test_two_futures_of_one_past_do_not_meet():
@@ -60,7 +75,9 @@ def test_any_other_classes_are_the_same_as_built_anew(adapter: bool):
         anew = Scorer.of(head(adapter), classes)
         assert torch.equal(scorer.unit_rows, anew.unit_rows)
         assert torch.equal(scorer.likeness(features), anew.likeness(features))
-        torch.testing.assert_close(scorer.scores(features), anew.scores(features), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            scorer.scores(features), anew.scores(features), atol=1e-4, rtol=1e-4
+        )
     assert len(scorer.knowing(())) == 0
     assert len(scorer.knowing(()).knowing(base)) == 10
 
@@ -70,7 +87,9 @@ def test_a_class_of_few_images_is_not_at_a_disadvantage():
     generator = torch.Generator().manual_seed(0)
     dim, noise = 200, 0.5
     centre = torch.ones(dim, dtype=torch.float64)
-    draw = lambda count: centre + noise * torch.randn(count, dim, generator=generator, dtype=torch.float64)  # noqa: E731
+    draw = lambda count: (
+        centre + noise * torch.randn(count, dim, generator=generator, dtype=torch.float64)
+    )  # noqa: E731
     wide = Head(torch.device("cpu"), dim, dim * noise**2)
     queries = draw(300).float()
     nothing = torch.zeros(dim, dtype=torch.float64)
@@ -79,5 +98,9 @@ def test_a_class_of_few_images_is_not_at_a_disadvantage():
         classes = [KnownClass(str(i), nothing, 0).refined(draw(count)) for i in range(20)]
         likeness.append(float(Scorer.of(wide, classes).likeness(queries).mean()))
     assert max(likeness) - min(likeness) < 0.01
-    plain = float(Scorer.of(Head(torch.device("cpu"), dim), [KnownClass("1", nothing, 0).refined(draw(1))]).likeness(queries).mean())
+    plain = float(
+        Scorer.of(Head(torch.device("cpu"), dim), [KnownClass("1", nothing, 0).refined(draw(1))])
+        .likeness(queries)
+        .mean()
+    )
     assert plain < likeness[0] - 0.05

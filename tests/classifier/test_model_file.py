@@ -30,7 +30,12 @@ DAMAGED = r"is damaged, or not a model file of fewmore's \(.+\): take a copy of 
 def some_classes(count: int, dim: int = 64) -> list[KnownClass]:
     generator = torch.Generator().manual_seed(count)
     return [
-        KnownClass(f"class {i} – ä", torch.randn(dim, generator=generator, dtype=torch.float64), i + 1, frozenset({i, -i - 2**62}))
+        KnownClass(
+            f"class {i} – ä",
+            torch.randn(dim, generator=generator, dtype=torch.float64),
+            i + 1,
+            frozenset({i, -i - 2**62}),
+        )
         for i in range(count)
     ]
 
@@ -38,7 +43,9 @@ def some_classes(count: int, dim: int = 64) -> list[KnownClass]:
 def some_model(adapter: bool = False, projected: bool = False, classes: int = 3) -> Model:
     backbone = build("resnet8", seed=3)
     knowledge = Knowledge.founded(some_classes(classes))
-    knowledge = knowledge.learned([Lesson("new", torch.randn(2, 64), (7, 8)), Lesson("class 1 – ä", torch.randn(1, 64))])
+    knowledge = knowledge.learned(
+        [Lesson("new", torch.randn(2, 64), (7, 8)), Lesson("class 1 – ä", torch.randn(1, 64))]
+    )
     knowledge = knowledge.forgot(["class 0 – ä"]).renamed("new", "newer")
     width = 16 if projected else 64
     return Model(
@@ -49,7 +56,9 @@ def some_model(adapter: bool = False, projected: bool = False, classes: int = 3)
         knowledge=knowledge,
         calibration=Calibration(temperature=0.1 + 0.2, threshold=0.5, held_out=12),
         spread=1.25,
-        adapter=Adapter(width, generator=torch.Generator().manual_seed(0)).state_dict() if adapter else None,
+        adapter=Adapter(width, generator=torch.Generator().manual_seed(0)).state_dict()
+        if adapter
+        else None,
         projection=torch.randn(64, 16) if projected else None,
         notes=("a note", "größer"),
         origin={"fewmore": "0.1.0", "weights": "imagenet", "seed": 0},
@@ -60,7 +69,9 @@ def same(one: Model, other: Model) -> bool:
     """Equal to the bit."""
 
     def classes_equal(a: KnownClass, b: KnownClass) -> bool:
-        return (a.name, a.count, a.prints) == (b.name, b.count, b.prints) and torch.equal(a.total, b.total)
+        return (a.name, a.count, a.prints) == (b.name, b.count, b.prints) and torch.equal(
+            a.total, b.total
+        )
 
     def tables_equal(a: dict[str, torch.Tensor] | None, b: dict[str, torch.Tensor] | None) -> bool:
         if a is None or b is None:
@@ -82,7 +93,8 @@ def same(one: Model, other: Model) -> bool:
         and (one.projection is None) == (other.projection is None)
         and (one.projection is None or torch.equal(one.projection, other.projection))
         and all(
-            getattr(one, key) == getattr(other, key) for key in ("backbone", "transform", "dim", "calibration", "spread", "notes", "origin")
+            getattr(one, key) == getattr(other, key)
+            for key in ("backbone", "transform", "dim", "calibration", "spread", "notes", "origin")
         )
     )
 
@@ -127,14 +139,21 @@ def test_a_name_that_looks_like_the_checksums_place_is_no_matter(tmp_path: Path)
 
 
 def test_where_it_cannot_be_written(tmp_path: Path):
-    with pytest.raises(ModelFileError, match=r"nowhere/a.fewmore cannot be written \(.+\): give the path of a file in a folder of yours"):
+    with pytest.raises(
+        ModelFileError,
+        match=r"nowhere/a.fewmore cannot be written \(.+\): give the path of a file in a folder of yours",
+    ):
         write(tmp_path / "nowhere" / "a.fewmore", some_model())
     with pytest.raises(ModelFileError, match="cannot be written"):
         write(tmp_path, some_model())
 
 
 def test_what_killed_processes_left_is_swept(tmp_path: Path):
-    old, young, other = tmp_path / ".a.fewmore.1-2", tmp_path / ".a.fewmore.3-4", tmp_path / ".b.fewmore.1-2"
+    old, young, other = (
+        tmp_path / ".a.fewmore.1-2",
+        tmp_path / ".a.fewmore.3-4",
+        tmp_path / ".b.fewmore.1-2",
+    )
     for path in (old, young, other):
         path.write_bytes(b"half")
     for path in (old, other):
@@ -164,7 +183,10 @@ def refused(path: Path, content: bytes, match: str = DAMAGED) -> None:
 
 
 def test_no_file_and_no_model_file(tmp_path: Path):
-    with pytest.raises(ModelFileError, match=r"there is no model file .*none.fewmore: check its name, or make one with `fewmore train"):
+    with pytest.raises(
+        ModelFileError,
+        match=r"there is no model file .*none.fewmore: check its name, or make one with `fewmore train",
+    ):
         read(tmp_path / "none.fewmore")
     with pytest.raises(ModelFileError, match="cannot be read"):
         read(tmp_path)
@@ -172,7 +194,13 @@ def test_no_file_and_no_model_file(tmp_path: Path):
 
 def test_every_truncation_is_refused(tmp_path: Path, whole: bytes):
     header = 8 + struct.unpack("<Q", whole[:8])[0]
-    for length in {*range(20), *range(20, header, header // 20), header, *range(header, len(whole), len(whole) // 20), len(whole) - 1}:
+    for length in {
+        *range(20),
+        *range(20, header, header // 20),
+        header,
+        *range(header, len(whole), len(whole) // 20),
+        len(whole) - 1,
+    }:
         refused(tmp_path / "a.fewmore", whole[:length])
     refused(tmp_path / "a.fewmore", whole + b"\0")
 
@@ -180,7 +208,11 @@ def test_every_truncation_is_refused(tmp_path: Path, whole: bytes):
 def test_every_flipped_bit_is_noticed(tmp_path: Path, whole: bytes):
     draw = random.Random(0)
     header = 8 + struct.unpack("<Q", whole[:8])[0]
-    places = [*range(8), *(draw.randrange(8, header) for _ in range(120)), *(draw.randrange(header, len(whole)) for _ in range(30))]
+    places = [
+        *range(8),
+        *(draw.randrange(8, header) for _ in range(120)),
+        *(draw.randrange(header, len(whole)) for _ in range(30)),
+    ]
     for place in places:
         flipped = bytearray(whole)
         flipped[place] ^= 1 << draw.randrange(8)
@@ -197,7 +229,16 @@ def test_every_flipped_bit_of_the_header_is_noticed(tmp_path: Path, whole: bytes
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"x", b"no model at all", b"\xff" * 100, b"\0" * 100, b"\x02\0\0\0\0\0\0\0{}", b"\x02\0\0\0\0\0\0\0[]"]
+    "content",
+    [
+        b"",
+        b"x",
+        b"no model at all",
+        b"\xff" * 100,
+        b"\0" * 100,
+        b"\x02\0\0\0\0\0\0\0{}",
+        b"\x02\0\0\0\0\0\0\0[]",
+    ],
 )
 def test_bytes_of_another_kind_are_refused(tmp_path: Path, content: bytes):
     refused(tmp_path / "a.fewmore", content)
@@ -205,7 +246,9 @@ def test_bytes_of_another_kind_are_refused(tmp_path: Path, content: bytes):
 
 def test_a_header_that_claims_the_moon(tmp_path: Path):
     for claimed in (2**63, 2**40, 10**8 + 1):
-        refused(tmp_path / "a.fewmore", struct.pack("<Q", claimed) + b"{}", match="its header claims")
+        refused(
+            tmp_path / "a.fewmore", struct.pack("<Q", claimed) + b"{}", match="its header claims"
+        )
 
 
 def test_a_header_of_deep_brackets(tmp_path: Path):
@@ -223,7 +266,11 @@ def remade(whole: bytes, change: Callable[[dict[str, Any], dict[str, torch.Tenso
         text = json.dumps(about)
     data = save(tensors, {"fewmore": text})
     place = data.find(b"0" * 64)
-    return data if place < 0 else data[:place] + modelfile.hashlib.sha256(data).hexdigest().encode() + data[place + 64 :]
+    return (
+        data
+        if place < 0
+        else data[:place] + modelfile.hashlib.sha256(data).hexdigest().encode() + data[place + 64 :]
+    )
 
 
 def test_the_remade_file_itself_is_sound(tmp_path: Path, whole: bytes):
@@ -234,7 +281,9 @@ def test_the_remade_file_itself_is_sound(tmp_path: Path, whole: bytes):
 def test_a_newer_format_says_what_to_do(tmp_path: Path, whole: bytes):
     content = remade(whole, lambda about, tensors: about.update(format=2))
     refused(
-        tmp_path / "a.fewmore", content, match=r"has format 2, and fewmore .* knows formats up to 1: update it with pip install -U fewmore"
+        tmp_path / "a.fewmore",
+        content,
+        match=r"has format 2, and fewmore .* knows formats up to 1: update it with pip install -U fewmore",
     )
 
 
@@ -242,9 +291,15 @@ HOSTILE: dict[str, Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]] = {
     "no such backbone": lambda about, tensors: about.update(backbone="../../etc/passwd"),
     "another backbone": lambda about, tensors: about.update(backbone="resnet20"),
     "backbone of no text": lambda about, tensors: about.update(backbone=["resnet8"]),
-    "shape of a weight": lambda about, tensors: tensors.update({"backbone/conv1.weight": torch.zeros(16, 3, 3, 4)}),
-    "weight that would broadcast": lambda about, tensors: tensors.update({"backbone/conv1.weight": torch.zeros(1)}),
-    "type of a weight": lambda about, tensors: tensors.update({"backbone/conv1.weight": torch.zeros(16, 3, 3, 3, dtype=torch.float16)}),
+    "shape of a weight": lambda about, tensors: tensors.update(
+        {"backbone/conv1.weight": torch.zeros(16, 3, 3, 4)}
+    ),
+    "weight that would broadcast": lambda about, tensors: tensors.update(
+        {"backbone/conv1.weight": torch.zeros(1)}
+    ),
+    "type of a weight": lambda about, tensors: tensors.update(
+        {"backbone/conv1.weight": torch.zeros(16, 3, 3, 3, dtype=torch.float16)}
+    ),
     "a weight too many": lambda about, tensors: tensors.update({"backbone/more": torch.zeros(1)}),
     "a weight too few": lambda about, tensors: tensors.pop("backbone/conv1.weight"),
     "NaN in a weight": lambda about, tensors: tensors["backbone/conv1.weight"].fill_(float("nan")),
@@ -252,7 +307,9 @@ HOSTILE: dict[str, Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]] = {
     "NaN in the projection": lambda about, tensors: tensors["projection"].fill_(float("nan")),
     "projection of no width": lambda about, tensors: tensors.update(projection=torch.zeros(64, 0)),
     "projection of one axis": lambda about, tensors: tensors.update(projection=torch.zeros(64)),
-    "more classes than sums": lambda about, tensors: about["classes"].append({"name": "x", "count": 1, "prints": 0}),
+    "more classes than sums": lambda about, tensors: about["classes"].append(
+        {"name": "x", "count": 1, "prints": 0}
+    ),
     "dim": lambda about, tensors: about.update(dim=10**12),
     "dim of no number": lambda about, tensors: about.update(dim=True),
     "heads": lambda about, tensors: about["adapter"].update(heads=10**9),
@@ -263,25 +320,43 @@ HOSTILE: dict[str, Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]] = {
     "prints below nothing": lambda about, tensors: about["classes"][0].update(prints=-5),
     "prints beyond number": lambda about, tensors: about["classes"][0].update(prints=10**400),
     "name of no text": lambda about, tensors: about["classes"][0].update(name=3),
-    "name of control characters": lambda about, tensors: about["classes"][0].update(name="a\x1b[2J"),
+    "name of control characters": lambda about, tensors: about["classes"][0].update(
+        name="a\x1b[2J"
+    ),
     "name not composed": lambda about, tensors: about["classes"][0].update(name="a\u0308"),
-    "same name twice": lambda about, tensors: about["classes"][0].update(name=about["classes"][1]["name"]),
+    "same name twice": lambda about, tensors: about["classes"][0].update(
+        name=about["classes"][1]["name"]
+    ),
     "classes of no list": lambda about, tensors: about.update(classes=3),
     "history of nothing": lambda about, tensors: about.update(history=[]),
-    "history shorter than its reversals": lambda about, tensors: about.update(history=about["history"][:1]),
+    "history shorter than its reversals": lambda about, tensors: about.update(
+        history=about["history"][:1]
+    ),
     "history without training": lambda about, tensors: about["history"][0].update(kind="learn"),
     "history that trains twice": lambda about, tensors: about["history"][-1].update(kind="fit"),
     "history of an unknown kind": lambda about, tensors: about["history"][-1].update(kind="dream"),
-    "history of other classes": lambda about, tensors: about["history"][0].update(classes=["somebody else's"]),
-    "history that renames nobody": lambda about, tensors: about["history"][-1].update(kind="rename", classes=["nobody", "somebody"]),
-    "history that renames three": lambda about, tensors: about["history"][-1].update(kind="rename", classes=["a", "b", "c"]),
-    "history that forgets nobody": lambda about, tensors: about["history"][-1].update(kind="forget", classes=["nobody"]),
-    "history that undoing contradicts": lambda about, tensors: about["reversals"][-1].update(drop=["nobody"]),
+    "history of other classes": lambda about, tensors: about["history"][0].update(
+        classes=["somebody else's"]
+    ),
+    "history that renames nobody": lambda about, tensors: about["history"][-1].update(
+        kind="rename", classes=["nobody", "somebody"]
+    ),
+    "history that renames three": lambda about, tensors: about["history"][-1].update(
+        kind="rename", classes=["a", "b", "c"]
+    ),
+    "history that forgets nobody": lambda about, tensors: about["history"][-1].update(
+        kind="forget", classes=["nobody"]
+    ),
+    "history that undoing contradicts": lambda about, tensors: about["reversals"][-1].update(
+        drop=["nobody"]
+    ),
     "history of numbers": lambda about, tensors: about.update(history=[1, 2, 3]),
     "restored nowhere": lambda about, tensors: about["reversals"][1]["restore"][0].update(at=-1),
     "dropped of no texts": lambda about, tensors: about["reversals"][1].update(drop=[1]),
     "temperature of nothing": lambda about, tensors: about["calibration"].update(temperature=0.0),
-    "temperature of no number": lambda about, tensors: about["calibration"].update(temperature="hot"),
+    "temperature of no number": lambda about, tensors: about["calibration"].update(
+        temperature="hot"
+    ),
     "threshold of no number": lambda about, tensors: about["calibration"].update(threshold="high"),
     "view of the moon": lambda about, tensors: about["transform"].update(size=10**9),
     "view of half a pixel": lambda about, tensors: about["transform"].update(size=1.5),
@@ -308,7 +383,9 @@ def test_hostile_content_is_refused(tmp_path: Path, whole: bytes, what: str):
     refused(tmp_path / "a.fewmore", remade(whole, HOSTILE[what]), match="damaged|cannot be used")
 
 
-def test_a_vast_empty_file_is_refused_unread(tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch):
+def test_a_vast_empty_file_is_refused_unread(
+    tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
+):
     """A header that promises a terabyte, and a sparse file that has it: nothing of it is read."""
     header = json.loads(whole[8 : 8 + struct.unpack("<Q", whole[:8])[0]])
     about = json.loads(header["__metadata__"]["fewmore"])
@@ -330,7 +407,9 @@ def test_a_vast_empty_file_is_refused_unread(tmp_path: Path, whole: bytes, monke
 
 def test_parts_of_two_files_do_not_mix(tmp_path: Path, whole: bytes):
     other = some_model(adapter=True, projected=True)
-    write(tmp_path / "b.fewmore", replace(other, weights={k: v + 1 for k, v in other.weights.items()}))
+    write(
+        tmp_path / "b.fewmore", replace(other, weights={k: v + 1 for k, v in other.weights.items()})
+    )
     header = 8 + struct.unpack("<Q", whole[:8])[0]
     second = (tmp_path / "b.fewmore").read_bytes()
     if struct.unpack("<Q", second[:8])[0] + 8 == header:
@@ -364,7 +443,13 @@ print(len(found))
 
 def killed_while_writing(path: Path, kills: int) -> int:
     """Kill processes that do nothing but save; the file is always a whole one. Returns how many different files were met."""
-    command = [sys.executable, "-c", KILLER.format(tests=str(Path(__file__).parent)), str(path), str(kills)]
+    command = [
+        sys.executable,
+        "-c",
+        KILLER.format(tests=str(Path(__file__).parent)),
+        str(path),
+        str(kills),
+    ]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return int(done.stdout)
 
@@ -396,7 +481,12 @@ def test_one_process_waits_for_another(tmp_path: Path):
         assert process.stdout is not None
         assert process.stdin is not None
         assert process.stdout.readline() == b"locked\n"
-        with pytest.raises(ModelFileError, match=r"another process is writing .*a.fewmore: try again"), locked(path, patience=0.1):
+        with (
+            pytest.raises(
+                ModelFileError, match=r"another process is writing .*a.fewmore: try again"
+            ),
+            locked(path, patience=0.1),
+        ):
             pass
         process.stdin.close()
         process.wait(timeout=20)
@@ -407,5 +497,8 @@ def test_one_process_waits_for_another(tmp_path: Path):
 
 
 def test_a_lock_where_nothing_can_be_written(tmp_path: Path):
-    with pytest.raises(ModelFileError, match="the folder must be one that you may write to"), locked(tmp_path / "nowhere" / "a.fewmore"):
+    with (
+        pytest.raises(ModelFileError, match="the folder must be one that you may write to"),
+        locked(tmp_path / "nowhere" / "a.fewmore"),
+    ):
         pass

@@ -10,7 +10,9 @@ from fewmore import cli
 
 
 @pytest.fixture
-def fewmore(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+def fewmore(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., tuple[int, str, str]]:
     """fewmore("learn", …), in a folder of its own, gives the exit code, what was printed, and what was complained of."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path / "cache"))

@@ -20,7 +20,9 @@ BASE = {"robin": 5, "wren": 5, "jay": 4}
 
 
 @pytest.fixture
-def model(small_model: Path, photos: Photos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def model(
+    small_model: Path, photos: Photos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """A trained model in the current folder, beside its images."""
     monkeypatch.chdir(tmp_path)
     photos("photos", BASE)
@@ -46,14 +48,25 @@ def test_train_says_what_it_chose_and_what_to_type_next(photos: Photos, fewmore:
     assert lines[0] == "embedding images …"
     assert "classes        3, from 14 images in 1 session" in out
     assert "resnet8, weights: imagenet; 64 features an image" in out
-    for word in ("my birds.fewmore: ", "classifier ", "accuracy ", "calibration error ", "none of these ", "MB", "the adapter is "):
+    for word in (
+        "my birds.fewmore: ",
+        "classifier ",
+        "accuracy ",
+        "calibration error ",
+        "none of these ",
+        "MB",
+        "the adapter is ",
+    ):
         assert word in out
     assert "Now type: fewmore predict 'my birds.fewmore' IMAGE…" in lines
     # Never over an existing file
     before = Path("my birds.fewmore").read_bytes()
     code, out, err = fewmore("train", "photos", "-o", "my birds.fewmore")
     assert (code, out) == (2, "")
-    assert err == "fewmore: my birds.fewmore is there already: give another name with -o, or replace it with --force\n"
+    assert (
+        err
+        == "fewmore: my birds.fewmore is there already: give another name with -o, or replace it with --force\n"
+    )
     assert Path("my birds.fewmore").read_bytes() == before
     shutil.copy("my birds.fewmore", "photos.fewmore")
     assert fewmore("train", "photos", "--seed", 1, "--force")[0] == 0
@@ -64,15 +77,26 @@ def test_train_says_what_it_chose_and_what_to_type_next(photos: Photos, fewmore:
     ("words", "complaint"),
     [
         (["nowhere"], "nowhere is not there: give a folder that has one sub-folder a class"),
-        (["photos", "-o", "no/such/a.fewmore"], "-o no/such/a.fewmore: there is no folder no/such; make it, or give another name"),
-        (["photos", "-o", "photos"], "-o photos is a folder: give the name of a file, such as -o photos/model.fewmore"),
-        (["photos", "--backbone", "mobilnet"], "no backbone with ImageNet weights is named 'mobilnet': did you mean mobilenet_v2?"),
+        (
+            ["photos", "-o", "no/such/a.fewmore"],
+            "-o no/such/a.fewmore: there is no folder no/such; make it, or give another name",
+        ),
+        (
+            ["photos", "-o", "photos"],
+            "-o photos is a folder: give the name of a file, such as -o photos/model.fewmore",
+        ),
+        (
+            ["photos", "--backbone", "mobilnet"],
+            "no backbone with ImageNet weights is named 'mobilnet': did you mean mobilenet_v2?",
+        ),
         (["photos", "--weights", "none.pth"], "there is no weight file none.pth"),
         (["photos", "--device", "tpu"], "device 'tpu' cannot be used"),
     ],
 )
 @pytest.mark.usefixtures("small_pretrained")
-def test_train_refuses_with_a_sentence(photos: Photos, fewmore: Fewmore, tmp_path: Path, words: list[str], complaint: str) -> None:
+def test_train_refuses_with_a_sentence(
+    photos: Photos, fewmore: Fewmore, tmp_path: Path, words: list[str], complaint: str
+) -> None:
     photos("photos", BASE)
     code, _, err = fewmore("train", *words)
     assert code == 2
@@ -82,11 +106,16 @@ def test_train_refuses_with_a_sentence(photos: Photos, fewmore: Fewmore, tmp_pat
 
 
 @pytest.mark.usefixtures("small_pretrained")
-def test_train_checks_first_whether_it_may_write(photos: Photos, fewmore: Fewmore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_checks_first_whether_it_may_write(
+    photos: Photos, fewmore: Fewmore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)
     code, out, err = fewmore("train", "photos", "-o", "a.fewmore")
     assert (code, out) == (2, "")
-    assert err == f"fewmore: -o a.fewmore: you may not write into the folder {tmp_path}; give another name\n"
+    assert (
+        err
+        == f"fewmore: -o a.fewmore: you may not write into the folder {tmp_path}; give another name\n"
+    )
 
 
 # learn, forget, rename, undo
@@ -128,14 +157,25 @@ def test_learn_is_all_or_nothing(model: Path, photos: Photos, fewmore: Fewmore) 
     [
         (["new/owl"], "new/owl has images straight in it, and without a name it must be a folder"),
         (["new/owl/00.png"], "new/owl/00.png is an image, and without a name"),
-        (["new/owl/00.png", "new/owl/01.png"], "2 places were given without a name: give one folder"),
+        (
+            ["new/owl/00.png", "new/owl/01.png"],
+            "2 places were given without a name: give one folder",
+        ),
         (["nowhere"], "nowhere is not there: give a folder"),
-        (["--name", "owl", "nowhere.jpg"], "nowhere.jpg is not there: give the path of an image file"),
+        (
+            ["--name", "owl", "nowhere.jpg"],
+            "nowhere.jpg is not there: give the path of an image file",
+        ),
         (["--name", " ", "new/owl"], "a class's name must not be empty"),
-        (["--name", "owl", "new"], "new has no images straight in it: give a folder that has some (.avif, "),
+        (
+            ["--name", "owl", "new"],
+            "new has no images straight in it: give a folder that has some (.avif, ",
+        ),
     ],
 )
-def test_learn_refuses_with_a_sentence(model: Path, photos: Photos, fewmore: Fewmore, words: list[str], complaint: str) -> None:
+def test_learn_refuses_with_a_sentence(
+    model: Path, photos: Photos, fewmore: Fewmore, words: list[str], complaint: str
+) -> None:
     photos("new", {"owl": 2})
     before = model.read_bytes()
     code, out, err = fewmore("learn", model, *words)
@@ -150,7 +190,10 @@ def test_forget_rename_and_undo(model: Path, fewmore: Fewmore) -> None:
         "renamed robin to European robin; take it back with: fewmore undo birds.fewmore\n",
     )
     code, out, _ = fewmore("forget", model, "wren", "jay", "wren")
-    assert (code, out) == (0, "forgot wren, jay; birds.fewmore: 1 class; take it back with: fewmore undo birds.fewmore\n")
+    assert (code, out) == (
+        0,
+        "forgot wren, jay; birds.fewmore: 1 class; take it back with: fewmore undo birds.fewmore\n",
+    )
     assert known(model) == {"European robin": 5}
     code, out, _ = fewmore("undo", model)
     assert out.startswith("undone: the forget of wren, jay (")
@@ -160,25 +203,45 @@ def test_forget_rename_and_undo(model: Path, fewmore: Fewmore) -> None:
     code, out, err = fewmore("undo", model)
     assert (code, out) == (2, "")
     assert err == "fewmore: there is nothing to undo: no change was made since training\n"
-    assert fewmore("forget", model, "robbin")[2] == "fewmore: no class is named 'robbin': did you mean robin?\n"
-    assert fewmore("rename", model, "robin", "wren")[2].startswith("fewmore: 'wren' is the name of a class already")
+    assert (
+        fewmore("forget", model, "robbin")[2]
+        == "fewmore: no class is named 'robbin': did you mean robin?\n"
+    )
+    assert fewmore("rename", model, "robin", "wren")[2].startswith(
+        "fewmore: 'wren' is the name of a class already"
+    )
 
 
 @pytest.mark.parametrize(
-    "words", [["learn", "{}", "x"], ["predict", "{}", "x"], ["forget", "{}", "x"], ["rename", "{}", "x", "y"], ["undo", "{}"]]
+    "words",
+    [
+        ["learn", "{}", "x"],
+        ["predict", "{}", "x"],
+        ["forget", "{}", "x"],
+        ["rename", "{}", "x", "y"],
+        ["undo", "{}"],
+    ],
 )
 def test_a_model_file_that_is_not_there(fewmore: Fewmore, tmp_path: Path, words: list[str]) -> None:
     code, out, err = fewmore(*(word.format("gone.fewmore") for word in words))
     assert (code, out) == (2, "")
-    assert err.startswith("fewmore: there is no model file gone.fewmore: check its name, or make one with `fewmore train")
+    assert err.startswith(
+        "fewmore: there is no model file gone.fewmore: check its name, or make one with `fewmore train"
+    )
     assert not list(tmp_path.iterdir())
 
 
 def test_two_processes_that_learn_at_once_both_land(model: Path, photos: Photos) -> None:
     names = ("owl", "tern")
     photos("new", dict.fromkeys(names, 2))
-    commands = [[sys.executable, "-m", "fewmore", "learn", str(model), "--name", name, f"new/{name}"] for name in names]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for command in commands]
+    commands = [
+        [sys.executable, "-m", "fewmore", "learn", str(model), "--name", name, f"new/{name}"]
+        for name in names
+    ]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for command in commands
+    ]
     for process in running:
         out, err = process.communicate(timeout=120)
         assert (process.returncode, err) == (0, ""), out
@@ -196,7 +259,12 @@ def test_predict_an_image_and_a_folder(model: Path, photos: Photos, fewmore: Few
     heading, *rows = [line.split() for line in out.splitlines()]
     assert heading == ["image", "is", "confidence"]
     assert [row[0] for row in rows if len(row) > 3 or row[0].startswith("holiday")] == [
-        *("holiday/robin/00.png", "holiday/wren/00.png", "holiday/wren/01.png", "holiday/robin/00.png")
+        *(
+            "holiday/robin/00.png",
+            "holiday/wren/00.png",
+            "holiday/wren/01.png",
+            "holiday/robin/00.png",
+        )
     ]
     assert "robin" in rows[0]
     assert rows[0] == rows[-1]
@@ -219,11 +287,15 @@ def test_predict_as_json_and_csv(model: Path, photos: Photos, fewmore: Fewmore) 
     assert "name_3" in rows[0]
     assert "name_4" not in rows[0]
     assert [row["name"] for row in rows] == ["wren", "wren"]
-    assert sum(float(rows[0][f"confidence{number}"]) for number in ("", "_2", "_3")) == pytest.approx(1, abs=1e-5)
+    assert sum(
+        float(rows[0][f"confidence{number}"]) for number in ("", "_2", "_3")
+    ) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("form", ["", "--json", "--csv"])
-def test_one_bad_image_among_many_is_named_and_the_others_are_answered(model: Path, photos: Photos, fewmore: Fewmore, form: str) -> None:
+def test_one_bad_image_among_many_is_named_and_the_others_are_answered(
+    model: Path, photos: Photos, fewmore: Fewmore, form: str
+) -> None:
     folder = photos("holiday", {"wren": 3})
     (folder / "wren" / "01.png").write_bytes(b"no image")
     code, out, err = fewmore("predict", model, "holiday", "gone.jpg", *filter(None, [form]))
@@ -233,17 +305,27 @@ def test_one_bad_image_among_many_is_named_and_the_others_are_answered(model: Pa
         assert ["error" in answer for answer in json.loads(out)] == [False, True, False, True]
     elif form == "--csv":
         rows = list(csv.DictReader(io.StringIO(out)))
-        assert [(row["name"], bool(row["error"])) for row in rows] == [("wren", False), ("", True), ("wren", False), ("", True)]
+        assert [(row["name"], bool(row["error"])) for row in rows] == [
+            ("wren", False),
+            ("", True),
+            ("wren", False),
+            ("", True),
+        ]
     else:
         assert out.count("cannot be read") == 2
         assert out.count("wren ") == 2
 
 
-def test_what_is_like_no_class_is_none_of_these(model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_like_no_class_is_none_of_these(
+    model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     predict = IncrementalClassifier.predict
 
     def unsure(self: IncrementalClassifier, *given: object, **settings: object) -> object:
-        return [type(one)(one.names, one.confidences, False, 0.1) for one in predict(self, *given, **settings)]  # type: ignore[arg-type]
+        return [
+            type(one)(one.names, one.confidences, False, 0.1)
+            for one in predict(self, *given, **settings)
+        ]  # type: ignore[arg-type]
 
     monkeypatch.setattr(IncrementalClassifier, "predict", unsure)
     _, out, _ = fewmore("predict", model, "photos/wren/00.png")
@@ -253,8 +335,12 @@ def test_what_is_like_no_class_is_none_of_these(model: Path, fewmore: Fewmore, m
 
 def test_predict_refuses_with_a_sentence(model: Path, fewmore: Fewmore, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert fewmore("predict", model, "empty")[2].startswith("fewmore: empty has no images in it: give a folder that has some (")
-    assert fewmore("predict", model, "a.jpg", "--json", "--csv")[2].startswith("fewmore: --json and --csv were given together")
+    assert fewmore("predict", model, "empty")[2].startswith(
+        "fewmore: empty has no images in it: give a folder that has some ("
+    )
+    assert fewmore("predict", model, "a.jpg", "--json", "--csv")[2].startswith(
+        "fewmore: --json and --csv were given together"
+    )
     shutil.copy("photos/wren/00.png", "not.fewmore")
     assert "is damaged, or not a model file" in fewmore("predict", "not.fewmore", "a.jpg")[2]
 
@@ -263,7 +349,9 @@ def test_predict_refuses_with_a_sentence(model: Path, fewmore: Fewmore, tmp_path
 
 
 def test_info(model: Path, photos: Photos, fewmore: Fewmore) -> None:
-    _, out, _ = fewmore("learn", model, photos("new", {f"species {number}": 1 for number in range(130)}, size=8))
+    _, out, _ = fewmore(
+        "learn", model, photos("new", {f"species {number}": 1 for number in range(130)}, size=8)
+    )
     assert "learnt species 1: 1 image\n" in out
     assert "learnt 100 more classes\n" in out
     code, out, err = fewmore("info", model)
@@ -283,7 +371,9 @@ def test_evaluate(model: Path, photos: Photos, fewmore: Fewmore) -> None:
     fewmore("rename", model, "robin", "European robin")
     test = photos("test", {"wren": 4, "European robin": 2, "owl": 2})
     shutil.rmtree(test / "wren")
-    shutil.copytree(photos("other", {"jay": 4}) / "jay", test / "wren")  # all of its images are wrong
+    shutil.copytree(
+        photos("other", {"jay": 4}) / "jay", test / "wren"
+    )  # all of its images are wrong
     code, out, err = fewmore("evaluate", model, "test")
     assert (code, err) == (0, "evaluating …\n")
     lines = out.splitlines()
@@ -296,7 +386,12 @@ def test_evaluate(model: Path, photos: Photos, fewmore: Fewmore) -> None:
     code, out, err = fewmore("evaluate", model, "test", "--json", "--plot", "plots/a.svg")
     found = json.loads(out)
     assert err == ""
-    assert found["by class"][0] == {"class": "wren", "accuracy": 0.0, "images": 4, "taken for": {"jay": 4}}
+    assert found["by class"][0] == {
+        "class": "wren",
+        "accuracy": 0.0,
+        "images": 4,
+        "taken for": {"jay": 4},
+    }
     assert Path("plots/a.svg").exists()
 
 
@@ -304,7 +399,10 @@ def test_names_that_no_font_has(model: Path, photos: Photos, fewmore: Fewmore) -
     fewmore("rename", model, "robin", "日本の鳥")
     code, out, err = fewmore("evaluate", model, photos("test", {"日本の鳥": 2, "wren": 2}))
     assert (code, err) == (0, "evaluating …\n")
-    assert out.splitlines()[-1] == "confusion matrix: birds-confusion.png; its font lacks characters of some names, which show as boxes"
+    assert (
+        out.splitlines()[-1]
+        == "confusion matrix: birds-confusion.png; its font lacks characters of some names, which show as boxes"
+    )
 
 
 def test_a_thousand_classes_fit_on_a_page(model: Path, photos: Photos, fewmore: Fewmore) -> None:
@@ -312,16 +410,26 @@ def test_a_thousand_classes_fit_on_a_page(model: Path, photos: Photos, fewmore: 
     fewmore("learn", model, photos("new", many, size=8))
     _, out, _ = fewmore("evaluate", model, photos("test", many, size=8))
     assert len(out.splitlines()) < 45
-    assert "and 30 more classes, each with 100.0 % or better; all of them: fewmore evaluate birds.fewmore … --json" in out
+    assert (
+        "and 30 more classes, each with 100.0 % or better; all of them: fewmore evaluate birds.fewmore … --json"
+        in out
+    )
 
 
 def test_evaluate_refuses_with_a_sentence(model: Path, photos: Photos, fewmore: Fewmore) -> None:
     photos("test", {"wrem": 1, "robin": 1})
-    assert fewmore("evaluate", model, "test")[2] == "fewmore: no class is named 'wrem': did you mean wren?\n"
-    assert fewmore("evaluate", model, "photos", "--plot", "a.txt")[2].startswith("fewmore: --plot a.txt does not end in .png, .svg or .pdf")
+    assert (
+        fewmore("evaluate", model, "test")[2]
+        == "fewmore: no class is named 'wrem': did you mean wren?\n"
+    )
+    assert fewmore("evaluate", model, "photos", "--plot", "a.txt")[2].startswith(
+        "fewmore: --plot a.txt does not end in .png, .svg or .pdf"
+    )
 
 
-def test_export_without_its_packages_is_a_sentence(model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_without_its_packages_is_a_sentence(
+    model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     code, out, err = fewmore("export", model, "--onnx", "out")
     assert (code, out) == (2, "")
@@ -330,7 +438,10 @@ def test_export_without_its_packages_is_a_sentence(model: Path, fewmore: Fewmore
     assert not Path("out").exists()
 
 
-@pytest.mark.parametrize("command", ["train", "learn", "predict", "evaluate", "info", "forget", "rename", "undo", "export"])
+@pytest.mark.parametrize(
+    "command",
+    ["train", "learn", "predict", "evaluate", "info", "forget", "rename", "undo", "export"],
+)
 def test_every_command_has_an_example(fewmore: Fewmore, command: str) -> None:
     code, out, _ = fewmore(command, "--help")
     assert code == 0

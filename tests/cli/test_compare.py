@@ -65,17 +65,26 @@ def folder(tmp_path):
     write(tmp_path / "cec" / "result.json", RESULT)
     write(tmp_path / "topic.json", replace(RESULT, method="topic"))
     write(tmp_path / "glyphs.json", replace(RESULT, benchmark="glyphs"))
-    write(tmp_path / "other.json", replace(RESULT, sessions=tuple(SessionSize(50 + 5 * i, 100 + i) for i in range(9))))
+    write(
+        tmp_path / "other.json",
+        replace(RESULT, sessions=tuple(SessionSize(50 + 5 * i, 100 + i) for i in range(9))),
+    )
     return tmp_path
 
 
 def test_run_folders_and_result_files_stand_side_by_side(folder):
     lines = run(folder / "cec", folder / "topic.json").stdout.splitlines()
     assert lines[0] == "cifar100: 60 classes, then 8 sessions of 5"
-    order = [next(i for i, line in enumerate(lines) if line.startswith(name)) for name in ("cec ", "CEC, pub", "topic ", "TOPIC, pub")]
+    order = [
+        next(i for i, line in enumerate(lines) if line.startswith(name))
+        for name in ("cec ", "CEC, pub", "topic ", "TOPIC, pub")
+    ]
     assert order == sorted(order)
     row = next(line for line in lines if line.startswith("cec "))
-    assert row.split() == "cec 73.00 70.00 67.00 64.00 61.00 58.00 55.00 52.00 49.00 61.00 24.00 60.00 20.00 20.00 41.00".split()  # noqa: SIM905
+    assert (
+        row.split()
+        == "cec 73.00 70.00 67.00 64.00 61.00 58.00 55.00 52.00 49.00 61.00 24.00 60.00 20.00 20.00 41.00".split()
+    )  # noqa: SIM905
     assert any(line.split()[:3] == ["2", "seeds", "±0.71"] for line in lines)
     assert any(line.startswith("published: CEC, CVPR 2021") for line in lines)
 
@@ -93,7 +102,9 @@ def test_benchmarks_and_session_shapes_have_tables_of_their_own(folder):
 def test_published_rows_can_be_left_out_or_be_all(folder):
     assert "published" not in run(folder / "cec", "--no-published").stdout
     every = run(folder / "cec", "--all-published").stdout
-    assert all(name in every for name in ("Ft-CNN, published", "TOPIC, published", "BiDist, published"))
+    assert all(
+        name in every for name in ("Ft-CNN, published", "TOPIC, published", "BiDist, published")
+    )
 
 
 def test_a_path_given_twice_counts_once(folder):
@@ -103,7 +114,11 @@ def test_a_path_given_twice_counts_once(folder):
 def test_csv_is_clean_for_a_pipe(folder, tmp_path):
     done = run(folder / "cec", folder / "glyphs.json", "--csv", "--plot", tmp_path / "c.svg")
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert [(row["benchmark"], row["method"]) for row in rows] == [("cifar100", "cec"), ("cifar100", "CEC"), ("glyphs", "cec")]
+    assert [(row["benchmark"], row["method"]) for row in rows] == [
+        ("cifar100", "cec"),
+        ("cifar100", "CEC"),
+        ("glyphs", "cec"),
+    ]
     assert rows[0]["average"] == "61.0"
     assert "plot:" in done.stderr
 
@@ -125,7 +140,11 @@ def test_the_plot_is_written_and_named(folder, tmp_path):
 
 def test_each_table_has_its_plot(folder, tmp_path):
     run(folder / "cec", folder / "glyphs.json", folder / "other.json", "--plot", tmp_path / "p.svg")
-    assert sorted(path.name for path in tmp_path.glob("p*.svg")) == ["p-cifar100-2.svg", "p-cifar100.svg", "p-glyphs.svg"]
+    assert sorted(path.name for path in tmp_path.glob("p*.svg")) == [
+        "p-cifar100-2.svg",
+        "p-cifar100.svg",
+        "p-glyphs.svg",
+    ]
 
 
 def test_without_plot_no_file_is_written(folder):
@@ -149,7 +168,10 @@ def test_all_broken_files_are_told_at_once(folder):
     [
         (["--csv", "--latex"], "--csv and --latex were given together"),
         (["--no-published", "--all-published"], "contradict each other"),
-        (["--plot", "figure.jpg"], "--plot figure.jpg does not end in .png, .svg or .pdf: use --plot figure.png"),
+        (
+            ["--plot", "figure.jpg"],
+            "--plot figure.jpg does not end in .png, .svg or .pdf: use --plot figure.png",
+        ),
         (["--plot", "figure"], "use --plot figure.png"),
         (["--csv", "--markdown", "--plot", "x"], "keep one of them; --plot x"),
     ],

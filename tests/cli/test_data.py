@@ -38,7 +38,9 @@ def write_cifar(root: Path, each: int = 5) -> None:
         labels = np.repeat(np.arange(100), count)
         entry = {"data": np.zeros((len(labels), 3072), np.uint8), "fine_labels": labels.tolist()}
         (folder / part).write_bytes(pickle.dumps(entry))
-    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": [f"class {i}" for i in range(100)]}))
+    (folder / "meta").write_bytes(
+        pickle.dumps({"fine_label_names": [f"class {i}" for i in range(100)]})
+    )
 
 
 def write_lists(root: Path) -> Path:
@@ -55,7 +57,9 @@ def write_folder(root: Path, classes: int = 5, each: int = 6) -> Path:
     for label in range(classes):
         (root / f"c{label}").mkdir(parents=True)
         for index in range(each):
-            Image.fromarray(random.integers(0, 256, (6, 6, 3), dtype=np.uint8)).save(root / f"c{label}" / f"{index}.png")
+            Image.fromarray(random.integers(0, 256, (6, 6, 3), dtype=np.uint8)).save(
+                root / f"c{label}" / f"{index}.png"
+            )
     return root
 
 
@@ -67,16 +71,27 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, byte
     """Addresses and what they give, in the place of the network; cifar100 is one list and an archive."""
     (tmp_path / "made" / "set").mkdir(parents=True)
     (tmp_path / "made" / "set" / "train").write_text("images")
-    archive = Path(shutil.make_archive(str(tmp_path / "set"), "gztar", tmp_path / "made", "set")).read_bytes()
+    archive = Path(
+        shutil.make_archive(str(tmp_path / "set"), "gztar", tmp_path / "made", "set")
+    ).read_bytes()
     served = {"https://x/list": b"1\n2\n", "https://x/set.tar.gz": archive}
     files = (
-        File("https://x/set.tar.gz", "set.tar.gz", md5=hashlib.md5(archive).hexdigest(), unpacked="set"),
+        File(
+            "https://x/set.tar.gz",
+            "set.tar.gz",
+            md5=hashlib.md5(archive).hexdigest(),
+            unpacked="set",
+        ),
         File("https://x/list", "index_list/list", sha256=hashlib.sha256(b"1\n2\n").hexdigest()),
     )
     monkeypatch.setitem(SOURCES, "cifar100", Source(files))
-    monkeypatch.setitem(SOURCES, "miniimagenet", Source(files[1:], by_hand="Take the images from the shelf."))
+    monkeypatch.setitem(
+        SOURCES, "miniimagenet", Source(files[1:], by_hand="Take the images from the shelf.")
+    )
 
-    def fetch(url: str, target: Path, sha256: str | None, md5: str | None, on_progress: download.Progress) -> None:
+    def fetch(
+        url: str, target: Path, sha256: str | None, md5: str | None, on_progress: download.Progress
+    ) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(served[url])
         on_progress(len(served[url]), None)
@@ -96,7 +111,9 @@ def test_get_says_what_it_does_and_where(tmp_path: Path, published: dict[str, by
     assert (root / "index_list" / "list").read_bytes() == b"1\n2\n"
 
 
-def test_get_leaves_what_is_there(tmp_path: Path, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_leaves_what_is_there(
+    tmp_path: Path, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FEWMORE_DATA", str(tmp_path / "root"))
     run("get", "cifar100")
     (tmp_path / "root" / "index_list" / "list").write_text("my own")
@@ -142,7 +159,10 @@ def test_check_counts_and_finds_both_uses_ready(tmp_path: Path) -> None:
 def test_check_says_what_is_missing_for_which_use(tmp_path: Path) -> None:
     write_cifar(tmp_path)
     said = run("check", "cifar100", "--data-root", str(tmp_path))
-    assert "official split: not ready: there are no session lists; run `fewmore data get cifar100`" in said
+    assert (
+        "official split: not ready: there are no session lists; run `fewmore data get cifar100`"
+        in said
+    )
     assert "other draws: ready" in said
     (write_lists(tmp_path) / "session_4.txt").write_text("999")
     said = run("check", "cifar100", "--data-root", str(tmp_path))
@@ -153,7 +173,10 @@ def test_check_says_what_is_missing_for_which_use(tmp_path: Path) -> None:
 def test_check_fails_where_nothing_can_be_done(tmp_path: Path) -> None:
     write_cifar(tmp_path, each=3)
     said = run("check", "cifar100", "--data-root", str(tmp_path), code=1)
-    assert "other draws: not ready: class 'class 60' has 3 training images, and session 1 needs 5" in said
+    assert (
+        "other draws: not ready: class 'class 60' has 3 training images, and session 1 needs 5"
+        in said
+    )
 
 
 def test_check_of_what_is_not_there(tmp_path: Path) -> None:
@@ -161,26 +184,41 @@ def test_check_of_what_is_not_there(tmp_path: Path) -> None:
         run("check", "cifar100", "--data-root", str(tmp_path))
 
 
-def test_check_of_miniimagenet_with_only_the_shots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_of_miniimagenet_with_only_the_shots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dataclasses import replace
 
     from fewmore.data.benchmarks import BENCHMARKS
 
-    monkeypatch.setitem(BENCHMARKS, "miniimagenet", replace(BENCHMARKS["miniimagenet"], classes=2, base=1, way=1, shot=2))
+    monkeypatch.setitem(
+        BENCHMARKS,
+        "miniimagenet",
+        replace(BENCHMARKS["miniimagenet"], classes=2, base=1, way=1, shot=2),
+    )
     (tmp_path / "miniimagenet" / "images").mkdir(parents=True)
-    rows = {"train": [(f"{c}{i}.jpg", c) for c in "ab" for i in range(4)], "test": [(f"{c}{i}.jpg", c) for c in "ab" for i in (4, 5)]}
+    rows = {
+        "train": [(f"{c}{i}.jpg", c) for c in "ab" for i in range(4)],
+        "test": [(f"{c}{i}.jpg", c) for c in "ab" for i in (4, 5)],
+    }
     for part, table in rows.items():
-        (tmp_path / "miniimagenet" / f"{part}.csv").write_text("filename,label\n" + "".join(f"{f},{c}\n" for f, c in table))
+        (tmp_path / "miniimagenet" / f"{part}.csv").write_text(
+            "filename,label\n" + "".join(f"{f},{c}\n" for f, c in table)
+        )
         for file, _ in table:
             if file not in ("b2.jpg", "b3.jpg"):
                 Image.new("RGB", (84, 84)).save(tmp_path / "miniimagenet" / "images" / file)
     (tmp_path / "index_list" / "mini_imagenet").mkdir(parents=True)
     for number, lines in enumerate((["a/a0.jpg", "a/a1.jpg"], ["b/b1.jpg", "b/b0.jpg"]), 1):
-        (tmp_path / "index_list" / "mini_imagenet" / f"session_{number}.txt").write_text("\n".join(lines))
+        (tmp_path / "index_list" / "mini_imagenet" / f"session_{number}.txt").write_text(
+            "\n".join(lines)
+        )
     said = run("check", "miniimagenet", "--data-root", str(tmp_path))
     assert "train: 6 images of 2 classes, 2 to 4 of each, 84 × 84 pixels" in said
     assert "official split: ready" in said
-    assert "other draws: not ready: 1 classes have only 2 images, and 2 are missing, such as" in said
+    assert (
+        "other draws: not ready: 1 classes have only 2 images, and 2 are missing, such as" in said
+    )
 
 
 def test_check_of_a_folder(tmp_path: Path) -> None:
@@ -195,7 +233,10 @@ def test_check_names_broken_images_of_train_and_test(tmp_path: Path) -> None:
     images = sorted(tmp_path.glob("c1/*"))
     for path in images:
         path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(ImageError, match=r"^5 images .* cannot be read: .*; 1 image .* cannot be read: replace or remove them") as caught:
+    with pytest.raises(
+        ImageError,
+        match=r"^5 images .* cannot be read: .*; 1 image .* cannot be read: replace or remove them",
+    ) as caught:
         run("check", f"folder:{tmp_path}")
     assert all(str(path) in str(caught.value) for path in images)
 

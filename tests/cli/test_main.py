@@ -11,7 +11,9 @@ HEAVY = ("torch", "numpy", "matplotlib", "sklearn", "PIL", "safetensors")
 def heavy_after(code: str) -> str:
     """Which of the heavy packages are imported once a fresh interpreter has run this."""
     report = f"import sys; print([name for name in {HEAVY!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1]
 
@@ -38,9 +40,16 @@ def test_this_test_would_notice():
 
 
 def test_the_package_is_a_command_too():
-    done = subprocess.run([sys.executable, "-m", "fewmore", "--help"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "fewmore", "--help"], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0
     assert "run" in done.stdout
-    wrong = subprocess.run([sys.executable, "-m", "fewmore", "run", "cifar10", "-m", "cosine"], capture_output=True, text=True, timeout=60)
+    wrong = subprocess.run(
+        [sys.executable, "-m", "fewmore", "run", "cifar10", "-m", "cosine"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert wrong.returncode == 2
     assert wrong.stderr == "fewmore: no benchmark is named 'cifar10': did you mean cifar100?\n"

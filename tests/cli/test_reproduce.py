@@ -14,24 +14,50 @@ from fewmore.research.studies import STUDIES
 
 SMALL = ("backbone=resnet8", "transform.size=8", "transform.resize=9")
 ROWS = 2  # experiments of the study `confusion`
-OTHERS = ("finetune", "icarl", "eeil", "lucir", "topic", "decoupled-deepemd")  # methods of the comparison that it does not have
+OTHERS = (
+    "finetune",
+    "icarl",
+    "eeil",
+    "lucir",
+    "topic",
+    "decoupled-deepemd",
+)  # methods of the comparison that it does not have
 
 
 @pytest.fixture
 def reproduce(fewmore, tiny_folder, tiny_settings, monkeypatch):
     """`fewmore reproduce` on a folder of images, every stage over at once."""
-    monkeypatch.setitem(recipes.RECIPES, "quick", lambda b, method: recipes.recipe("official", b, method, (*SMALL, *tiny_settings)))
-    return lambda study, *words: fewmore("reproduce", study, "--benchmark", f"folder:{tiny_folder}", "--quick", "--device", "cpu", *words)
+    monkeypatch.setitem(
+        recipes.RECIPES,
+        "quick",
+        lambda b, method: recipes.recipe("official", b, method, (*SMALL, *tiny_settings)),
+    )
+    return lambda study, *words: fewmore(
+        "reproduce",
+        study,
+        "--benchmark",
+        f"folder:{tiny_folder}",
+        "--quick",
+        "--device",
+        "cpu",
+        *words,
+    )
 
 
 def measured() -> dict[str, results.RunResult]:
-    return {path.parent.name: results.read(path) for path in sorted(Path("runs").glob("*/result.json"))}
+    return {
+        path.parent.name: results.read(path) for path in sorted(Path("runs").glob("*/result.json"))
+    }
 
 
 def told(out: str) -> list[tuple[str, str, str]]:
     """The lines about runs: whose, what, and how many are done."""
-    found = re.findall(r"^(\S+, seed\d): (.+) \((\d+ of \d+) runs done, \d:\d\d:\d\d\)$", out, re.MULTILINE)
-    return [(run, re.sub(r"\d+\.\d\d \d+\.\d\d", "numbers", what), done) for run, what, done in found]
+    found = re.findall(
+        r"^(\S+, seed\d): (.+) \((\d+ of \d+) runs done, \d:\d\d:\d\d\)$", out, re.MULTILINE
+    )
+    return [
+        (run, re.sub(r"\d+\.\d\d \d+\.\d\d", "numbers", what), done) for run, what, done in found
+    ]
 
 
 def test_the_studies_are_listed(fewmore):
@@ -58,10 +84,19 @@ def test_what_is_done_is_not_done_again(reproduce):
     assert "how scattered the answers are" in out
     (drawn,) = Path("runs/reproduce").iterdir()
     assert drawn.name.startswith("confusion-folder-")
-    assert {"confusion.png", "confusion.svg", "confusion.pdf", "table.md", "table.csv", "table.tex"} < {p.name for p in drawn.iterdir()}
+    assert {
+        "confusion.png",
+        "confusion.svg",
+        "confusion.pdf",
+        "table.md",
+        "table.csv",
+        "table.tex",
+    } < {p.name for p in drawn.iterdir()}
     found = measured()
     assert {result.method for result in found.values()} == {"cec", "decoupled-cosine"}
-    assert all(result.command.startswith("fewmore reproduce confusion") for result in found.values())
+    assert all(
+        result.command.startswith("fewmore reproduce confusion") for result in found.values()
+    )
     assert len(list(Path("runs/stage1").iterdir())) == 1, "both stand on one stage 1"
     for folder in found:
         assert "<h1>" in (Path("runs") / folder / "report.html").read_text()
@@ -112,15 +147,20 @@ def test_rounds_and_sessions_of_a_run_are_told_once_and_only_where_there_are_no_
         watcher.finish("icarl, seed0", [70.0, 61.234])
         said = re.sub(r"\d:\d\d:\d\d", "time", screen.file.getvalue()).splitlines()
         plain = [
-            f"icarl, seed0: {what} ({done} of 3 runs done, time)" for what, done in (("pretrain", 0), ("sessions", 0), ("70.00 61.23", 1))
+            f"icarl, seed0: {what} ({done} of 3 runs done, time)"
+            for what, done in (("pretrain", 0), ("sessions", 0), ("70.00 61.23", 1))
         ]
         assert said == (["icarl, seed0: 70.00 61.23"] if terminal else plain)
 
 
 def test_all_studies_in_one_command(reproduce, monkeypatch):
-    monkeypatch.setattr(studies, "STUDIES", {name: STUDIES[name] for name in ("comparison", "confusion")})
+    monkeypatch.setattr(
+        studies, "STUDIES", {name: STUDIES[name] for name in ("comparison", "confusion")}
+    )
     monkeypatch.setattr(figures, "FORMATS", (".svg",))
-    code, out, err = reproduce("all", "--out", "drawn", *(word for name in OTHERS for word in ("--skip", name)))
+    code, out, err = reproduce(
+        "all", "--out", "drawn", *(word for name in OTHERS for word in ("--skip", name))
+    )
     assert (code, err) == (0, "")
     done = re.findall(r"^(\w+) on .*: (\d of \d) experiments are done$", out, re.MULTILINE)
     assert done == [("comparison", "0 of 2"), ("confusion", "2 of 2")], "what both need is run once"

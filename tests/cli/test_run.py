@@ -11,7 +11,14 @@ from fewmore.errors import MethodError
 from fewmore.methods import METHODS
 from fewmore.research import results
 
-SMALL = ("backbone=resnet8", "transform.size=8", "transform.resize=9", "pretrain.epochs=2", "pretrain.batch=10", "session.epochs=2")
+SMALL = (
+    "backbone=resnet8",
+    "transform.size=8",
+    "transform.resize=9",
+    "pretrain.epochs=2",
+    "pretrain.batch=10",
+    "session.epochs=2",
+)
 
 NEAREST = '''
 """Nearest mean image: the simplest method that there is."""
@@ -80,7 +87,10 @@ def test_a_run_prints_its_table_and_writes_its_folder(run, tiny_folder):
     code, out, err = run("--method", "decoupled-cosine")
     assert (code, err) == (0, "")
     assert "decoupled-cosine on folder:" in out
-    assert "30 training and 6 test images; 4 base classes, then 1 session of 2-way 5-shot (draw 0)" in out
+    assert (
+        "30 training and 6 test images; 4 base classes, then 1 session of 2-way 5-shot (draw 0)"
+        in out
+    )
     (folder,) = folders()
     result = results.read(folder)
     last = f"{result.accuracy[0][-1]:.2f}"
@@ -89,8 +99,17 @@ def test_a_run_prints_its_table_and_writes_its_folder(run, tiny_folder):
     table = out.partition("run folder")[2]
     assert "decoupled-cosine" in table
     assert last in table
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "figures", "report.html", "result.json", "seed0"]
-    assert {path.name for path in (folder / "figures").glob("*.png")} == {"sessions.png", "base-novel.png"}
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.json",
+        "figures",
+        "report.html",
+        "result.json",
+        "seed0",
+    ]
+    assert {path.name for path in (folder / "figures").glob("*.png")} == {
+        "sessions.png",
+        "base-novel.png",
+    }
     assert result.benchmark == f"folder:{tiny_folder}"
     assert result.command.startswith("fewmore run folder:")
     assert result.settings["backbone"] == "resnet8"
@@ -103,7 +122,11 @@ def test_several_methods_share_stage_1_and_a_table(run):
     assert code == 0
     assert len(folders()) == 3
     assert len(list(Path("runs/stage1").iterdir())) == 1
-    told = [line for folder in folders() for line in (folder / "seed0" / "metrics.jsonl").read_text().splitlines()]
+    told = [
+        line
+        for folder in folders()
+        for line in (folder / "seed0" / "metrics.jsonl").read_text().splitlines()
+    ]
     stages = [json.loads(line).get("stage") for line in told]
     assert stages.count("pretrain") == 2, "two epochs of one method"
     assert stages.count("pretrain (shared)") == 2, "two methods took it over"
@@ -113,9 +136,15 @@ def test_several_methods_share_stage_1_and_a_table(run):
 
 
 def test_all_methods_are_those_of_the_table_each_once(run, monkeypatch):
-    monkeypatch.setattr("fewmore.methods.METHODS", {name: METHODS[name] for name in ("decoupled-l2", "decoupled-linear")})
+    monkeypatch.setattr(
+        "fewmore.methods.METHODS",
+        {name: METHODS[name] for name in ("decoupled-l2", "decoupled-linear")},
+    )
     assert run("-m", "all", "-m", "decoupled-l2")[0] == 0
-    assert sorted(results.read(folder).method for folder in folders()) == ["decoupled-l2", "decoupled-linear"]
+    assert sorted(results.read(folder).method for folder in folders()) == [
+        "decoupled-l2",
+        "decoupled-linear",
+    ]
 
 
 def test_fresh_shares_nothing(run):
@@ -124,7 +153,22 @@ def test_fresh_shares_nothing(run):
 
 
 def test_seeds_draws_and_the_shape_of_the_split(run):
-    code, out, _ = run("-m", "decoupled-cosine", "--seeds", 2, "--draws", 2, "--base", 3, "--way", 1, "--shot", 2, "--class-order", 5)
+    code, out, _ = run(
+        "-m",
+        "decoupled-cosine",
+        "--seeds",
+        2,
+        "--draws",
+        2,
+        "--base",
+        3,
+        "--way",
+        1,
+        "--shot",
+        2,
+        "--class-order",
+        5,
+    )
     assert code == 0
     (folder,) = folders()
     result = results.read(folder)
@@ -147,7 +191,9 @@ def test_a_folder_with_strange_characters_in_its_name(fewmore, tiny_folder, tmp_
     strange.parent.mkdir()
     strange.symlink_to(tiny_folder)
     settings = [word for setting in SMALL for word in ("--set", setting)]
-    code, out, err = fewmore("run", f"folder:{strange}", "-m", "decoupled-cosine", "--device", "cpu", *settings)
+    code, out, err = fewmore(
+        "run", f"folder:{strange}", "-m", "decoupled-cosine", "--device", "cpu", *settings
+    )
     assert (code, err) == (0, "")
     assert "my [bold] birds [/x]" in out.splitlines()[0] + out.splitlines()[1]
 
@@ -169,17 +215,37 @@ def test_a_method_of_ones_own(run):
 @pytest.mark.parametrize(
     ("text", "name", "complaint"),
     [
-        (None, "Nearest", "there is no file near.py: give the path of the Python file that holds Nearest"),
+        (
+            None,
+            "Nearest",
+            "there is no file near.py: give the path of the Python file that holds Nearest",
+        ),
         (NEAREST, "Nearst", "no class in near.py is named 'Nearst': did you mean Nearest?"),
-        ("class Nearest: ...", "Nearest", "Nearest in near.py is not a Method: derive it from fewmore.methods.base.Method"),
-        (NEAREST.replace("def scores", "def score"), "Nearest", "Nearest in near.py does not implement scores"),
-        ("import nothing_of_that_name", "Nearest", "near.py fails when it is loaded: ModuleNotFoundError"),
+        (
+            "class Nearest: ...",
+            "Nearest",
+            "Nearest in near.py is not a Method: derive it from fewmore.methods.base.Method",
+        ),
+        (
+            NEAREST.replace("def scores", "def score"),
+            "Nearest",
+            "Nearest in near.py does not implement scores",
+        ),
+        (
+            "import nothing_of_that_name",
+            "Nearest",
+            "near.py fails when it is loaded: ModuleNotFoundError",
+        ),
         (
             NEAREST.replace("return -torch.cdist", "return torch.nan * torch.cdist"),
             "Nearest",
             "Nearest gave scores that are not finite numbers",
         ),
-        (NEAREST.replace("self.means)", "self.means[1:])"), "Nearest", "Nearest must give scores of shape (4, 4)"),
+        (
+            NEAREST.replace("self.means)", "self.means[1:])"),
+            "Nearest",
+            "Nearest must give scores of shape (4, 4)",
+        ),
     ],
     ids=["no file", "no class", "no method", "abstract", "broken", "NaN", "shape"],
 )
@@ -192,7 +258,10 @@ def test_what_is_wrong_with_ones_own_method_is_said(text, name, complaint, run):
 # ---- going on
 
 
-STOPPING = NEAREST.replace("    def learn(self, session):", "    def learn(self, session):\n        raise KeyboardInterrupt")
+STOPPING = NEAREST.replace(
+    "    def learn(self, session):",
+    "    def learn(self, session):\n        raise KeyboardInterrupt",
+)
 
 
 def test_a_stopped_run_says_how_to_go_on_and_does(run):
@@ -210,15 +279,22 @@ def test_a_stopped_run_says_how_to_go_on_and_does(run):
     assert all((folder / "result.json").exists() for folder in folders())
     assert out.count("run folder") == 2, "the first method was finished"
     table = out.rpartition("run folder")[2]
-    assert all(name in table for name in ("decoupled-cosine", "near.py:Nearest", "decoupled-linear"))
+    assert all(
+        name in table for name in ("decoupled-cosine", "near.py:Nearest", "decoupled-linear")
+    )
     assert "nothing to resume: all 3 runs are finished" in sentence(run(*methods, "--resume"))
 
 
 def test_nothing_to_resume(run):
-    assert "nothing to resume: no run below runs has these settings; leave out --resume" in sentence(run("-m", "cosine", "--resume"))
+    assert (
+        "nothing to resume: no run below runs has these settings; leave out --resume"
+        in sentence(run("-m", "cosine", "--resume"))
+    )
     assert run("-m", "decoupled-cosine")[0] == 0
     (folder,) = folders()
-    assert f"{folder} is finished; see it with: fewmore compare {folder}" in sentence(run("-m", "decoupled-cosine", "--resume"))
+    assert f"{folder} is finished; see it with: fewmore compare {folder}" in sentence(
+        run("-m", "decoupled-cosine", "--resume")
+    )
     assert "has these settings" in sentence(run("-m", "decoupled-cosine", "--seed", 1, "--resume"))
 
 
@@ -228,20 +304,44 @@ def test_nothing_to_resume(run):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["-m", "decoupled-cosin"], "no method is named 'decoupled-cosin': did you mean decoupled-cosine"),
+        (
+            ["-m", "decoupled-cosin"],
+            "no method is named 'decoupled-cosin': did you mean decoupled-cosine",
+        ),
         (["-m", "cosine,"], "no method is named ''"),
         (["-m", "cosine", "--recipe", "fast"], "no recipe is named 'fast'"),
-        (["-m", "cosine", "--set", "pretrain.epoch=3"], "no setting of PretrainConfig is named 'epoch': did you mean epochs?"),
-        (["-m", "cosine", "--set", "pretrain.epochs"], "--set pretrain.epochs: write it as name=value"),
+        (
+            ["-m", "cosine", "--set", "pretrain.epoch=3"],
+            "no setting of PretrainConfig is named 'epoch': did you mean epochs?",
+        ),
+        (
+            ["-m", "cosine", "--set", "pretrain.epochs"],
+            "--set pretrain.epochs: write it as name=value",
+        ),
         (["-m", "cosine", "--set", "pretrain.epochs=x"], "'x' is not a whole number; it was 100"),
-        (["-m", "cosine", "--seeds", "2", "--seed", "1"], "--seeds (how many) and --seed (which one) were both given: keep one of them"),
-        (["-m", "cosine", "--draws", "2", "--draw", "1"], "--draws (how many) and --draw (which one) were both given: keep one of them"),
-        (["-m", "cosine", "--device", "tpu"], "--device tpu: there is no such device; use cpu or cuda"),
+        (
+            ["-m", "cosine", "--seeds", "2", "--seed", "1"],
+            "--seeds (how many) and --seed (which one) were both given: keep one of them",
+        ),
+        (
+            ["-m", "cosine", "--draws", "2", "--draw", "1"],
+            "--draws (how many) and --draw (which one) were both given: keep one of them",
+        ),
+        (
+            ["-m", "cosine", "--device", "tpu"],
+            "--device tpu: there is no such device; use cpu or cuda",
+        ),
         (["-m", "cosine", "--device", "cpu:x"], "--device cpu:x: there is no such device"),
         (["-m", "cosine", "--device", "cuda:99"], "--device cuda:99: PyTorch sees"),
-        (["-m", "cosine", "--base", "99"], "99 base classes were asked for, but there are 6 classes"),
+        (
+            ["-m", "cosine", "--base", "99"],
+            "99 base classes were asked for, but there are 6 classes",
+        ),
         (["-m", "cosine", "--shot", "50"], "session 1 needs 50"),
-        (["-m", "cosine", "--runs", "file"], "cannot be made (Not a directory): give another place for run folders with --runs"),
+        (
+            ["-m", "cosine", "--runs", "file"],
+            "cannot be made (Not a directory): give another place for run folders with --runs",
+        ),
         (["-m", "cosine", "--record", "file"], "--record file cannot be made (File exists)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -253,14 +353,28 @@ def test_wrong_options_are_refused_in_a_sentence(words, complaint, run, tmp_path
 
 def test_wrong_benchmarks_are_refused_in_a_sentence(fewmore, tmp_path):
     (tmp_path / "some").mkdir()
-    assert "no benchmark is named 'cifar10': did you mean cifar100?" in sentence(fewmore("run", "cifar10", "-m", "cosine"))
-    assert "'some' is a folder, not the name of a benchmark: type folder:some" in sentence(fewmore("run", "some", "-m", "cosine"))
+    assert "no benchmark is named 'cifar10': did you mean cifar100?" in sentence(
+        fewmore("run", "cifar10", "-m", "cosine")
+    )
+    assert "'some' is a folder, not the name of a benchmark: type folder:some" in sentence(
+        fewmore("run", "some", "-m", "cosine")
+    )
     assert "none is not there" in sentence(fewmore("run", "folder:none", "-m", "cosine"))
     assert "has 0 sub-folders" in sentence(fewmore("run", "folder:some", "-m", "cosine"))
-    assert "fewmore data get cifar100" in sentence(fewmore("run", "cifar100", "-m", "cosine", "--data-root", tmp_path))
+    assert "fewmore data get cifar100" in sentence(
+        fewmore("run", "cifar100", "-m", "cosine", "--data-root", tmp_path)
+    )
 
 
-@pytest.mark.parametrize("words", [[], ["--seeds", "0", "-m", "cosine"], ["--colour", "-m", "cosine"], ["-m", "cosine", "--seeds", "two"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--seeds", "0", "-m", "cosine"],
+        ["--colour", "-m", "cosine"],
+        ["-m", "cosine", "--seeds", "two"],
+    ],
+)
 def test_wrong_usage_is_refused_without_a_traceback(words, run):
     code, _, err = run(*words)
     assert code == 2
@@ -304,16 +418,32 @@ def test_errors_are_told_by_main_alone(fewmore, monkeypatch):
         raise MethodError("what was given, why that cannot be, what to type instead")
 
     monkeypatch.setattr(cli, "app", fails)
-    assert fewmore() == (2, "", "fewmore: what was given, why that cannot be, what to type instead\n")
+    assert fewmore() == (
+        2,
+        "",
+        "fewmore: what was given, why that cannot be, what to type instead\n",
+    )
 
 
 def test_a_run_that_cannot_begin_leaves_no_folder(fewmore):
-    assert "fewmore data get cifar100" in sentence(fewmore("run", "cifar100", "-m", "cec", "--data-root", "nowhere"))
+    assert "fewmore data get cifar100" in sentence(
+        fewmore("run", "cifar100", "-m", "cec", "--data-root", "nowhere")
+    )
     assert list(Path("runs").iterdir()) == []
 
 
 def test_a_command_is_recorded_without_places() -> None:
     from fewmore.cli.run import command_line
 
-    words = ["run", "glyphs", "--data-root", "/my/data", "--seeds", "3", "--runs=/tmp/r", "--record", "results"]
+    words = [
+        "run",
+        "glyphs",
+        "--data-root",
+        "/my/data",
+        "--seeds",
+        "3",
+        "--runs=/tmp/r",
+        "--record",
+        "results",
+    ]
     assert command_line(words) == "fewmore run glyphs --seeds 3"

@@ -72,7 +72,9 @@ def test_elsewhere_one_is_drawn(model: Path, fewmore: Fewmore, apps: list[Any]):
     assert "this is plain HTTP" in out
 
 
-def test_a_token_may_be_given(model: Path, fewmore: Fewmore, apps: list[Any], monkeypatch: pytest.MonkeyPatch):
+def test_a_token_may_be_given(
+    model: Path, fewmore: Fewmore, apps: list[Any], monkeypatch: pytest.MonkeyPatch
+):
     _, out, _ = fewmore("serve", model, "--port", 0, "--token", "correct-horse", "--private")
     assert "all requests need the token" in out
     assert "#token=correct-horse" in out
@@ -101,7 +103,9 @@ def test_what_cannot_be_served(model: Path, fewmore: Fewmore):
     Store(model).close()  # each of them let go of the file
 
 
-def test_without_the_extra_it_says_what_to_install(model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch):
+def test_without_the_extra_it_says_what_to_install(
+    model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setitem(sys.modules, "fastapi", None)
     monkeypatch.delitem(sys.modules, "fewmore.service.app", raising=False)
     code, _, err = fewmore("serve", model)
@@ -109,21 +113,33 @@ def test_without_the_extra_it_says_what_to_install(model: Path, fewmore: Fewmore
     assert "pip install 'fewmore[service]'" in err
 
 
-def test_other_commands_wait_while_it_is_served(model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch):
+def test_other_commands_wait_while_it_is_served(
+    model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch
+):
     store = Store(model)
     monkeypatch.setattr(practice, "PATIENCE", 0.1)
     monkeypatch.setattr("fewmore.service.store.PATIENCE", 0.1)
     assert "another process is writing birds.fewmore: try again" in fewmore("undo", model)[2]
-    assert "is served or changed by another process: stop that one first" in fewmore("serve", model)[2]
+    assert (
+        "is served or changed by another process: stop that one first" in fewmore("serve", model)[2]
+    )
     store.close()
 
 
-def test_the_demo_is_trained_once(fewmore: Fewmore, apps: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_weights: Path):
+def test_the_demo_is_trained_once(
+    fewmore: Fewmore,
+    apps: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small_weights: Path,
+):
     """With a network that is trained no further, and two images a class."""
     serve = sys.modules["fewmore.cli.serve"]
     trained = []
 
-    def fit(self: IncrementalClassifier, images: Any, progress: Any = None) -> IncrementalClassifier:
+    def fit(
+        self: IncrementalClassifier, images: Any, progress: Any = None
+    ) -> IncrementalClassifier:
         trained.append({name: len(own) for name, own in images.items()})
         assert self.recipe is not None
         assert self.recipe.backbone == "resnet8"

@@ -8,7 +8,9 @@ from PIL import Image
 
 
 @pytest.fixture(params=range(1, 9))
-def photographed(request: pytest.FixtureRequest) -> Callable[[np.ndarray], tuple[Image.Image, Image.Exif]]:
+def photographed(
+    request: pytest.FixtureRequest,
+) -> Callable[[np.ndarray], tuple[Image.Image, Image.Exif]]:
     """photographed(upright) is what a camera writes of it, held in each of the eight ways, and the EXIF block that says which."""
 
     def photographed(upright: np.ndarray) -> tuple[Image.Image, Image.Exif]:

@@ -17,7 +17,10 @@ from fewmore.data.augment import RATIO, Transform
 from fewmore.data.images import ImageSet, Ragged
 from fewmore.errors import ConfigError, DataError
 
-PLAIN = {"mean": (0.0, 0.0, 0.0), "std": (1 / 255, 1 / 255, 1 / 255)}  # normalises to the bytes themselves
+PLAIN = {
+    "mean": (0.0, 0.0, 0.0),
+    "std": (1 / 255, 1 / 255, 1 / 255),
+}  # normalises to the bytes themselves
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
@@ -63,12 +66,17 @@ def test_shifted_is_a_crop_with_black_padding_then_a_flip() -> None:
     pixels = random_images([(9, 9)] * 60)
     images = one_size(pixels)
     random = seeded(1)
-    down, right = torch.randint(-10, 11, (2, 60), generator=random)  # some see nothing but the black beyond the edge
+    down, right = torch.randint(
+        -10, 11, (2, 60), generator=random
+    )  # some see nothing but the black beyond the edge
     flip = torch.rand(60, generator=random) < 0.5
     views = augment.shifted(images, everything(images), down, right, flip, 9)
     assert views.dtype == torch.uint8
     for index, view in enumerate(views):
-        assert torch.equal(view, crop_with_pillow(pixels[index], int(down[index]), int(right[index]), bool(flip[index])))
+        assert torch.equal(
+            view,
+            crop_with_pillow(pixels[index], int(down[index]), int(right[index]), bool(flip[index])),
+        )
 
 
 def test_shifted_takes_the_images_that_the_indices_name() -> None:
@@ -83,7 +91,9 @@ def test_pad_crop_moves_by_up_to_pad_in_every_direction() -> None:
     marked = np.zeros((3, 7, 7), np.uint8)
     marked[:, 3, 3] = 255
     images = one_size([marked] * 2000)
-    views = augment.train_view(images, everything(images), Transform(7, **PLAIN, pad=2, flip=False), seeded(0))
+    views = augment.train_view(
+        images, everything(images), Transform(7, **PLAIN, pad=2, flip=False), seeded(0)
+    )
     places = {divmod(int(view[0].argmax()), 7) for view in views}
     assert places == {(y, x) for y in range(1, 6) for x in range(1, 6)}
 
@@ -94,7 +104,9 @@ def test_half_of_the_images_are_mirrored_where_flip_is_on() -> None:
     original = torch.from_numpy(image).float()
 
     def mirrored(flip: bool) -> int:
-        views = augment.train_view(images, everything(images), Transform(6, **PLAIN, pad=0, flip=flip), seeded(0))
+        views = augment.train_view(
+            images, everything(images), Transform(6, **PLAIN, pad=0, flip=flip), seeded(0)
+        )
         same = (views - original).abs().amax((1, 2, 3)) < 1e-3
         turned = (views - original.flip(2)).abs().amax((1, 2, 3)) < 1e-3
         assert bool((same ^ turned).all())
@@ -104,8 +116,13 @@ def test_half_of_the_images_are_mirrored_where_flip_is_on() -> None:
     assert mirrored(False) == 0
 
 
-@pytest.mark.parametrize(("kind", "shapes", "what"), [(one_size, [(8, 9)], r"\(8, 9\)"), (ragged, [(8, 8), (7, 9)], "of several sizes")])
-def test_images_of_another_size_are_refused(kind: Callable[[list[np.ndarray]], ImageSet], shapes: list[tuple[int, int]], what: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "shapes", "what"),
+    [(one_size, [(8, 9)], r"\(8, 9\)"), (ragged, [(8, 8), (7, 9)], "of several sizes")],
+)
+def test_images_of_another_size_are_refused(
+    kind: Callable[[list[np.ndarray]], ImageSet], shapes: list[tuple[int, int]], what: str
+) -> None:
     images, transform = kind(random_images(shapes)), Transform(8, **PLAIN)
     sentence = rf"takes images of 8×8, and these are {what}: use crop 'resized'"
     with pytest.raises(DataError, match=sentence):
@@ -117,22 +134,39 @@ def test_images_of_another_size_are_refused(kind: Callable[[list[np.ndarray]], I
 # Resized crops
 
 
-def resized_crop(image: np.ndarray, top: int, left: int, height: int, width: int, flip: bool, size: int) -> Tensor:
+def resized_crop(
+    image: np.ndarray, top: int, left: int, height: int, width: int, flip: bool, size: int
+) -> Tensor:
     part = torch.from_numpy(image)[None, :, top : top + height, left : left + width].float()
-    view = F.interpolate(part, (size, size), mode="bilinear", align_corners=False, antialias=False)[0]
+    view = F.interpolate(part, (size, size), mode="bilinear", align_corners=False, antialias=False)[
+        0
+    ]
     return view.flip(2) if flip else view
 
 
 @pytest.mark.parametrize("kind", [one_size, ragged])
-def test_resampled_is_a_crop_then_a_bilinear_resize(kind: Callable[[list[np.ndarray]], ImageSet]) -> None:
-    shapes = [(20, 31)] * 40 if kind is one_size else [(h, w) for h in (11, 20, 40, 57) for w in (9, 13, 21, 22, 23, 30, 31, 46, 52, 60)]
+def test_resampled_is_a_crop_then_a_bilinear_resize(
+    kind: Callable[[list[np.ndarray]], ImageSet],
+) -> None:
+    shapes = (
+        [(20, 31)] * 40
+        if kind is one_size
+        else [(h, w) for h in (11, 20, 40, 57) for w in (9, 13, 21, 22, 23, 30, 31, 46, 52, 60)]
+    )
     pixels = random_images(shapes)
     images = kind(pixels)
     random = np.random.default_rng(2)
     drawn = []
     for h, w in shapes:
         height, width = int(random.integers(1, h + 1)), int(random.integers(1, w + 1))
-        drawn.append((int(random.integers(0, h - height + 1)), int(random.integers(0, w - width + 1)), height, width))
+        drawn.append(
+            (
+                int(random.integers(0, h - height + 1)),
+                int(random.integers(0, w - width + 1)),
+                height,
+                width,
+            )
+        )
     drawn[0] = (0, 0, *shapes[0])  # the whole image
     flips = [bool(random.integers(2)) for _ in shapes]
     views = augment.resampled(images, everything(images), boxes(*drawn), torch.tensor(flips), 16)
@@ -143,13 +177,17 @@ def test_resampled_is_a_crop_then_a_bilinear_resize(kind: Callable[[list[np.ndar
 def test_resampled_by_hand() -> None:
     """Two pixels to four: a quarter of the way in, three quarters, and nothing beyond the outer centres."""
     images = one_size([np.array([[[0, 100], [0, 100]]] * 3, np.uint8)])
-    view = augment.resampled(images, torch.tensor([0]), boxes((0, 0, 2, 2)), torch.tensor([False]), 4)
+    view = augment.resampled(
+        images, torch.tensor([0]), boxes((0, 0, 2, 2)), torch.tensor([False]), 4
+    )
     assert torch.allclose(view, torch.tensor([0.0, 25.0, 75.0, 100.0]).expand(1, 3, 4, 4))
 
 
 def test_a_box_of_the_views_own_size_is_copied() -> None:
     images = random_images([(12, 15)])
-    view = augment.resampled(one_size(images), torch.tensor([0]), boxes((3, 4, 8, 8)), torch.tensor([False]), 8)
+    view = augment.resampled(
+        one_size(images), torch.tensor([0]), boxes((3, 4, 8, 8)), torch.tensor([False]), 8
+    )
     assert torch.equal(view[0], torch.from_numpy(images[0][:, 3:11, 4:12]).float())
 
 
@@ -158,9 +196,14 @@ def test_both_storages_give_the_same_views() -> None:
     transform = Transform(16, **IMAGENET, crop="resized", resize=20)
     indices = torch.tensor([3, 3, 0, 11, 7])
     flat, buffered = one_size(images), ragged(images)
-    random = augment.train_view(flat, indices, transform, seeded(5)), augment.train_view(buffered, indices, transform, seeded(5))
+    random = (
+        augment.train_view(flat, indices, transform, seeded(5)),
+        augment.train_view(buffered, indices, transform, seeded(5)),
+    )
     assert torch.equal(*random)
-    assert torch.equal(augment.test_view(flat, indices, transform), augment.test_view(buffered, indices, transform))
+    assert torch.equal(
+        augment.test_view(flat, indices, transform), augment.test_view(buffered, indices, transform)
+    )
 
 
 @settings(max_examples=80, deadline=None)
@@ -170,10 +213,16 @@ def test_both_storages_give_the_same_views() -> None:
     more=st.floats(0.0, 1.0),
     seed=st.integers(0, 2**32),
 )
-def test_boxes_lie_inside_and_keep_to_the_limits(shapes: list[tuple[int, int]], low: float, more: float, seed: int) -> None:
+def test_boxes_lie_inside_and_keep_to_the_limits(
+    shapes: list[tuple[int, int]], low: float, more: float, seed: int
+) -> None:
     high = low + more * (1 - low)
     heights, widths = torch.tensor(shapes).T
-    for (height, width), box in zip(shapes, augment.draw_boxes(heights, widths, (low, high), seeded(seed)).T.tolist(), strict=True):
+    for (height, width), box in zip(
+        shapes,
+        augment.draw_boxes(heights, widths, (low, high), seeded(seed)).T.tolist(),
+        strict=True,
+    ):
         top, left, h, w = box
         assert all(number == int(number) for number in box)
         assert 1 <= h <= height
@@ -190,10 +239,16 @@ def test_boxes_lie_inside_and_keep_to_the_limits(shapes: list[tuple[int, int]], 
             assert (h - 0.5) * (w - 0.5) <= high * height * width * (1 + 1e-4)
 
 
-@pytest.mark.parametrize(("height", "width", "box"), [(10, 200, (0, 94, 10, 13)), (200, 10, (94, 0, 13, 10))])
-def test_where_no_box_fits_the_largest_central_one_is_taken(height: int, width: int, box: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("height", "width", "box"), [(10, 200, (0, 94, 10, 13)), (200, 10, (94, 0, 13, 10))]
+)
+def test_where_no_box_fits_the_largest_central_one_is_taken(
+    height: int, width: int, box: tuple[int, ...]
+) -> None:
     heights, widths = torch.full((50,), height), torch.full((50,), width)
-    drawn = augment.draw_boxes(heights, widths, (0.5, 1.0), seeded(0)).T  # half the area at a permitted aspect is too long a box
+    drawn = augment.draw_boxes(
+        heights, widths, (0.5, 1.0), seeded(0)
+    ).T  # half the area at a permitted aspect is too long a box
     assert all(tuple(one) == box for one in drawn.tolist())
 
 
@@ -220,12 +275,23 @@ def test_the_test_view_of_images_that_fit_is_the_images() -> None:
     assert torch.allclose(views, torch.from_numpy(np.stack(pixels)).float(), atol=1e-3)
 
 
-@pytest.mark.parametrize(("size", "resize", "stored"), [(84, 92, 84), (84, 92, 92), (16, 24, 12), (16, 18, 40)])
-def test_the_test_view_scales_the_image_and_takes_its_centre(size: int, resize: int, stored: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "resize", "stored"), [(84, 92, 84), (84, 92, 92), (16, 24, 12), (16, 18, 40)]
+)
+def test_the_test_view_scales_the_image_and_takes_its_centre(
+    size: int, resize: int, stored: int
+) -> None:
     pixels = random_images([(stored, stored)] * 3)
     images = one_size(pixels)
-    views = augment.test_view(images, everything(images), Transform(size, **PLAIN, crop="resized", resize=resize))
-    whole = F.interpolate(torch.from_numpy(np.stack(pixels)).float(), (resize, resize), mode="bilinear", align_corners=False)
+    views = augment.test_view(
+        images, everything(images), Transform(size, **PLAIN, crop="resized", resize=resize)
+    )
+    whole = F.interpolate(
+        torch.from_numpy(np.stack(pixels)).float(),
+        (resize, resize),
+        mode="bilinear",
+        align_corners=False,
+    )
     edge = (resize - size) // 2
     assert torch.allclose(views, whole[:, :, edge : edge + size, edge : edge + size], atol=5e-3)
 
@@ -233,9 +299,16 @@ def test_the_test_view_scales_the_image_and_takes_its_centre(size: int, resize: 
 @pytest.mark.parametrize(("height", "width"), [(100, 140), (140, 100), (50, 77)])
 def test_the_test_view_makes_the_short_side_the_given_length(height: int, width: int) -> None:
     image = random_images([(height, width)])[0]
-    view = augment.test_view(ragged([image]), torch.tensor([0]), Transform(84, **PLAIN, crop="resized", resize=92))
+    view = augment.test_view(
+        ragged([image]), torch.tensor([0]), Transform(84, **PLAIN, crop="resized", resize=92)
+    )
     scale = 92 / min(height, width)
-    whole = F.interpolate(torch.from_numpy(image)[None].float(), scale_factor=scale, mode="bilinear", align_corners=False)
+    whole = F.interpolate(
+        torch.from_numpy(image)[None].float(),
+        scale_factor=scale,
+        mode="bilinear",
+        align_corners=False,
+    )
     top, left = round((height * scale - 84) / 2), round((width * scale - 84) / 2)
     assert torch.allclose(view, whole[:, :, top : top + 84, left : left + 84], atol=1e-2)
 
@@ -246,7 +319,9 @@ def test_the_test_view_is_the_same_every_time_and_alone() -> None:
     views = augment.test_view(images, everything(images), transform)
     assert torch.equal(views, augment.test_view(images, everything(images), transform))
     for index in range(3):
-        assert torch.equal(views[index], augment.test_view(images, torch.tensor([index]), transform)[0])
+        assert torch.equal(
+            views[index], augment.test_view(images, torch.tensor([index]), transform)[0]
+        )
 
 
 # One draw per image
@@ -260,13 +335,18 @@ def test_each_image_has_a_draw_of_its_own(crop: str) -> None:
     different = {view.numpy().tobytes() for view in views}
     assert len(different) >= 7  # two of 162 shifts and flips may coincide
     assert torch.equal(views, augment.train_view(images, everything(images), transform, seeded(0)))
-    assert not torch.equal(views, augment.train_view(images, everything(images), transform, seeded(1)))
+    assert not torch.equal(
+        views, augment.train_view(images, everything(images), transform, seeded(1))
+    )
 
 
 def test_the_next_batch_is_drawn_anew() -> None:
     images = one_size(random_images([(16, 16)] * 8))
     generator = seeded(0)
-    first, second = (augment.train_view(images, everything(images), Transform(16, **PLAIN), generator) for _ in range(2))
+    first, second = (
+        augment.train_view(images, everything(images), Transform(16, **PLAIN), generator)
+        for _ in range(2)
+    )
     assert not torch.equal(first, second)
 
 
@@ -290,7 +370,7 @@ def test_normalise_can_be_undone() -> None:
 def test_quarter_turns_are_those_of_torch() -> None:
     batch = torch.randn(9, 3, 5, 5, generator=seeded(0))
     turns = torch.tensor([0, 1, 2, 3, 4, 5, -1, 3, 1])
-    for one, image, turn in zip(augment.quarter_turns(batch, turns), batch, turns.tolist(), strict=True):
+    for one, image, turn in zip(augment.rotate90(batch, turns), batch, turns.tolist(), strict=True):
         assert torch.equal(one, torch.rot90(image, turn, (1, 2)))
 
 
@@ -298,7 +378,7 @@ def test_quarter_turns_are_those_of_torch() -> None:
 def test_rotation_by_right_angles_is_quarter_turns(side: int) -> None:
     batch = torch.randn(5, 3, side, side, generator=seeded(0))
     degrees = torch.tensor([0.0, 90.0, 180.0, 270.0, -90.0])
-    expected = augment.quarter_turns(batch, torch.tensor([0, 1, 2, 3, 3]))
+    expected = augment.rotate90(batch, torch.tensor([0, 1, 2, 3, 3]))
     turned = augment.rotate(batch, degrees)
     assert torch.allclose(turned, expected, atol=1e-4)
     assert torch.allclose(turned[0], batch[0], atol=1e-5)
@@ -320,7 +400,11 @@ def test_every_image_has_its_own_angle() -> None:
     degrees = torch.tensor([10.0, 45.0, -30.0, 200.0])
     together = augment.rotate(batch, degrees)
     for index in range(4):
-        assert torch.allclose(together[index], augment.rotate(batch[index : index + 1], degrees[index : index + 1])[0], atol=1e-5)
+        assert torch.allclose(
+            together[index],
+            augment.rotate(batch[index : index + 1], degrees[index : index + 1])[0],
+            atol=1e-5,
+        )
 
 
 @pytest.mark.parametrize("degrees", [7.0, 45.0, 100.0])
@@ -331,7 +415,11 @@ def test_opposite_angles_undo_each_other_in_the_centre(degrees: float) -> None:
     back = augment.rotate(augment.rotate(slope, torch.tensor([degrees])), torch.tensor([-degrees]))
     centre = slice(7, 14)
     assert torch.allclose(back[..., centre, centre], slope[..., centre, centre], atol=1e-3)
-    assert not torch.allclose(augment.rotate(slope, torch.tensor([degrees]))[..., centre, centre], slope[..., centre, centre], atol=1)
+    assert not torch.allclose(
+        augment.rotate(slope, torch.tensor([degrees]))[..., centre, centre],
+        slope[..., centre, centre],
+        atol=1,
+    )
 
 
 def test_rotation_goes_counter_clockwise() -> None:
@@ -352,7 +440,10 @@ def test_rotation_goes_counter_clockwise() -> None:
         ({"size": 0}, "size must be at least 1, not 0"),
         ({"crop": "centre"}, "crop must be 'pad' or 'resized', not 'centre'"),
         ({"pad": -1}, "pad must not be negative, and is -1"),
-        ({"scale": (0.0, 1.0)}, r"scale must be two shares of the area, 0 < low <= high <= 1, not \(0.0, 1.0\)"),
+        (
+            {"scale": (0.0, 1.0)},
+            r"scale must be two shares of the area, 0 < low <= high <= 1, not \(0.0, 1.0\)",
+        ),
         ({"scale": (0.8, 0.2)}, "scale must be two shares"),
         ({"scale": (0.5, 1.5)}, "scale must be two shares"),
         ({"resize": 31}, r"resize \(31\) must not be smaller than size \(32\)"),

@@ -37,7 +37,10 @@ def write_lists(root: Path, name: str, sessions: list[list[str]]) -> Path:
 
 
 def test_the_table_is_the_protocol() -> None:
-    shapes = {name: (b.classes, b.base, b.way, b.shot, b.sessions, b.backbone, b.transform.size) for name, b in BENCHMARKS.items()}
+    shapes = {
+        name: (b.classes, b.base, b.way, b.shot, b.sessions, b.backbone, b.transform.size)
+        for name, b in BENCHMARKS.items()
+    }
     assert shapes == {
         "glyphs": (100, 60, 5, 5, 9, "resnet8", 32),
         "cifar100": (100, 60, 5, 5, 9, "resnet20", 32),
@@ -73,7 +76,12 @@ def cifar_entry(each: int, seed: int) -> dict[str, object]:
     labels = random.permutation(np.repeat(np.arange(100), each))
     pixels = random.integers(0, 256, (len(labels), 3072), dtype=np.uint8)
     pixels[:, 0] = labels
-    return {"data": pixels, "fine_labels": labels.tolist(), "coarse_labels": [0] * len(labels), "batch_label": "batch 1 of 1"}
+    return {
+        "data": pixels,
+        "fine_labels": labels.tolist(),
+        "coarse_labels": [0] * len(labels),
+        "batch_label": "batch 1 of 1",
+    }
 
 
 def python2(value: object) -> bytes:
@@ -83,9 +91,20 @@ def python2(value: object) -> bytes:
             made = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
             kind = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
             shape = python2(value.shape[0]) + python2(value.shape[1]) + b"\x86"
-            return made + b"(K\x01" + shape + kind + b"\x89T" + struct.pack("<i", value.nbytes) + value.tobytes() + b"tb"
+            return (
+                made
+                + b"(K\x01"
+                + shape
+                + kind
+                + b"\x89T"
+                + struct.pack("<i", value.nbytes)
+                + value.tobytes()
+                + b"tb"
+            )
         case dict():
-            return b"}(" + b"".join(python2(key) + python2(item) for key, item in value.items()) + b"u"
+            return (
+                b"}(" + b"".join(python2(key) + python2(item) for key, item in value.items()) + b"u"
+            )
         case list():
             return b"](" + b"".join(python2(item) for item in value) + b"e"
         case str():
@@ -98,17 +117,28 @@ def python2(value: object) -> bytes:
 def write_cifar(root: Path, how: str = "python 3", each: int = 6) -> dict[str, dict[str, object]]:
     folder = root / "cifar-100-python"
     folder.mkdir(parents=True)
-    content = {"train": cifar_entry(each, 0), "test": cifar_entry(2, 1), "meta": {"fine_label_names": NAMES}}
+    content = {
+        "train": cifar_entry(each, 0),
+        "test": cifar_entry(2, 1),
+        "meta": {"fine_label_names": NAMES},
+    }
     for name, entry in content.items():
         (folder / name).write_bytes(
-            b"\x80\x02" + python2(entry) + b"." if how == "python 2" else pickle.dumps(entry, 2 if how == "python 3, protocol 2" else 4)
+            b"\x80\x02" + python2(entry) + b"."
+            if how == "python 2"
+            else pickle.dumps(entry, 2 if how == "python 3, protocol 2" else 4)
         )
     return content
 
 
-def write_cifar_lists(root: Path, labels: list[int], base: int = 60, way: int = 5, shot: int = 5) -> Path:
+def write_cifar_lists(
+    root: Path, labels: list[int], base: int = 60, way: int = 5, shot: int = 5
+) -> Path:
     of = [[str(i) for i, label in enumerate(labels) if label == c] for c in range(100)]
-    new = [[line for c in range(start, start + way) for line in of[c][:shot]] for start in range(base, 100, way)]
+    new = [
+        [line for c in range(start, start + way) for line in of[c][:shot]]
+        for start in range(base, 100, way)
+    ]
     return write_lists(root, "cifar100", [[line for c in range(base) for line in of[c]], *new])
 
 
@@ -116,7 +146,9 @@ def write_cifar_lists(root: Path, labels: list[int], base: int = 60, way: int = 
 def test_cifar100_whoever_pickled_it(tmp_path: Path, how: str) -> None:
     content = write_cifar(tmp_path, how)
     task = load("cifar100", tmp_path)
-    assert torch.equal(task.train.storage, torch.from_numpy(content["train"]["data"].reshape(-1, 3, 32, 32)))
+    assert torch.equal(
+        task.train.storage, torch.from_numpy(content["train"]["data"].reshape(-1, 3, 32, 32))
+    )
     assert task.train.labels.tolist() == content["train"]["fine_labels"]
     assert task.test.labels.tolist() == content["test"]["fine_labels"]
     assert task.train.class_names == tuple(NAMES)
@@ -128,14 +160,21 @@ def test_cifar100_official_split(tmp_path: Path) -> None:
     folder = write_cifar_lists(tmp_path, content["train"]["fine_labels"])
     task = load("cifar100", tmp_path)
     assert task.split.name == "official"
-    assert [session.classes for session in task.split.sessions] == [tuple(range(60)), *(tuple(range(c, c + 5)) for c in range(60, 100, 5))]
+    assert [session.classes for session in task.split.sessions] == [
+        tuple(range(60)),
+        *(tuple(range(c, c + 5)) for c in range(60, 100, 5)),
+    ]
     third = [int(line) for line in (folder / "session_3.txt").read_text().split()]
     assert task.split.sessions[2].images.tolist() == third
     own = task.split.sessions[2].of(task.train)
-    assert [int(own.image(i)[0, 0, 0]) for i in range(25)] == [65] * 5 + [66] * 5 + [67] * 5 + [68] * 5 + [69] * 5
+    assert [int(own.image(i)[0, 0, 0]) for i in range(25)] == [65] * 5 + [66] * 5 + [67] * 5 + [
+        68
+    ] * 5 + [69] * 5
 
 
-@pytest.mark.parametrize("wish", [{"base": 60}, {"way": 5}, {"shot": 5}, {"draw": 0}, {"class_order": 0}])
+@pytest.mark.parametrize(
+    "wish", [{"base": 60}, {"way": 5}, {"shot": 5}, {"draw": 0}, {"class_order": 0}]
+)
 def test_any_wish_means_a_draw(tmp_path: Path, wish: dict[str, int]) -> None:
     content = write_cifar(tmp_path)
     write_cifar_lists(tmp_path, content["train"]["fine_labels"])
@@ -146,7 +185,12 @@ def test_wishes_are_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     write_cifar(tmp_path)
     monkeypatch.setenv("FEWMORE_DATA", str(tmp_path))
     task = load("cifar100", base=40, way=20, shot=3, draw=7, class_order=9)
-    assert (task.benchmark.base, task.benchmark.way, task.benchmark.shot, task.benchmark.sessions) == (40, 20, 3, 4)
+    assert (
+        task.benchmark.base,
+        task.benchmark.way,
+        task.benchmark.shot,
+        task.benchmark.sessions,
+    ) == (40, 20, 3, 4)
     assert task.split.seen(3) == class_order(100, 9)
     assert [len(session.images) for session in task.split.sessions] == [240, 60, 60, 60]
     assert "draw 7" in task.split.name
@@ -180,16 +224,29 @@ class Hostile:
     ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-def test_a_hostile_pickle_runs_nothing(tmp_path: Path, value: object, protocol: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hostile_pickle_runs_nothing(
+    tmp_path: Path, value: object, protocol: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_cifar(tmp_path)
     (tmp_path / "cifar-100-python" / "train").write_bytes(pickle.dumps(value, protocol))
-    with pytest.raises(DataError, match=r"train (is not a file of CIFAR-100, or is damaged \(|holds a \w+, not a dict)"):
+    with pytest.raises(
+        DataError,
+        match=r"train (is not a file of CIFAR-100, or is damaged \(|holds a \w+, not a dict)",
+    ):
         load("cifar100", tmp_path)
     assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
-    "name", ["os.system", "builtins.eval", "numpy.load", "numpy.core.multiarray.fromstring", "_codecs.lookup", "numpy.ndarray.x"]
+    "name",
+    [
+        "os.system",
+        "builtins.eval",
+        "numpy.load",
+        "numpy.core.multiarray.fromstring",
+        "_codecs.lookup",
+        "numpy.ndarray.x",
+    ],
 )
 def test_no_other_name_is_known(name: str) -> None:
     module, _, attribute = name.rpartition(".")
@@ -210,9 +267,13 @@ def test_no_other_name_is_known(name: str) -> None:
         ({"fine_labels": [100] * 600}, "labels must lie in 0 … 99"),
     ],
 )
-def test_a_wrong_cifar_file_is_a_sentence(tmp_path: Path, change: dict[str, object], sentence: str) -> None:
+def test_a_wrong_cifar_file_is_a_sentence(
+    tmp_path: Path, change: dict[str, object], sentence: str
+) -> None:
     content = write_cifar(tmp_path)
-    (tmp_path / "cifar-100-python" / "train").write_bytes(pickle.dumps({**content["train"], **change}))
+    (tmp_path / "cifar-100-python" / "train").write_bytes(
+        pickle.dumps({**content["train"], **change})
+    )
     with pytest.raises(DataError, match=rf"train.*{sentence}.*fewmore data get cifar100"):
         load("cifar100", tmp_path)
 
@@ -220,29 +281,61 @@ def test_a_wrong_cifar_file_is_a_sentence(tmp_path: Path, change: dict[str, obje
 def test_cifar100_labels_may_be_an_array(tmp_path: Path) -> None:
     content = write_cifar(tmp_path)
     labels = np.array(content["train"]["fine_labels"], dtype=">i4")
-    (tmp_path / "cifar-100-python" / "train").write_bytes(pickle.dumps({**content["train"], "fine_labels": labels}))
+    (tmp_path / "cifar-100-python" / "train").write_bytes(
+        pickle.dumps({**content["train"], "fine_labels": labels})
+    )
     assert load("cifar100", tmp_path).train.labels.tolist() == content["train"]["fine_labels"]
 
 
 def test_cifar100_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match=r"meta is not there: run `fewmore data get cifar100`, or give .* --data-root"):
+    with pytest.raises(
+        MissingData,
+        match=r"meta is not there: run `fewmore data get cifar100`, or give .* --data-root",
+    ):
         load("cifar100", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("session", "change", "error", "sentence"),
     [
-        (3, lambda lines: None, MissingData, r"session_3\.txt is not there: run `fewmore data get cifar100`"),
-        (3, lambda lines: [*lines[:6], "60000", *lines[7:]], DataError, r"session_3\.txt, line 7, names 60000, which is not among the 600"),
-        (3, lambda lines: [*lines[:6], "no number", *lines[7:]], DataError, "line 7, names no number"),
-        (3, lambda lines: lines[:20], SplitError, "has images of 4 classes, and session 2 of cifar100 has 5"),
+        (
+            3,
+            lambda lines: None,
+            MissingData,
+            r"session_3\.txt is not there: run `fewmore data get cifar100`",
+        ),
+        (
+            3,
+            lambda lines: [*lines[:6], "60000", *lines[7:]],
+            DataError,
+            r"session_3\.txt, line 7, names 60000, which is not among the 600",
+        ),
+        (
+            3,
+            lambda lines: [*lines[:6], "no number", *lines[7:]],
+            DataError,
+            "line 7, names no number",
+        ),
+        (
+            3,
+            lambda lines: lines[:20],
+            SplitError,
+            "has images of 4 classes, and session 2 of cifar100 has 5",
+        ),
         (3, lambda lines: lines[:24], SplitError, "has 4 to 5 images a class, and cifar100 has 5"),
         (3, lambda lines: [*lines, lines[0]], SplitError, r"session_3\.txt names an image twice"),
         (3, lambda lines: [], SplitError, "has images of 0 classes"),
-        (1, lambda lines: lines[:-6], SplitError, "has images of 59 classes, and session 0 of cifar100 has 60"),
+        (
+            1,
+            lambda lines: lines[:-6],
+            SplitError,
+            "has images of 59 classes, and session 0 of cifar100 has 60",
+        ),
     ],
 )
-def test_lists_are_checked_against_the_images(tmp_path: Path, session: int, change: object, error: type[Exception], sentence: str) -> None:
+def test_lists_are_checked_against_the_images(
+    tmp_path: Path, session: int, change: object, error: type[Exception], sentence: str
+) -> None:
     content = write_cifar(tmp_path)
     path = write_cifar_lists(tmp_path, content["train"]["fine_labels"]) / f"session_{session}.txt"
     lines = change(path.read_text().split())
@@ -264,9 +357,18 @@ def test_sessions_must_not_share_classes(tmp_path: Path) -> None:
 WNIDS = ("n03", "n01", "n05", "n02", "n06", "n04")
 
 
-def write_mini(root: Path, monkeypatch: pytest.MonkeyPatch, lists: bool = True, tables: str = "miniimagenet/split") -> Path:
+def write_mini(
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lists: bool = True,
+    tables: str = "miniimagenet/split",
+) -> Path:
     """Of the new classes, only the images in the session lists are there."""
-    monkeypatch.setitem(BENCHMARKS, "miniimagenet", replace(BENCHMARKS["miniimagenet"], classes=6, base=4, way=1, shot=2))
+    monkeypatch.setitem(
+        BENCHMARKS,
+        "miniimagenet",
+        replace(BENCHMARKS["miniimagenet"], classes=6, base=4, way=1, shot=2),
+    )
     images = root / "miniimagenet" / "images"
     images.mkdir(parents=True)
     (root / tables).mkdir(parents=True, exist_ok=True)
@@ -276,19 +378,36 @@ def write_mini(root: Path, monkeypatch: pytest.MonkeyPatch, lists: bool = True, 
             part = "train" if index < 4 else "test"
             rows[part].append((f"{wnid}{index:08}.jpg", wnid))
             if label < 4 or part == "test" or index in (1, 3):
-                Image.new("RGB", (84, 84), (40 * label, 50 * index, 0)).save(images / rows[part][-1][0], quality=95)
+                Image.new("RGB", (84, 84), (40 * label, 50 * index, 0)).save(
+                    images / rows[part][-1][0], quality=95
+                )
     for part, table in rows.items():
-        (root / tables / f"{part}.csv").write_text("filename,label\n" + "".join(f"{file},{label}\n" for file, label in table))
+        (root / tables / f"{part}.csv").write_text(
+            "filename,label\n" + "".join(f"{file},{label}\n" for file, label in table)
+        )
     if lists:
-        named = [[f"MINI-ImageNet/train/{wnid}/{file}" for file, label in rows["train"] if label == wnid] for wnid in WNIDS]
+        named = [
+            [f"MINI-ImageNet/train/{wnid}/{file}" for file, label in rows["train"] if label == wnid]
+            for wnid in WNIDS
+        ]
         write_lists(
-            root, "mini_imagenet", [[line for own in named[:4] for line in own], [named[4][3], named[4][1]], [named[5][1], named[5][3]]]
+            root,
+            "mini_imagenet",
+            [
+                [line for own in named[:4] for line in own],
+                [named[4][3], named[4][1]],
+                [named[5][1], named[5][3]],
+            ],
         )
     return images
 
 
-@pytest.mark.parametrize("tables", ["miniimagenet/split", "miniimagenet", "index_list/mini_imagenet"])
-def test_miniimagenet_with_only_the_shots_of_new_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: str) -> None:
+@pytest.mark.parametrize(
+    "tables", ["miniimagenet/split", "miniimagenet", "index_list/mini_imagenet"]
+)
+def test_miniimagenet_with_only_the_shots_of_new_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: str
+) -> None:
     write_mini(tmp_path, monkeypatch, tables=tables)
     seen: list[tuple[int, int]] = []
     task = load("miniimagenet", tmp_path, on_progress=lambda *now: seen.append(now))
@@ -298,50 +417,79 @@ def test_miniimagenet_with_only_the_shots_of_new_classes(tmp_path: Path, monkeyp
     assert task.train.size == (84, 84)
     assert [session.classes for session in task.split.sessions] == [(0, 1, 2, 3), (4,), (5,)]
     own = task.split.sessions[1].of(task.train)
-    assert [[round(int(own.image(i)[c, 40, 40]) / 10) for c in (0, 1)] for i in range(2)] == [[16, 15], [16, 5]]
+    assert [[round(int(own.image(i)[c, 40, 40]) / 10) for c in (0, 1)] for i in range(2)] == [
+        [16, 15],
+        [16, 5],
+    ]
     assert seen[-1] == (26, 26)
 
 
-def test_miniimagenet_other_draws_need_all_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_miniimagenet_other_draws_need_all_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images = write_mini(tmp_path, monkeypatch)
-    with pytest.raises(MissingData, match=r"4 training images of miniimagenet are missing, the first of them .*n0600000000\.jpg"):
+    with pytest.raises(
+        MissingData,
+        match=r"4 training images of miniimagenet are missing, the first of them .*n0600000000\.jpg",
+    ):
         load("miniimagenet", tmp_path, draw=1)
     for name in ("n0600000000", "n0600000002", "n0400000000", "n0400000002"):
         Image.new("RGB", (84, 84)).save(images / f"{name}.jpg")
-    assert load("miniimagenet", tmp_path, draw=1).split.name.startswith("draw 1: 4 base, 1-way 2-shot")
+    assert load("miniimagenet", tmp_path, draw=1).split.name.startswith(
+        "draw 1: 4 base, 1-way 2-shot"
+    )
 
 
-def test_miniimagenet_without_lists_cannot_be_drawn_from_the_shots_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_miniimagenet_without_lists_cannot_be_drawn_from_the_shots_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_mini(tmp_path, monkeypatch, lists=False)
     with pytest.raises(MissingData, match="with the lists from `fewmore data get miniimagenet`"):
         load("miniimagenet", tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("file", "sentence"), [("n0100000002.jpg", "n0100000002.jpg is not there"), ("n0600000004.jpg", "n0600000004.jpg is not there")]
+    ("file", "sentence"),
+    [
+        ("n0100000002.jpg", "n0100000002.jpg is not there"),
+        ("n0600000004.jpg", "n0600000004.jpg is not there"),
+    ],
 )
-def test_miniimagenet_base_and_test_images_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, sentence: str) -> None:
+def test_miniimagenet_base_and_test_images_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, sentence: str
+) -> None:
     (write_mini(tmp_path, monkeypatch) / file).unlink()
     with pytest.raises(MissingData, match=sentence):
         load("miniimagenet", tmp_path)
 
 
-def test_miniimagenet_official_shots_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_miniimagenet_official_shots_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (write_mini(tmp_path, monkeypatch) / "n0600000003.jpg").unlink()
-    with pytest.raises(DataError, match=r"session_2\.txt, line 1, names MINI-ImageNet/train/n06/n0600000003\.jpg, which is not among"):
+    with pytest.raises(
+        DataError,
+        match=r"session_2\.txt, line 1, names MINI-ImageNet/train/n06/n0600000003\.jpg, which is not among",
+    ):
         load("miniimagenet", tmp_path)
 
 
 @pytest.mark.parametrize(
     ("part", "line", "sentence"),
     [
-        ("train", "n0300000004.jpg,n03", r"overlapping: n0300000004\.jpg is in train\.csv and in test\.csv"),
+        (
+            "train",
+            "n0300000004.jpg,n03",
+            r"overlapping: n0300000004\.jpg is in train\.csv and in test\.csv",
+        ),
         ("test", "x.jpg,n99", "has the class n99, which train.csv does not have"),
         ("train", "nonsense", r"train\.csv, line 26, is not 'filename,label'"),
         ("train", "../../x.jpg,n03", r"train\.csv, line 26, is not 'filename,label'"),
     ],
 )
-def test_miniimagenet_tables_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, line: str, sentence: str) -> None:
+def test_miniimagenet_tables_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, line: str, sentence: str
+) -> None:
     write_mini(tmp_path, monkeypatch)
     with open(tmp_path / "miniimagenet" / "split" / f"{part}.csv", "a") as file:
         file.write(f"{line}\n")
@@ -350,11 +498,15 @@ def test_miniimagenet_tables_are_checked(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_miniimagenet_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingData, match="`fewmore data get miniimagenet` says where to get the images"):
+    with pytest.raises(
+        MissingData, match="`fewmore data get miniimagenet` says where to get the images"
+    ):
         load("miniimagenet", tmp_path)
     write_mini(tmp_path, monkeypatch)
     (tmp_path / "miniimagenet" / "split" / "test.csv").unlink()
-    with pytest.raises(MissingData, match=r"test\.csv is not there: run `fewmore data get miniimagenet`"):
+    with pytest.raises(
+        MissingData, match=r"test\.csv is not there: run `fewmore data get miniimagenet`"
+    ):
         load("miniimagenet", tmp_path)
 
 
@@ -362,7 +514,9 @@ def test_miniimagenet_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def write_cub(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(BENCHMARKS, "cub200", replace(BENCHMARKS["cub200"], classes=6, base=2, way=2, shot=3))
+    monkeypatch.setitem(
+        BENCHMARKS, "cub200", replace(BENCHMARKS["cub200"], classes=6, base=2, way=2, shot=3)
+    )
     folder = root / "CUB_200_2011"
     lines: dict[str, list[str]] = {"images": [], "image_class_labels": [], "train_test_split": []}
     named: list[list[str]] = []
@@ -374,7 +528,9 @@ def write_cub(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for index in range(5):
             number += 1
             file = f"{name}/Bird_{index}.jpg"  # the file's name alone does not tell the image
-            Image.new("L" if index == 2 else "RGB", (30 + index, 20), 40 * label).save(folder / "images" / file)
+            Image.new("L" if index == 2 else "RGB", (30 + index, 20), 40 * label).save(
+                folder / "images" / file
+            )
             lines["images"].append(f"{number} {file}")
             lines["image_class_labels"].append(f"{number} {label + 1}")
             lines["train_test_split"].append(f"{number} {int(index != 1)}")
@@ -382,7 +538,11 @@ def write_cub(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 named[-1].append(f"CUB_200_2011/images/{file}")
     for name, content in lines.items():
         (folder / f"{name}.txt").write_text("".join(f"{line}\n" for line in content))
-    write_lists(root, "cub200", [named[0] + named[1], named[2][:3] + named[3][1:], named[4][1:] + named[5][:3]])
+    write_lists(
+        root,
+        "cub200",
+        [named[0] + named[1], named[2][:3] + named[3][1:], named[4][1:] + named[5][:3]],
+    )
     return folder
 
 
@@ -401,8 +561,12 @@ def test_cub200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load("cub200", tmp_path, shot=2).split.name.startswith("draw 0: 2 base, 2-way 2-shot")
 
 
-def test_cub200_what_is_wrong_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MissingData, match=r"images\.txt is not there: run `fewmore data get cub200`"):
+def test_cub200_what_is_wrong_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        MissingData, match=r"images\.txt is not there: run `fewmore data get cub200`"
+    ):
         load("cub200", tmp_path)
     folder = write_cub(tmp_path, monkeypatch)
     (folder / "images" / "001.Bird_0" / "Bird_3.jpg").unlink()
@@ -413,7 +577,9 @@ def test_cub200_what_is_wrong_is_a_sentence(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(DataError, match="image 7 is not in all of"):
         load("cub200", tmp_path)
     (folder / "image_class_labels.txt").write_text(labels.replace("7 2\n", "seven 2\n"))
-    with pytest.raises(DataError, match=r"image_class_labels\.txt, line 7, is not a number and a value"):
+    with pytest.raises(
+        DataError, match=r"image_class_labels\.txt, line 7, is not a number and a value"
+    ):
         load("cub200", tmp_path)
     (folder / "image_class_labels.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match="is not a text file"):
@@ -428,19 +594,28 @@ def write_folder(root: Path, classes: int, each: int = 7) -> Path:
     for label in range(classes):
         (root / f"c{label:02}").mkdir(parents=True)
         for index in range(each):
-            Image.fromarray(random.integers(0, 256, (6, 8, 3), dtype=np.uint8)).save(root / f"c{label:02}" / f"{index}.png")
+            Image.fromarray(random.integers(0, 256, (6, 8, 3), dtype=np.uint8)).save(
+                root / f"c{label:02}" / f"{index}.png"
+            )
     return root
 
 
 def test_folder(tmp_path: Path) -> None:
     task = load(f"folder:{write_folder(tmp_path, 12)}")
     assert task.benchmark.name == f"folder:{tmp_path}"
-    assert (task.benchmark.base, task.benchmark.way, task.benchmark.shot, task.benchmark.classes) == (7, 5, 5, 12)
+    assert (
+        task.benchmark.base,
+        task.benchmark.way,
+        task.benchmark.shot,
+        task.benchmark.classes,
+    ) == (7, 5, 5, 12)
     assert len(task.train) == 72
     assert task.test.counts().tolist() == [1] * 12
     assert task.train.size == (92, round(8 * 92 / 6))
     assert [len(session.images) for session in task.split.sessions] == [42, 25]
-    assert load(f"folder:{tmp_path}", way=2, shot=1).split.name.startswith("draw 0: 8 base, 2-way 1-shot")
+    assert load(f"folder:{tmp_path}", way=2, shot=1).split.name.startswith(
+        "draw 0: 8 base, 2-way 1-shot"
+    )
 
 
 def test_folder_shots_follow_the_new_classes(tmp_path: Path) -> None:
@@ -450,7 +625,10 @@ def test_folder_shots_follow_the_new_classes(tmp_path: Path) -> None:
     assert (find(f"folder:{tmp_path}").base, find(f"folder:{tmp_path}").shot) == (4, 2)
     order = next(seed for seed in range(99) if 5 in class_order(6, seed)[:4])
     assert load(f"folder:{tmp_path}", class_order=order).benchmark.shot == 5
-    with pytest.raises(SplitError, match="class 'c05' has 2 training images, and session 1 needs 5 of it: add images, lower --shot"):
+    with pytest.raises(
+        SplitError,
+        match="class 'c05' has 2 training images, and session 1 needs 5 of it: add images, lower --shot",
+    ):
         load(f"folder:{tmp_path}", shot=5)
 
 
@@ -482,7 +660,9 @@ def test_shapes(classes: int, base: int | None, way: int | None, shape: tuple[in
 
 
 def test_shapes_that_cannot_be() -> None:
-    with pytest.raises(SplitError, match="8 classes are too few for a base session and a session of 8: lower --way"):
+    with pytest.raises(
+        SplitError, match="8 classes are too few for a base session and a session of 8: lower --way"
+    ):
         benchmarks._shape([7] * 8, None, 8, None, None)
     with pytest.raises(SplitError, match="way must be at least 1, not 0"):
         benchmarks._shape([7] * 8, None, 0, None, None)

@@ -46,8 +46,21 @@ def test_all_forms_give_the_same_pixels(tmp_path: Path) -> None:
     content = file(Image.fromarray(array))
     (tmp_path / "a.png").write_bytes(content)
     forms: list[ImageLike] = [
-        *(str(tmp_path / "a.png"), tmp_path / "a.png", content, Image.fromarray(array), Image.open(tmp_path / "a.png")),
-        *(array, array.transpose(2, 0, 1), rgb(array), torch.from_numpy(array), array.astype(np.uint16) * 257, rgb(array).double() / 255),
+        *(
+            str(tmp_path / "a.png"),
+            tmp_path / "a.png",
+            content,
+            Image.fromarray(array),
+            Image.open(tmp_path / "a.png"),
+        ),
+        *(
+            array,
+            array.transpose(2, 0, 1),
+            rgb(array),
+            torch.from_numpy(array),
+            array.astype(np.uint16) * 257,
+            rgb(array).double() / 255,
+        ),
     ]
     for form in forms:
         pixels = as_rgb(form)
@@ -58,7 +71,10 @@ def test_all_forms_give_the_same_pixels(tmp_path: Path) -> None:
 def test_the_callers_image_is_left_as_it_was() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    image, array = Image.open(io.BytesIO(file(Image.fromarray(noise()).convert("P"), exif=exif))), noise()
+    image, array = (
+        Image.open(io.BytesIO(file(Image.fromarray(noise()).convert("P"), exif=exif))),
+        noise(),
+    )
     before, same = (image.mode, image.size), array.copy()
     as_rgb(image, short_side=4)
     as_rgb(array, short_side=4)
@@ -71,7 +87,12 @@ def test_the_short_side_is_what_was_asked_for(tmp_path: Path, form: str) -> None
     array = np.asarray(Image.fromarray(noise()).resize((300, 200), Image.Resampling.BICUBIC))
     content = file(Image.fromarray(array), "jpeg", quality=95)
     (tmp_path / "a.jpg").write_bytes(content)
-    given: dict[str, ImageLike] = {"path": tmp_path / "a.jpg", "bytes": content, "image": Image.fromarray(array), "array": array}
+    given: dict[str, ImageLike] = {
+        "path": tmp_path / "a.jpg",
+        "bytes": content,
+        "image": Image.fromarray(array),
+        "array": array,
+    }
     small = as_rgb(given[form], short_side=20)
     assert small.shape == (3, 20, 30)
     wanted = np.asarray(Image.fromarray(array).resize((30, 20), Image.Resampling.BILINEAR))
@@ -145,7 +166,9 @@ def test_floating_point_images_lie_in_0_to_1() -> None:
     image = Image.fromarray(np.array([[0, 0.2, 1]], dtype=np.float32))
     assert as_rgb(image)[0, 0].tolist() == [0, 51, 255]
     assert as_rgb(file(image, "tiff"))[0, 0].tolist() == [0, 51, 255]
-    with pytest.raises(ImageError, match=r"its floating-point numbers go from 0 to 200, and must lie in 0 … 1"):
+    with pytest.raises(
+        ImageError, match=r"its floating-point numbers go from 0 to 200, and must lie in 0 … 1"
+    ):
         as_rgb(Image.fromarray(np.array([[0, 200]], dtype=np.float32)))
     with pytest.raises(ImageError, match="infinite or not numbers"):
         as_rgb(file(Image.fromarray(np.array([[0, np.nan]], dtype=np.float32)), "tiff"))
@@ -156,7 +179,10 @@ def test_other_colour_spaces(mode: str) -> None:
     image = Image.new("RGB", (4, 4), (200, 100, 50))
     near = as_rgb(image.convert(mode)).float() - torch.tensor([200.0, 100.0, 50.0])[:, None, None]
     assert float(near.abs().max()) <= 3
-    cmyk = as_rgb(file(image.convert("CMYK"), "jpeg", quality=95)).float() - torch.tensor([200.0, 100.0, 50.0])[:, None, None]
+    cmyk = (
+        as_rgb(file(image.convert("CMYK"), "jpeg", quality=95)).float()
+        - torch.tensor([200.0, 100.0, 50.0])[:, None, None]
+    )
     assert float(cmyk.abs().max()) <= 6
 
 
@@ -165,14 +191,18 @@ def test_turned_upright_as_exif_says(photographed: Photographed, form: str) -> N
     upright = noise(1)
     stored, exif = photographed(upright)
     content = file(stored, exif=exif)
-    assert torch.equal(as_rgb(content if form == "bytes" else Image.open(io.BytesIO(content))), rgb(upright))
+    assert torch.equal(
+        as_rgb(content if form == "bytes" else Image.open(io.BytesIO(content))), rgb(upright)
+    )
 
 
 @pytest.mark.parametrize("form", ["gif", "webp", "png"])
 def test_of_an_animation_the_first_frame(form: str) -> None:
     frames = [Image.new("RGB", (6, 5), colour) for colour in ("red", "lime", "blue")]
     settings = {"lossless": True} if form == "webp" else {}
-    content = file(frames[0], form, save_all=True, append_images=frames[1:], duration=50, **settings)
+    content = file(
+        frames[0], form, save_all=True, append_images=frames[1:], duration=50, **settings
+    )
     assert as_rgb(content)[:, 2, 2].tolist() == [255, 0, 0]
     opened = Image.open(io.BytesIO(content))
     assert opened.n_frames == 3
@@ -212,15 +242,24 @@ def test_numbers_of_arrays() -> None:
 @pytest.mark.parametrize(
     ("array", "why"),
     [
-        (np.zeros((2, 2, 2), np.uint8), r"has the shape \(2, 2, 2\), and an image has 1, 3 or 4 channels"),
-        (np.zeros((4, 8, 8, 3), np.uint8), r"has the shape \(4, 8, 8, 3\), and is a batch: give its images one by one"),
+        (
+            np.zeros((2, 2, 2), np.uint8),
+            r"has the shape \(2, 2, 2\), and an image has 1, 3 or 4 channels",
+        ),
+        (
+            np.zeros((4, 8, 8, 3), np.uint8),
+            r"has the shape \(4, 8, 8, 3\), and is a batch: give its images one by one",
+        ),
         (np.zeros(5, np.uint8), "must have two or three dimensions"),
         (np.zeros((0, 8, 3), np.uint8), r"has the shape \(0, 8, 3\), and so no pixels"),
         (np.full((4, 4), np.nan), "infinite or not numbers"),
         (np.full((4, 4), np.inf), "infinite or not numbers"),
         (np.array([[0.0, 255.0]]), "go from 0 to 255, and must lie in 0 … 1"),
         (np.array([[-0.5, 1.0]]), "go from -0.5 to 1, and must lie in 0 … 1"),
-        (np.zeros((4, 4), np.int64), "of type int64, and must be uint8, uint16, bool or floating-point"),
+        (
+            np.zeros((4, 4), np.int64),
+            "of type int64, and must be uint8, uint16, bool or floating-point",
+        ),
         (np.zeros((4, 4), object), "of type object"),
         (torch.full((3, 4, 4), torch.nan), "infinite or not numbers"),
     ],
@@ -232,7 +271,9 @@ def test_arrays_that_are_no_images(array: ImageLike, why: str) -> None:
 
 @pytest.mark.parametrize("thing", [None, 7, [[1, 2]], {"a": 1}])
 def test_things_that_are_no_images(thing: object) -> None:
-    with pytest.raises(ImageError, match=f"image 3 is of type {type(thing).__name__}: give a path, a file's bytes"):
+    with pytest.raises(
+        ImageError, match=f"image 3 is of type {type(thing).__name__}: give a path, a file's bytes"
+    ):
         as_rgb(thing, "image 3")  # type: ignore[arg-type]
 
 
@@ -241,10 +282,20 @@ def test_things_that_are_no_images(thing: object) -> None:
 
 def bomb() -> bytes:
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content))
+            + kind
+            + content
+            + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(bytes(1000)))
+        + chunk(b"IEND", b"")
+    )
 
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)
@@ -261,7 +312,10 @@ HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, content: Callable[[], bytes], why: str) -> None:
-    with pytest.raises(ImageError, match=rf"^the fourth cannot be read as an image \(.*{why}.*\): replace it, or leave it out$"):
+    with pytest.raises(
+        ImageError,
+        match=rf"^the fourth cannot be read as an image \(.*{why}.*\): replace it, or leave it out$",
+    ):
         as_rgb(content(), "the fourth")
     (tmp_path / "a.jpg").write_bytes(content())
     with pytest.raises(ImageError, match=rf"a\.jpg cannot be read as an image \(.*{why}"):
@@ -276,14 +330,19 @@ def test_paths_that_lead_to_no_file(tmp_path: Path) -> None:
 
 
 def test_an_image_without_pixels() -> None:
-    with pytest.raises(ImageError, match=r"the image cannot be read as an image \(it is 0 pixels wide and 5 high"):
+    with pytest.raises(
+        ImageError, match=r"the image cannot be read as an image \(it is 0 pixels wide and 5 high"
+    ):
         as_rgb(Image.new("RGB", (0, 5)))
 
 
 def test_heic_says_which_package_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     files._reads_heic.cache_clear()
-    with pytest.raises(ImageError, match=r"HEIC image, which takes one more package: pip install 'fewmore\[heic\]'; or save it as JPEG"):
+    with pytest.raises(
+        ImageError,
+        match=r"HEIC image, which takes one more package: pip install 'fewmore\[heic\]'; or save it as JPEG",
+    ):
         as_rgb(HEIC)
     files._reads_heic.cache_clear()
 

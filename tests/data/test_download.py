@@ -35,7 +35,9 @@ class Server:
     ranges: bool = True  # whether it honours Range
     cut: list[int] = field(default_factory=list)  # the next answers end after so many bytes
     status: list[int] = field(default_factory=list)  # the next answers are these errors
-    asked: list[tuple[str, str | None]] = field(default_factory=list)  # path and Range of each request
+    asked: list[tuple[str, str | None]] = field(
+        default_factory=list
+    )  # path and Range of each request
 
 
 @pytest.fixture
@@ -60,7 +62,11 @@ def server() -> Iterator[Server]:
                 self.send_error(404)
                 return
             whole = state.files[self.path]
-            start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and state.ranges else 0
+            start = (
+                int(wanted.removeprefix("bytes=").removesuffix("-"))
+                if wanted and state.ranges
+                else 0
+            )
             if start and start >= len(whole):
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{len(whole)}")
@@ -103,7 +109,13 @@ def part(target: Path) -> Path:
 def test_a_file_arrives_whole_and_checked(server: Server, tmp_path: Path) -> None:
     target = tmp_path / "deep" / "er" / "file"
     seen: list[tuple[int, int | None]] = []
-    fetch(f"{server.address}/file", target, sha256=SHA256, md5=MD5, on_progress=lambda *now: seen.append(now))
+    fetch(
+        f"{server.address}/file",
+        target,
+        sha256=SHA256,
+        md5=MD5,
+        on_progress=lambda *now: seen.append(now),
+    )
     assert target.read_bytes() == CONTENT
     assert not part(target).exists()
     assert seen[-1] == (len(CONTENT), len(CONTENT))
@@ -126,7 +138,10 @@ def test_a_broken_connection_goes_on_where_it_stopped(server: Server, tmp_path: 
 def test_a_later_call_goes_on_where_an_earlier_one_gave_up(server: Server, tmp_path: Path) -> None:
     server.cut = [300_000, 0, 0]
     target = tmp_path / "file"
-    with pytest.raises(DownloadError, match=r"after 2 attempts .*300,000 bytes that came are kept: try again, or fetch it with a browser"):
+    with pytest.raises(
+        DownloadError,
+        match=r"after 2 attempts .*300,000 bytes that came are kept: try again, or fetch it with a browser",
+    ):
         fetch(f"{server.address}/file", target, sha256=SHA256, attempts=2)
     assert part(target).read_bytes() == CONTENT[:300_000]
     assert not target.exists()
@@ -155,9 +170,16 @@ def test_a_part_longer_than_the_file_is_dropped(server: Server, tmp_path: Path) 
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("sums", [{"sha256": "0" * 64}, {"md5": "0" * 32}, {"sha256": SHA256, "md5": "0" * 32}])
-def test_a_wrong_checksum_is_removed_and_said(server: Server, tmp_path: Path, sums: dict[str, str]) -> None:
-    with pytest.raises(DownloadError, match=r"is not the published file \(its (sha256|md5) is \w+, not 0+\), and was removed"):
+@pytest.mark.parametrize(
+    "sums", [{"sha256": "0" * 64}, {"md5": "0" * 32}, {"sha256": SHA256, "md5": "0" * 32}]
+)
+def test_a_wrong_checksum_is_removed_and_said(
+    server: Server, tmp_path: Path, sums: dict[str, str]
+) -> None:
+    with pytest.raises(
+        DownloadError,
+        match=r"is not the published file \(its (sha256|md5) is \w+, not 0+\), and was removed",
+    ):
         fetch(f"{server.address}/file", tmp_path / "file", **sums)
     assert list(tmp_path.iterdir()) == []
 
@@ -170,7 +192,9 @@ def test_a_part_of_another_file_is_caught(server: Server, tmp_path: Path) -> Non
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
-def test_passing_errors_are_tried_again_with_longer_pauses(server: Server, tmp_path: Path, naps: list[float]) -> None:
+def test_passing_errors_are_tried_again_with_longer_pauses(
+    server: Server, tmp_path: Path, naps: list[float]
+) -> None:
     server.status = [503, 500, 429]
     fetch(f"{server.address}/file", tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file").exists()
@@ -178,7 +202,9 @@ def test_passing_errors_are_tried_again_with_longer_pauses(server: Server, tmp_p
 
 
 def test_lasting_errors_are_not(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(DownloadError, match=r"could not be fetched \(HTTP Error 404.*save it as .*file"):
+    with pytest.raises(
+        DownloadError, match=r"could not be fetched \(HTTP Error 404.*save it as .*file"
+    ):
         fetch(f"{server.address}/nothing", tmp_path / "file")
     assert len(server.asked) == 1
 
@@ -206,7 +232,9 @@ def test_only_web_addresses_are_fetched(tmp_path: Path, url: str) -> None:
 
 def test_a_disk_that_cannot_be_written_is_a_sentence(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DownloadError, match=r"cannot be written .*: make room, or choose another --data-root"):
+    with pytest.raises(
+        DownloadError, match=r"cannot be written .*: make room, or choose another --data-root"
+    ):
         fetch(f"{server.address}/file", tmp_path / "file" / "below")
 
 
@@ -242,7 +270,14 @@ def test_the_folder_inside_becomes_the_folder(tmp_path: Path, kind: str) -> None
     if kind == "zip":
         zipped(archive, {"set/": b"", "set/deep/file": CONTENT, "other": b"2"})
     else:
-        tar(archive, [(entry("set", tarfile.DIRTYPE), b""), (entry("./set/deep/file"), CONTENT), (entry("other"), b"2")])
+        tar(
+            archive,
+            [
+                (entry("set", tarfile.DIRTYPE), b""),
+                (entry("./set/deep/file"), CONTENT),
+                (entry("other"), b"2"),
+            ],
+        )
     unpack(archive, tmp_path / "to" / "set", "set")
     unpack(archive, tmp_path / "all")
     assert (tmp_path / "to" / "set" / "deep" / "file").read_bytes() == CONTENT
@@ -255,7 +290,10 @@ HOSTILE = {
     "parent.tar.gz": [(entry("set/../../escaped"), b"x")],
     "backslash.tar.gz": [(entry("..\\escaped"), b"x")],
     "drive.tar.gz": [(entry("C:/escaped"), b"x")],
-    "symlink.tar.gz": [(entry("set/link", tarfile.SYMTYPE, "/etc"), b""), (entry("set/link/escaped"), b"x")],
+    "symlink.tar.gz": [
+        (entry("set/link", tarfile.SYMTYPE, "/etc"), b""),
+        (entry("set/link/escaped"), b"x"),
+    ],
     "hardlink.tar.gz": [(entry("set/link", tarfile.LNKTYPE, "/etc/passwd"), b"")],
     "device.tar.gz": [(entry("set/null", tarfile.CHRTYPE), b"")],
     "pipe.tar.gz": [(entry("set/pipe", tarfile.FIFOTYPE), b"")],
@@ -276,7 +314,14 @@ def test_a_tar_that_plays_tricks_is_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"), [("../escaped", 0), ("/escaped", 0), ("a\\..\\..\\b", 0), ("link", stat.S_IFLNK | 0o777), ("fifo", stat.S_IFIFO)]
+    ("name", "mode"),
+    [
+        ("../escaped", 0),
+        ("/escaped", 0),
+        ("a\\..\\..\\b", 0),
+        ("link", stat.S_IFLNK | 0o777),
+        ("fifo", stat.S_IFIFO),
+    ],
 )
 def test_a_zip_that_plays_tricks_is_refused(tmp_path: Path, name: str, mode: int) -> None:
     archive = zipped(tmp_path / "a.zip", {name: b"/etc"}, mode)
@@ -308,7 +353,11 @@ def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_damaged_archive_is_a_sentence(tmp_path: Path, name: str) -> None:
     archive = tmp_path / name
     if "cut" in name:
-        (zipped(archive, {"set/file": os.urandom(9000)}) if name.endswith("zip") else tar(archive, [(entry("set/file"), os.urandom(9000))]))
+        (
+            zipped(archive, {"set/file": os.urandom(9000)})
+            if name.endswith("zip")
+            else tar(archive, [(entry("set/file"), os.urandom(9000))])
+        )
         archive.write_bytes(archive.read_bytes()[:5000])
     elif "short" in name:
         archive.write_bytes(gzip.compress(b"no tar inside"))
@@ -351,7 +400,12 @@ def test_get_fetches_once_and_leaves_what_is_there(server: Server, tmp_path: Pat
 def test_get_unpacks_an_archive_and_removes_it(server: Server, tmp_path: Path) -> None:
     archive = tar(tmp_path / "made.tgz", [(entry("set/file"), CONTENT)]).read_bytes()
     server.files["/set.tgz"] = archive
-    file = File(f"{server.address}/set.tgz", "set.tgz", sha256=hashlib.sha256(archive).hexdigest(), unpacked="set")
+    file = File(
+        f"{server.address}/set.tgz",
+        "set.tgz",
+        sha256=hashlib.sha256(archive).hexdigest(),
+        unpacked="set",
+    )
     root = tmp_path / "root"
     assert get(file, root) == "fetched"
     assert get(file, root) == "there"
@@ -362,13 +416,20 @@ def test_get_unpacks_an_archive_and_removes_it(server: Server, tmp_path: Path) -
 def test_get_unpacks_an_archive_that_was_fetched_before(server: Server, tmp_path: Path) -> None:
     tar(tmp_path / "set.tgz", [(entry("set/file"), CONTENT)])
     code = hashlib.sha256((tmp_path / "set.tgz").read_bytes()).hexdigest()
-    assert get(File(f"{server.address}/set.tgz", "set.tgz", sha256=code, unpacked="set"), tmp_path) == "fetched"
+    assert (
+        get(File(f"{server.address}/set.tgz", "set.tgz", sha256=code, unpacked="set"), tmp_path)
+        == "fetched"
+    )
     assert os.listdir(tmp_path) == ["set"]
     assert server.asked == []
 
 
-def test_pretrained_weights(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WEIGHTS, "resnet18", File(f"{server.address}/file", "weights/w.pth", sha256=SHA256))
+def test_pretrained_weights(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        WEIGHTS, "resnet18", File(f"{server.address}/file", "weights/w.pth", sha256=SHA256)
+    )
     path = pretrained_weights("resnet18", tmp_path)
     assert path == tmp_path / "weights" / "w.pth"
     assert path.read_bytes() == CONTENT
@@ -387,7 +448,12 @@ def test_every_file_of_the_table_has_a_checksum_and_a_place_of_its_own() -> None
             assert not Path(file.to).is_absolute()
             assert ".." not in Path(file.to).parts
         assert len({file.to for file in source.files}) == len(source.files)
-    lists = [file for source in SOURCES.values() for file in source.files if file.to.startswith("index_list")]
+    lists = [
+        file
+        for source in SOURCES.values()
+        for file in source.files
+        if file.to.startswith("index_list")
+    ]
     assert len(lists) == len({file.sha256 for file in lists}) == 9 + 9 + 2 + 11
     assert sources.RESNET18.sha256 is not None
     assert sources.RESNET18.sha256[:8] in sources.RESNET18.url

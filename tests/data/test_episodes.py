@@ -6,20 +6,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Generator, Tensor
 
-from fewmore.data.episodes import EpisodeDrawer
+from fewmore.data.episodes import EpisodeSampler
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
 
 
 def labelled(labels: list[int], classes: int) -> ImageSet:
     """Images of one pixel, with these labels."""
-    return ImageSet.of(torch.zeros(len(labels), 3, 1, 1, dtype=torch.uint8), labels, [str(c) for c in range(classes)])
+    return ImageSet.of(
+        torch.zeros(len(labels), 3, 1, 1, dtype=torch.uint8),
+        labels,
+        [str(c) for c in range(classes)],
+    )
 
 
 def shuffled(counts: list[int], seed: int = 0) -> ImageSet:
     """Classes of these sizes, their images in any order."""
     labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-    return labelled(labels[torch.randperm(len(labels), generator=Generator().manual_seed(seed))].tolist(), len(counts))
+    return labelled(
+        labels[torch.randperm(len(labels), generator=Generator().manual_seed(seed))].tolist(),
+        len(counts),
+    )
 
 
 def distinct(values: Tensor) -> bool:
@@ -32,7 +39,10 @@ def distinct(values: Tensor) -> bool:
 def test_classes_and_images_do_not_repeat(counts: list[int], data: st.DataObject) -> None:
     images = shuffled(counts, data.draw(st.integers(0, 1000)))
     ways, positions = data.draw(st.integers(1, len(counts))), data.draw(st.integers(1, min(counts)))
-    drawer, generator = EpisodeDrawer(images), Generator().manual_seed(data.draw(st.integers(0, 1000)))
+    drawer, generator = (
+        EpisodeSampler(images),
+        Generator().manual_seed(data.draw(st.integers(0, 1000))),
+    )
     drawer.check(ways, positions)
     classes = drawer.classes(20, ways, generator)
     assert classes.shape == (20, ways)
@@ -47,23 +57,29 @@ def test_classes_and_images_do_not_repeat(counts: list[int], data: st.DataObject
 
 def test_a_class_can_be_drawn_whole() -> None:
     images = shuffled([3, 9, 5])
-    drawer = EpisodeDrawer(images)
+    drawer = EpisodeSampler(images)
     for number, size in enumerate([3, 9, 5]):
         drawn = drawer.of(torch.tensor([number]), size, Generator().manual_seed(number))
         assert sorted(drawn[0].tolist()) == (images.labels == number).nonzero().squeeze(1).tolist()
 
 
 def test_every_class_is_as_likely_as_any_other_in_every_place() -> None:
-    classes = EpisodeDrawer(shuffled([2, 3, 4, 5, 6, 7])).classes(12_000, 3, Generator().manual_seed(0))
+    classes = EpisodeSampler(shuffled([2, 3, 4, 5, 6, 7])).classes(
+        12_000, 3, Generator().manual_seed(0)
+    )
     for place in range(3):
         share = torch.bincount(classes[:, place], minlength=6) / 12_000
-        torch.testing.assert_close(share, torch.full((6,), 1 / 6), rtol=0, atol=0.02)  # four deviations are 0.014
+        torch.testing.assert_close(
+            share, torch.full((6,), 1 / 6), rtol=0, atol=0.02
+        )  # four deviations are 0.014
 
 
 def test_every_image_of_a_class_is_as_likely_as_any_other_in_every_place() -> None:
     """Whatever the size of the largest class."""
     images = shuffled([5, 40])
-    drawn = EpisodeDrawer(images).of(torch.zeros(10_000, 1, dtype=torch.int64), 2, Generator().manual_seed(0))
+    drawn = EpisodeSampler(images).of(
+        torch.zeros(10_000, 1, dtype=torch.int64), 2, Generator().manual_seed(0)
+    )
     own = (images.labels == 0).nonzero().squeeze(1)
     for place in range(2):
         share = torch.bincount(drawn[:, 0, place], minlength=len(images))[own] / 10_000
@@ -71,7 +87,7 @@ def test_every_image_of_a_class_is_as_likely_as_any_other_in_every_place() -> No
 
 
 def test_the_generator_decides_and_nothing_else() -> None:
-    drawer = EpisodeDrawer(shuffled([8] * 6))
+    drawer = EpisodeSampler(shuffled([8] * 6))
 
     def draw(seed: int) -> tuple[Tensor, Tensor]:
         generator = Generator().manual_seed(seed)
@@ -89,20 +105,28 @@ def test_the_generator_decides_and_nothing_else() -> None:
 def test_draws_from_a_part_of_a_storage_are_positions_in_the_part() -> None:
     whole = shuffled([4, 4, 4, 4])
     part = whole.only([3, 1])
-    drawn = EpisodeDrawer(part).of(torch.tensor([0, 1]), 4, Generator().manual_seed(0))
+    drawn = EpisodeSampler(part).of(torch.tensor([0, 1]), 4, Generator().manual_seed(0))
     assert torch.equal(part.labels[drawn], torch.tensor([[0] * 4, [1] * 4]))
 
 
 @pytest.mark.parametrize(
     ("classes", "images", "sentence"),
     [
-        (4, 2, "^an episode of 4 classes was asked for, and there are 3 base classes: lower the ways$"),
-        (3, 6, "^an episode takes 6 images a class, and the smallest base class has 5: lower shots and queries$"),
+        (
+            4,
+            2,
+            "^an episode of 4 classes was asked for, and there are 3 base classes: lower the ways$",
+        ),
+        (
+            3,
+            6,
+            "^an episode takes 6 images a class, and the smallest base class has 5: lower shots and queries$",
+        ),
         (9, 9, "9 classes was asked for.*; an episode takes 9 images a class"),
     ],
 )
 def test_what_does_not_fit_is_said(classes: int, images: int, sentence: str) -> None:
-    drawer = EpisodeDrawer(shuffled([5, 7, 9]))
+    drawer = EpisodeSampler(shuffled([5, 7, 9]))
     drawer.check(3, 5)
     with pytest.raises(ConfigError, match=sentence):
         drawer.check(classes, images)
@@ -110,4 +134,4 @@ def test_what_does_not_fit_is_said(classes: int, images: int, sentence: str) -> 
 
 def test_an_empty_class_is_said() -> None:
     with pytest.raises(ConfigError, match="the smallest base class has 0"):
-        EpisodeDrawer(labelled([0, 0, 2, 2], 3)).check(2, 1)
+        EpisodeSampler(labelled([0, 0, 2, 2], 3)).check(2, 1)

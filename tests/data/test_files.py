@@ -58,7 +58,10 @@ def test_pixels_are_exact_and_channel_first(tmp_path: Path) -> None:
     assert np.array_equal(pixels, noise(3).transpose(2, 0, 1))
 
 
-@pytest.mark.parametrize(("mode", "suffix"), [("1", "png"), ("L", "png"), ("LA", "png"), ("P", "gif"), ("RGBA", "webp"), ("CMYK", "jpg")])
+@pytest.mark.parametrize(
+    ("mode", "suffix"),
+    [("1", "png"), ("L", "png"), ("LA", "png"), ("P", "gif"), ("RGBA", "webp"), ("CMYK", "jpg")],
+)
 def test_any_mode_becomes_rgb(tmp_path: Path, mode: str, suffix: str) -> None:
     path = tmp_path / f"a.{suffix}"
     Image.fromarray(noise(0)).convert(mode).save(path)
@@ -88,7 +91,10 @@ def test_turned_upright_as_exif_says(tmp_path: Path, photographed: Photographed)
     assert np.array_equal(decode(tmp_path / "a.png"), upright.transpose(2, 0, 1))
 
 
-@pytest.mark.parametrize(("width", "height", "shape"), [(100, 50, (20, 40)), (30, 91, (61, 20)), (10, 10, (20, 20)), (7, 300, (857, 20))])
+@pytest.mark.parametrize(
+    ("width", "height", "shape"),
+    [(100, 50, (20, 40)), (30, 91, (61, 20)), (10, 10, (20, 20)), (7, 300, (857, 20))],
+)
 def test_short_side(tmp_path: Path, width: int, height: int, shape: tuple[int, int]) -> None:
     assert decode(save(tmp_path / "a.png", 0, width, height), short_side=20).shape == (3, *shape)
     assert decode(save(tmp_path / "a.png", 0, width, height), square=20).shape == (3, 20, 20)
@@ -98,7 +104,9 @@ def test_shrinking_takes_all_pixels_into_account(tmp_path: Path) -> None:
     stripes = np.zeros((64, 64, 3), np.uint8)
     stripes[:, ::2] = 255
     Image.fromarray(stripes).save(tmp_path / "a.png")
-    assert np.abs(decode(tmp_path / "a.png", square=8).astype(int) - 127).max() <= 6  # a few more at the edges
+    assert (
+        np.abs(decode(tmp_path / "a.png", square=8).astype(int) - 127).max() <= 6
+    )  # a few more at the edges
 
 
 def test_a_large_jpeg_looks_the_same_when_decoded_at_a_fraction(tmp_path: Path) -> None:
@@ -110,7 +118,9 @@ def test_a_large_jpeg_looks_the_same_when_decoded_at_a_fraction(tmp_path: Path) 
 
 
 def test_a_damaged_exif_block_does_no_harm(tmp_path: Path) -> None:
-    Image.fromarray(noise(0)).save(tmp_path / "a.jpg", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff garbage")
+    Image.fromarray(noise(0)).save(
+        tmp_path / "a.jpg", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff garbage"
+    )
     assert decode(tmp_path / "a.jpg").shape == (3, 8, 12)
 
 
@@ -137,18 +147,30 @@ def broken(folder: Path) -> dict[str, Path]:
 
 def test_broken_images_are_named_with_a_remedy(tmp_path: Path) -> None:
     for path in broken(tmp_path).values():
-        with pytest.raises(ImageError, match=r"^1 image \(.+ \(.+\)\) cannot be read: replace or remove them") as caught:
+        with pytest.raises(
+            ImageError, match=r"^1 image \(.+ \(.+\)\) cannot be read: replace or remove them"
+        ) as caught:
             decode(path)
         assert str(path) in str(caught.value)
 
 
 def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        return (
+            struct.pack(">I", len(content))
+            + kind
+            + content
+            + struct.pack(">I", zlib.crc32(kind + content))
+        )
 
     header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
     path = tmp_path / "bomb.png"
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b""))
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(bytes(1000)))
+        + chunk(b"IEND", b"")
+    )
     with pytest.raises(ImageError, match="more than 178,956,970 pixels"):
         decode(path)
 
@@ -166,19 +188,28 @@ def test_images_of_one_size_are_one_tensor(tmp_path: Path) -> None:
     images = read(listing(paths))
     assert images.size == (8, 12)
     assert images.labels.tolist() == [i % 2 for i in range(40)]
-    assert all(np.array_equal(images.image(i).numpy(), noise(i).transpose(2, 0, 1)) for i in range(40))
+    assert all(
+        np.array_equal(images.image(i).numpy(), noise(i).transpose(2, 0, 1)) for i in range(40)
+    )
 
 
 def test_images_of_several_sizes_are_ragged(tmp_path: Path) -> None:
     paths = [save(tmp_path / f"{i}.png", i, width=12 + i) for i in range(20)]
     images = read(listing(paths))
     assert isinstance(images.storage, Ragged)
-    assert all(np.array_equal(images.image(i).numpy(), noise(i, 12 + i).transpose(2, 0, 1)) for i in range(20))
-    assert np.array_equal(images.select(torch.tensor([7])).alone().image(0).numpy(), images.image(7).numpy())
+    assert all(
+        np.array_equal(images.image(i).numpy(), noise(i, 12 + i).transpose(2, 0, 1))
+        for i in range(20)
+    )
+    assert np.array_equal(
+        images.select(torch.tensor([7])).compact().image(0).numpy(), images.image(7).numpy()
+    )
     assert read(listing(paths), square=16).size == (16, 16)
 
 
-def test_the_second_time_nothing_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_time_nothing_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = [save(tmp_path / f"{i}.png", i) for i in range(5)]
     first = read(listing(paths))
     monkeypatch.setattr(files, "attempt", lambda *_: pytest.fail("decoded again"))
@@ -190,7 +221,9 @@ def test_a_changed_file_or_setting_is_decoded_anew(tmp_path: Path) -> None:
     paths = [save(tmp_path / f"{i}.png", i) for i in range(3)]
     read(listing(paths))
     save(paths[1], 9)
-    os.utime(paths[1], ns=(1, 1))  # the same length and, on a coarse clock, the same time, would pass
+    os.utime(
+        paths[1], ns=(1, 1)
+    )  # the same length and, on a coarse clock, the same time, would pass
     assert np.array_equal(read(listing(paths)).image(1).numpy(), noise(9).transpose(2, 0, 1))
     assert read(listing(paths), short_side=4).size == (4, 6)
     assert np.array_equal(read(listing(paths[::-1])).image(2).numpy(), noise(0).transpose(2, 0, 1))
@@ -247,7 +280,9 @@ def test_few_images_wait_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_all_broken_images_are_reported_together(tmp_path: Path, cache: Path) -> None:
     good = [save(tmp_path / f"{i}.png", i) for i in range(20)]
     bad = list(broken(tmp_path).values())
-    with pytest.raises(ImageError, match=r"^6 images .* and 1 more\) cannot be read: replace or remove them") as caught:
+    with pytest.raises(
+        ImageError, match=r"^6 images .* and 1 more\) cannot be read: replace or remove them"
+    ) as caught:
         read(listing([*good[:10], *bad, *good[10:]]))
     assert all(str(path) in str(caught.value) for path in bad[:5])
     assert not any((cache / "images").iterdir())
@@ -263,7 +298,9 @@ def test_no_images_at_all() -> None:
         read(listing([]))
 
 
-def test_a_cache_that_cannot_be_written_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path / "file"))
     with pytest.raises(DataError, match="set FEWMORE_CACHE to another folder"):
@@ -277,15 +314,22 @@ def test_what_a_killed_process_left_behind_is_swept_away(tmp_path: Path, cache: 
         stamp = (cache / "images" / name).stat().st_mtime - age
         os.utime(cache / "images" / name, (stamp, stamp))
     read(listing([save(tmp_path / "a.png")]))
-    assert sorted(path.name for path in (cache / "images").glob("unfinished-*")) == ["unfinished-new"]
+    assert sorted(path.name for path in (cache / "images").glob("unfinished-*")) == [
+        "unfinished-new"
+    ]
 
 
 def test_another_process_may_be_faster(tmp_path: Path, cache: Path) -> None:
     paths = [save(tmp_path / f"{i}.png", i) for i in range(40)]
     nested = []
-    outer = read(listing(paths), on_progress=lambda *_: nested or nested.append(read(listing(paths))))
+    outer = read(
+        listing(paths), on_progress=lambda *_: nested or nested.append(read(listing(paths)))
+    )
     assert len(list((cache / "images").iterdir())) == 1
-    assert all(np.array_equal(images.image(39).numpy(), noise(39).transpose(2, 0, 1)) for images in (outer, *nested))
+    assert all(
+        np.array_equal(images.image(39).numpy(), noise(39).transpose(2, 0, 1))
+        for images in (outer, *nested)
+    )
 
 
 def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
@@ -314,7 +358,10 @@ def test_a_fifth_of_each_class_is_held_out(tmp_path: Path) -> None:
     assert train.counts() == (3, 21, 8)
     assert test.counts() == (1, 5, 2)
     assert not set(train.paths) & set(test.paths)
-    assert all(path.parent.name == train.class_names[label] for path, label in zip(train.paths, train.labels, strict=True))
+    assert all(
+        path.parent.name == train.class_names[label]
+        for path, label in zip(train.paths, train.labels, strict=True)
+    )
     assert train.keys()[0] == f"ant/{train.paths[0].name}"
 
 
@@ -324,7 +371,9 @@ def test_what_is_held_out_depends_on_the_seed_and_not_on_other_classes(tmp_path:
     assert list_folder(folder)[1] == before
     assert list_folder(folder, seed=1)[1].paths != before.paths
     classes(folder, {"auk": 25}, start=5000)
-    assert [path for path in list_folder(folder)[1].paths if path.parent.name != "auk"] == list(before.paths)
+    assert [path for path in list_folder(folder)[1].paths if path.parent.name != "auk"] == list(
+        before.paths
+    )
 
 
 def test_train_and_test_folders_are_used_as_such(tmp_path: Path) -> None:
@@ -337,7 +386,10 @@ def test_train_and_test_folders_are_used_as_such(tmp_path: Path) -> None:
 def test_train_and_test_must_have_the_same_classes(tmp_path: Path) -> None:
     classes(tmp_path / "train", {"ant": 3, "bee": 2, "cow": 2, "dog": 2})
     classes(tmp_path / "test", {"ant": 1, "bee": 2}, start=5000)
-    with pytest.raises(DataError, match=r"test lacks the classes cow, dog: train and test must have the same sub-folders"):
+    with pytest.raises(
+        DataError,
+        match=r"test lacks the classes cow, dog: train and test must have the same sub-folders",
+    ):
         list_folder(tmp_path)
 
 
@@ -353,26 +405,41 @@ def test_other_files_are_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inside", "found"), [(None, "nothing"), ("photo.psd", "only files of other kinds: .psd"), ("deeper/", "only folders")]
+    ("inside", "found"),
+    [
+        (None, "nothing"),
+        ("photo.psd", "only files of other kinds: .psd"),
+        ("deeper/", "only folders"),
+    ],
 )
-def test_an_empty_class_is_named_with_a_remedy(tmp_path: Path, inside: str | None, found: str) -> None:
+def test_an_empty_class_is_named_with_a_remedy(
+    tmp_path: Path, inside: str | None, found: str
+) -> None:
     folder = classes(tmp_path, {"ant": 3, "bee": 3})
     (folder / "cow").mkdir()
     if inside and inside.endswith("/"):
         (folder / "cow" / inside).mkdir()
     elif inside:
         (folder / "cow" / inside).touch()
-    with pytest.raises(DataError, match=rf"cow has no images \({found}\): put images straight into it .* or remove it"):
+    with pytest.raises(
+        DataError,
+        match=rf"cow has no images \({found}\): put images straight into it .* or remove it",
+    ):
         list_folder(folder)
 
 
 def test_fewer_than_two_classes(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has 1 sub-folders, and at least 2 classes are needed: make one sub-folder a class"):
+    with pytest.raises(
+        DataError,
+        match="has 1 sub-folders, and at least 2 classes are needed: make one sub-folder a class",
+    ):
         list_folder(classes(tmp_path, {"ant": 3}))
 
 
 def test_one_image_cannot_be_both_train_and_test(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"class 'bee' has one image, .*0\.png, and needs at least 2"):
+    with pytest.raises(
+        DataError, match=r"class 'bee' has one image, .*0\.png, and needs at least 2"
+    ):
         list_folder(classes(tmp_path, {"ant": 3, "bee": 1}))
 
 
@@ -386,7 +453,9 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_the_same_image_in_two_classes_is_overlapping(tmp_path: Path) -> None:
     folder = classes(tmp_path, {"ant": 3, "bee": 3})
     (folder / "bee" / "copy.png").write_bytes((folder / "ant" / "1.png").read_bytes())
-    with pytest.raises(DataError, match=r"overlapping: .* are the same image in two classes: remove one of them") as caught:
+    with pytest.raises(
+        DataError, match=r"overlapping: .* are the same image in two classes: remove one of them"
+    ) as caught:
         list_folder(folder)
     assert str(folder / "ant" / "1.png") in str(caught.value)
     assert str(folder / "bee" / "copy.png") in str(caught.value)
@@ -395,7 +464,9 @@ def test_the_same_image_in_two_classes_is_overlapping(tmp_path: Path) -> None:
 def test_the_same_image_in_train_and_test_is_overlapping(tmp_path: Path) -> None:
     classes(tmp_path / "train", {"ant": 3, "bee": 2})
     classes(tmp_path / "test", {"ant": 1, "bee": 2}, start=5000)
-    (tmp_path / "test" / "ant" / "copy.png").write_bytes((tmp_path / "train" / "ant" / "1.png").read_bytes())
+    (tmp_path / "test" / "ant" / "copy.png").write_bytes(
+        (tmp_path / "train" / "ant" / "1.png").read_bytes()
+    )
     with pytest.raises(DataError, match=r"overlapping: .* are the same image in train and test"):
         list_folder(tmp_path)
 
@@ -403,5 +474,7 @@ def test_the_same_image_in_train_and_test_is_overlapping(tmp_path: Path) -> None
 def test_the_same_image_twice_in_training_is_no_harm(tmp_path: Path) -> None:
     classes(tmp_path / "train", {"ant": 3, "bee": 2})
     classes(tmp_path / "test", {"ant": 1, "bee": 2}, start=5000)
-    (tmp_path / "train" / "ant" / "copy.png").write_bytes((tmp_path / "train" / "ant" / "1.png").read_bytes())
+    (tmp_path / "train" / "ant" / "copy.png").write_bytes(
+        (tmp_path / "train" / "ant" / "1.png").read_bytes()
+    )
     assert list_folder(tmp_path)[0].counts() == (4, 2)

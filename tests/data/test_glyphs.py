@@ -18,7 +18,15 @@ from fewmore.errors import ConfigError, DataError, MissingData, UnknownName
 
 # The classes
 
-UPRIGHT = ("DejaVuSans", "DejaVuSansMono", "STIXGeneral", "DejaVuSerif", "cmr10", "cmss10", "cmtt10")
+UPRIGHT = (
+    "DejaVuSans",
+    "DejaVuSansMono",
+    "STIXGeneral",
+    "DejaVuSerif",
+    "cmr10",
+    "cmss10",
+    "cmtt10",
+)
 BOX, RIM = 24, 4  # a character is made to fit a box, in a frame that is larger by a rim
 LOOK_ALIKE = 0.85  # how alike two characters may not be
 SYMMETRIC = 0.9  # how like itself a character may not be when turned
@@ -30,7 +38,10 @@ def framed(font: str, character: str, keep: float) -> Image.Image:
     ink = ink.crop(ink.getbbox())
     width, height = (round(BOX * (side / max(ink.size)) ** keep) for side in ink.size)
     frame = Image.new("L", (BOX + 2 * RIM, BOX + 2 * RIM))
-    frame.paste(ink.resize((width, height), Image.Resampling.LANCZOS), ((frame.width - width) // 2, (frame.height - height) // 2))
+    frame.paste(
+        ink.resize((width, height), Image.Resampling.LANCZOS),
+        ((frame.width - width) // 2, (frame.height - height) // 2),
+    )
     return frame
 
 
@@ -48,20 +59,41 @@ def likeness(characters: str) -> np.ndarray:
     """
     best = np.zeros((8, len(characters), len(characters)))
     for font in UPRIGHT:
-        held = [i for i, c in enumerate(characters) if any(font in fonts_of(split, c) for split in FONTS)]
+        held = [
+            i
+            for i, c in enumerate(characters)
+            if any(font in fonts_of(split, c) for split in FONTS)
+        ]
         for keep in (0, 0.5) if held else ():
             frames = [framed(font, characters[i], keep) for i in held]
             ink = np.stack([np.asarray(frame, np.float32) / 255 for frame in frames])
-            near = np.max([np.roll(ink, (y, x), (1, 2)) for y in range(-2, 3) for x in range(-2, 3) if x * x + y * y <= 5], 0)
+            near = np.max(
+                [
+                    np.roll(ink, (y, x), (1, 2))
+                    for y in range(-2, 3)
+                    for x in range(-2, 3)
+                    if x * x + y * y <= 5
+                ],
+                0,
+            )
             ink /= ink.sum((1, 2), keepdims=True)
-            soft = np.stack([np.asarray(frame.filter(ImageFilter.GaussianBlur(1.4)), np.float32) for frame in frames])
+            soft = np.stack(
+                [
+                    np.asarray(frame.filter(ImageFilter.GaussianBlur(1.4)), np.float32)
+                    for frame in frames
+                ]
+            )
             soft -= soft.mean((1, 2), keepdims=True)
             soft /= np.linalg.norm(soft, axis=(1, 2), keepdims=True)
             first = [x.reshape(len(held), -1) for x in (ink, near, soft)]
-            for symmetry, second in enumerate(zip(*map(turned_and_mirrored, (ink, near, soft)), strict=True)):
+            for symmetry, second in enumerate(
+                zip(*map(turned_and_mirrored, (ink, near, soft)), strict=True)
+            ):
                 own_covered, other_covered = first[0] @ second[1].T, first[1] @ second[0].T
                 alike = np.minimum(own_covered, other_covered) * (first[2] @ second[2].T)
-                best[symmetry][np.ix_(held, held)] = np.maximum(best[symmetry][np.ix_(held, held)], alike)
+                best[symmetry][np.ix_(held, held)] = np.maximum(
+                    best[symmetry][np.ix_(held, held)], alike
+                )
     return best
 
 
@@ -73,7 +105,28 @@ def test_no_class_is_another_one_turned_or_mirrored() -> None:
 
 
 @pytest.mark.parametrize(
-    "pair", ["O0", "OО", "AΑ", "69", "nu", "bd", "pq", "ZN", "MW", "EШ", "3З", "mш", "VΛ", "LΓ", "RЯ", "cC", "sS", "xX", "B8"]
+    "pair",
+    [
+        "O0",
+        "OО",
+        "AΑ",
+        "69",
+        "nu",
+        "bd",
+        "pq",
+        "ZN",
+        "MW",
+        "EШ",
+        "3З",
+        "mш",
+        "VΛ",
+        "LΓ",
+        "RЯ",
+        "cC",
+        "sS",
+        "xX",
+        "B8",
+    ],
 )
 def test_known_look_alikes_would_be_caught(pair: str) -> None:
     assert likeness(pair)[:, 0, 1].max() >= LOOK_ALIKE
@@ -81,7 +134,9 @@ def test_known_look_alikes_would_be_caught(pair: str) -> None:
 
 def test_no_class_is_itself_turned() -> None:
     turned = likeness("".join(CLASSES))[1:4].max(0).diagonal()
-    assert turned.max() < SYMMETRIC, f"{CLASSES[turned.argmax()]} looks the same when turned: {turned.max():.3f}"
+    assert turned.max() < SYMMETRIC, (
+        f"{CLASSES[turned.argmax()]} looks the same when turned: {turned.max():.3f}"
+    )
     assert likeness("OHINSXZ08o")[1:4].max(0).diagonal().min() >= SYMMETRIC
 
 
@@ -115,7 +170,9 @@ def test_a_missing_character_is_noticed() -> None:
 
 
 def test_train_and_test_share_no_family() -> None:
-    families = [{font.split("-")[0].rstrip("0123456789") for font in fonts} for fonts in FONTS.values()]
+    families = [
+        {font.split("-")[0].rstrip("0123456789") for font in fonts} for fonts in FONTS.values()
+    ]
     assert not families[0] & families[1]
     assert {"DejaVuSans", "DejaVuSansMono"} <= families[0]
     assert {"DejaVuSerif", "cmr", "cmss"} <= families[1]
@@ -123,7 +180,9 @@ def test_train_and_test_share_no_family() -> None:
 
 # The images
 
-CLEAN = Difficulty(turn=0, shear=0, stretch=0, smallest=0.8, largest=0.8, shift=0, stroke=0, blur=0, noise=0)
+CLEAN = Difficulty(
+    turn=0, shear=0, stretch=0, smallest=0.8, largest=0.8, shift=0, stroke=0, blur=0, noise=0
+)
 
 
 def pixels(images: ImageSet) -> np.ndarray:
@@ -135,7 +194,9 @@ def pixels(images: ImageSet) -> np.ndarray:
 def ink(images: np.ndarray) -> np.ndarray:
     """How far each pixel is from the colour of the border, (..., side, side)."""
     images = images.astype(np.float32)
-    border = np.concatenate([images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1]], -1)
+    border = np.concatenate(
+        [images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1]], -1
+    )
     return np.abs(images - np.median(border, -1)[..., None, None]).sum(-3)
 
 
@@ -152,25 +213,38 @@ def test_a_set_is_class_by_class(train: ImageSet) -> None:
     assert len({one.tobytes() for one in pixels(train).reshape(-1, 3 * SIDE * SIDE)}) == len(train)
 
 
-def test_the_same_seed_gives_the_same_pixels_and_more_images_begin_with_the_fewer(train: ImageSet) -> None:
+def test_the_same_seed_gives_the_same_pixels_and_more_images_begin_with_the_fewer(
+    train: ImageSet,
+) -> None:
     fewer = pixels(draw("train", 2))
     assert (fewer == pixels(train)[:, :2]).all()
     assert (fewer != pixels(draw("train", 2, seed=1))).mean() > 0.9
     assert (fewer != pixels(draw("test", 2))).mean() > 0.9
 
 
-def test_a_class_does_not_depend_on_the_others(train: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_does_not_depend_on_the_others(
+    train: ImageSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(glyphs, "CLASSES", ("Я", "2"))
     alone = draw("train", 3)
     assert alone.class_names == ("Я", "2")
     for label, character in enumerate(alone.class_names):
         for number in range(3):
-            assert torch.equal(alone.image(3 * label + number), train.image(8 * CLASSES.index(character) + number))
+            assert torch.equal(
+                alone.image(3 * label + number), train.image(8 * CLASSES.index(character) + number)
+            )
 
 
 def test_images_stay_the_same_from_version_to_version() -> None:
     """Whoever changes them must raise VERSION, or caches keep the old ones; Pillow may differ in the last bits."""
-    images = pixels(draw("train", 1, seed=5, difficulty=replace(CLEAN, turn=12, stroke=2, blur=1, contrast=0.3, noise=0.1)))
+    images = pixels(
+        draw(
+            "train",
+            1,
+            seed=5,
+            difficulty=replace(CLEAN, turn=12, stroke=2, blur=1, contrast=0.3, noise=0.1),
+        )
+    )
     assert glyphs.VERSION == 1
     means = [float(images[CLASSES.index(c)].mean()) for c in "K&Дდ"]
     assert means == pytest.approx([93.2, 202.7, 117.3, 46.8], abs=0.5)
@@ -181,9 +255,14 @@ def test_images_stand_upright(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(glyphs, "CLASSES", tuple("2467JKPßÆ£€&Яђ"))
     leaning = replace(CLEAN, turn=12, shear=0.2, stretch=0.2, shift=0.02, blur=1, noise=0.1)
     for split in FONTS:
-        clean, distorted = (ink(pixels(draw(split, 40, difficulty=d))).mean(1) for d in (CLEAN, leaning))
+        clean, distorted = (
+            ink(pixels(draw(split, 40, difficulty=d))).mean(1) for d in (CLEAN, leaning)
+        )
         clean -= clean.mean((1, 2), keepdims=True)
-        fits = [(distorted.reshape(len(distorted), -1) * other).sum(1) for other in turned_and_mirrored(clean)]
+        fits = [
+            (distorted.reshape(len(distorted), -1) * other).sum(1)
+            for other in turned_and_mirrored(clean)
+        ]
         assert not np.argmax(fits, 0).any()
 
 
@@ -192,7 +271,9 @@ def test_ink_and_paper_differ_enough(contrast: float) -> None:
     images = pixels(draw("train", 2, difficulty=replace(CLEAN, contrast=contrast))) / 255
     brightness = np.einsum("c,nkchw->nkhw", [0.299, 0.587, 0.114], images)
     differences = brightness.max((2, 3)) - brightness.min((2, 3))
-    assert differences.min() > 0.7 * contrast, "where even a thin stroke does not fill a pixel, it is a little less"
+    assert differences.min() > 0.7 * contrast, (
+        "where even a thin stroke does not fill a pixel, it is a little less"
+    )
     assert images[..., 0, 0].std((0, 1)).min() > 0.2, "papers are of all colours"
 
 
@@ -207,17 +288,23 @@ def strength(measure: str, **changed: float) -> float:
     if measure == "ink":
         return float(dark.mean())
     if measure == "off centre":
-        return float(np.abs((dark.any(2) * (np.arange(SIDE) - 15.5)).sum(2) / dark.any(2).sum(2)).mean())
+        return float(
+            np.abs((dark.any(2) * (np.arange(SIDE) - 15.5)).sum(2) / dark.any(2).sum(2)).mean()
+        )
     if measure == "sharpness":
         return float(np.abs(np.diff(shown)).max((2, 3)).mean())
     if measure == "grain":
         return float(images[..., :3].std((3, 4)).mean() / 255)
     clean = ink(pixels(draw("train", 2, difficulty=replace(CLEAN, contrast=0.5))))
-    return float(np.corrcoef(shown.ravel(), (clean / clean.max((2, 3), keepdims=True)).ravel())[0, 1])
+    return float(
+        np.corrcoef(shown.ravel(), (clean / clean.max((2, 3), keepdims=True)).ravel())[0, 1]
+    )
 
 
 def test_each_distortion_does_what_it_says() -> None:
-    assert strength("width", smallest=0.4, largest=0.4) == pytest.approx(strength("width") / 2, rel=0.1)
+    assert strength("width", smallest=0.4, largest=0.4) == pytest.approx(
+        strength("width") / 2, rel=0.1
+    )
     assert strength("ink", stroke=3) > 1.2 * strength("ink")
     assert strength("off centre", shift=0.2) > strength("off centre") + 1
     assert strength("sharpness", blur=2) < 0.8 * strength("sharpness")
@@ -241,7 +328,9 @@ def test_nonsense_is_refused() -> None:
         draw("train", 0)
     with pytest.raises(ConfigError, match="seed must not be negative, but is -1"):
         draw("train", 1, seed=-1)
-    with pytest.raises(ConfigError, match=r"noise must not be negative, but is -1.*contrast must be at most 0\.7"):
+    with pytest.raises(
+        ConfigError, match=r"noise must not be negative, but is -1.*contrast must be at most 0\.7"
+    ):
         Difficulty(noise=-1, contrast=0.9)
     with pytest.raises(ConfigError, match="smallest must lie above 0"):
         Difficulty(smallest=0.9, largest=0.5)
@@ -264,7 +353,10 @@ def test_matplotlib_is_not_imported() -> None:
 
 
 def same(a: tuple[ImageSet, ImageSet], b: tuple[ImageSet, ImageSet]) -> bool:
-    return all(np.array_equal(pixels(x), pixels(y)) and torch.equal(x.labels, y.labels) for x, y in zip(a, b, strict=True))
+    return all(
+        np.array_equal(pixels(x), pixels(y)) and torch.equal(x.labels, y.labels)
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -279,14 +371,18 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[ImageSe
     return file, sets
 
 
-def test_sets_are_drawn_once(drawn: tuple[Path, tuple[ImageSet, ImageSet]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sets_are_drawn_once(
+    drawn: tuple[Path, tuple[ImageSet, ImageSet]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, sets = drawn
     assert same(sets, (draw("train", 2, seed=3), draw("test", 1, seed=3)))
     monkeypatch.setattr(glyphs, "draw", lambda *_: pytest.fail("drawn again"))
     assert same(load(file.parent, 2, 1, seed=3), sets)
 
 
-def test_other_counts_seeds_versions_and_strengths_have_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_counts_seeds_versions_and_strengths_have_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(glyphs, "CLASSES", ("K", "2"))
     load(tmp_path, 2, 1)
     load(tmp_path, 1, 2)
@@ -299,7 +395,9 @@ def test_other_counts_seeds_versions_and_strengths_have_other_files(tmp_path: Pa
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "garbage", "one bit", "another set"])
-def test_a_broken_file_is_drawn_anew(drawn: tuple[Path, tuple[ImageSet, ImageSet]], damage: str, tmp_path: Path) -> None:
+def test_a_broken_file_is_drawn_anew(
+    drawn: tuple[Path, tuple[ImageSet, ImageSet]], damage: str, tmp_path: Path
+) -> None:
     whole, sets = drawn
     file = tmp_path / whole.name
     content = bytearray(whole.read_bytes())
@@ -308,7 +406,11 @@ def test_a_broken_file_is_drawn_anew(drawn: tuple[Path, tuple[ImageSet, ImageSet
     elif damage == "another set":
         load(tmp_path / "other", 1, 1, seed=3)
         content = bytearray(next((tmp_path / "other").iterdir()).read_bytes())
-    file.write_bytes({"empty": b"", "cut": content[: len(content) // 2], "garbage": b"\xff" * 100}.get(damage, content))
+    file.write_bytes(
+        {"empty": b"", "cut": content[: len(content) // 2], "garbage": b"\xff" * 100}.get(
+            damage, content
+        )
+    )
     assert same(load(tmp_path, 2, 1, seed=3), sets)
     assert file.read_bytes() == whole.read_bytes()
     assert not list(tmp_path.glob("*unfinished"))
@@ -318,5 +420,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(DataError, match=r"file.*FEWMORE_CACHE"):
         load(tmp_path / "file", 1, 1)
-    with pytest.raises(ConfigError, match=r"train_per_class must be at least 1.*test_per_class must be at least 1"):
+    with pytest.raises(
+        ConfigError, match=r"train_per_class must be at least 1.*test_per_class must be at least 1"
+    ):
         load(tmp_path, 0, 0)

@@ -14,7 +14,12 @@ LABELS = [0, 1, 2, 0, 1, 2]
 def arrays(ragged: bool) -> list[np.ndarray]:
     """Six images whose every pixel differs."""
     random = np.random.default_rng(0)
-    return [random.integers(0, 256, (3, 4 + (i if ragged else 0), 5 + (i % 2 if ragged else 0)), dtype=np.uint8) for i in range(6)]
+    return [
+        random.integers(
+            0, 256, (3, 4 + (i if ragged else 0), 5 + (i % 2 if ragged else 0)), dtype=np.uint8
+        )
+        for i in range(6)
+    ]
 
 
 @pytest.fixture(params=[False, True], ids=["tensor", "ragged"])
@@ -29,7 +34,9 @@ def images(pixels: list[np.ndarray]) -> ImageSet:
 
 
 def same(images: ImageSet, pixels: list[np.ndarray]) -> bool:
-    return len(images) == len(pixels) and all(np.array_equal(images.image(i).numpy(), p) for i, p in enumerate(pixels))
+    return len(images) == len(pixels) and all(
+        np.array_equal(images.image(i).numpy(), p) for i, p in enumerate(pixels)
+    )
 
 
 def test_images_come_back_as_they_were(images: ImageSet, pixels: list[np.ndarray]) -> None:
@@ -42,7 +49,9 @@ def test_size_is_known_where_all_images_share_it(images: ImageSet) -> None:
     assert images.size == ((4, 5) if isinstance(images.storage, torch.Tensor) else None)
 
 
-def test_select_keeps_class_numbers_and_copies_nothing(images: ImageSet, pixels: list[np.ndarray]) -> None:
+def test_select_keeps_class_numbers_and_copies_nothing(
+    images: ImageSet, pixels: list[np.ndarray]
+) -> None:
     chosen = images.select(torch.tensor([4, 1, 1]))
     assert same(chosen, [pixels[4], pixels[1], pixels[1]])
     assert chosen.labels.tolist() == [1, 1, 1]
@@ -51,7 +60,9 @@ def test_select_keeps_class_numbers_and_copies_nothing(images: ImageSet, pixels:
     assert chosen.counts().tolist() == [0, 3, 0]
 
 
-def test_only_numbers_classes_in_the_order_given(images: ImageSet, pixels: list[np.ndarray]) -> None:
+def test_only_numbers_classes_in_the_order_given(
+    images: ImageSet, pixels: list[np.ndarray]
+) -> None:
     chosen = images.only([2, 0])
     assert same(chosen, [pixels[0], pixels[2], pixels[3], pixels[5]])
     assert chosen.labels.tolist() == [1, 0, 1, 0]
@@ -62,8 +73,10 @@ def test_a_view_of_a_view_finds_its_images(images: ImageSet, pixels: list[np.nda
     assert same(images.only([2, 1]).select(torch.tensor([3, 0])).only([0]), [pixels[5]])
 
 
-def test_alone_holds_its_own_images_and_no_others(images: ImageSet, pixels: list[np.ndarray]) -> None:
-    alone = images.select(torch.tensor([5, 2])).alone()
+def test_alone_holds_its_own_images_and_no_others(
+    images: ImageSet, pixels: list[np.ndarray]
+) -> None:
+    alone = images.select(torch.tensor([5, 2])).compact()
     assert same(alone, [pixels[5], pixels[2]])
     assert len(alone.storage) == 2
     own = alone.storage if isinstance(alone.storage, torch.Tensor) else alone.storage.buffer
@@ -85,14 +98,16 @@ def test_state_and_back(images: ImageSet, pixels: list[np.ndarray]) -> None:
 
 def test_a_set_may_be_empty(images: ImageSet) -> None:
     for nothing in (images.only([]), images.select(torch.tensor([], dtype=torch.int64))):
-        assert len(nothing.alone()) == len(nothing.alone().storage) == 0
+        assert len(nothing.compact()) == len(nothing.compact().storage) == 0
 
 
 @pytest.mark.parametrize("ragged", [(False, False), (True, True), (False, True)])
 def test_concatenate_numbers_classes_on(ragged: tuple[bool, bool]) -> None:
     first, second = arrays(ragged[0]), arrays(ragged[1])
     one = ImageSet.of(Ragged.from_arrays(first), LABELS, NAMES).only([1, 2])
-    two = ImageSet.of(Ragged.from_arrays(second), LABELS, ("dog", "eel", "fox")).select(torch.tensor([5, 0]))
+    two = ImageSet.of(Ragged.from_arrays(second), LABELS, ("dog", "eel", "fox")).select(
+        torch.tensor([5, 0])
+    )
     both = concatenate([one, two])
     assert same(both, [first[1], first[2], first[4], first[5], second[5], second[0]])
     assert both.labels.tolist() == [0, 1, 0, 1, 4, 2]
@@ -116,6 +131,8 @@ def test_concatenate_images_of_one_size_is_one_tensor() -> None:
         (np.zeros((2, 3, 4, 4), np.uint8), [0, 1], "aa", "more than once: a"),
     ],
 )
-def test_what_cannot_be_is_refused(pixels: np.ndarray, labels: list[int], names: str, sentence: str) -> None:
+def test_what_cannot_be_is_refused(
+    pixels: np.ndarray, labels: list[int], names: str, sentence: str
+) -> None:
     with pytest.raises(DataError, match=sentence):
         ImageSet.of(pixels, labels, list(names))

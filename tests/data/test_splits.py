@@ -14,7 +14,11 @@ def images(counts: list[int]) -> ImageSet:
     """Images of these numbers a class, in shuffled order."""
     labels = torch.cat([torch.full((count,), label) for label, count in enumerate(counts)])
     labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))]
-    return ImageSet.of(torch.zeros(len(labels), 3, 1, 1, dtype=torch.uint8), labels, [f"class {i}" for i in range(len(counts))])
+    return ImageSet.of(
+        torch.zeros(len(labels), 3, 1, 1, dtype=torch.uint8),
+        labels,
+        [f"class {i}" for i in range(len(counts))],
+    )
 
 
 def shown(split: Split) -> list[list[int]]:
@@ -24,7 +28,9 @@ def shown(split: Split) -> list[list[int]]:
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_a_draw_shows_each_class_once_and_the_shots_asked_for(data: st.DataObject) -> None:
-    way, sessions, base, shot = (data.draw(st.integers(1, 4), label=name) for name in ("way", "sessions", "base", "shot"))
+    way, sessions, base, shot = (
+        data.draw(st.integers(1, 4), label=name) for name in ("way", "sessions", "base", "shot")
+    )
     classes = base + way * sessions
     counts = data.draw(st.lists(st.integers(shot, 7), min_size=classes, max_size=classes))
     seed, order = data.draw(st.integers(0, 99)), data.draw(st.none() | st.integers(0, 99))
@@ -81,8 +87,18 @@ def test_a_session_shows_its_own_images_numbered_from_0() -> None:
         (4, 2, 0, "shot must be at least 1, not 0"),
         (0, -1, 3, "base must .*; way must"),
         (9, 2, 3, "9 base classes were asked for, but there are 8 classes: use --base 8"),
-        (2, 4, 3, "6 classes are left after 2 base classes, which sessions of 4 do not divide: use --way 3"),
-        (4, 2, 7, "'class 4' has 6 training images, and session 1 needs 7 of it: add images, lower --shot"),
+        (
+            2,
+            4,
+            3,
+            "6 classes are left after 2 base classes, which sessions of 4 do not divide: use --way 3",
+        ),
+        (
+            4,
+            2,
+            7,
+            "'class 4' has 6 training images, and session 1 needs 7 of it: add images, lower --shot",
+        ),
     ],
 )
 def test_what_does_not_fit_is_a_sentence(base: int, way: int, shot: int, sentence: str) -> None:

@@ -24,10 +24,14 @@ from fewmore.training.loop import Round, Runtime
 @pytest.fixture
 def recipe(tiny_task: Task, tiny_settings: tuple[str, ...]) -> Recipe:
     """Two rounds of two episodes, fast enough for the encoder to move."""
-    return recipes.recipe("quick", tiny_task.benchmark, "cec", [*tiny_settings, "pseudo.encoder_lr=0.02"])
+    return recipes.recipe(
+        "quick", tiny_task.benchmark, "cec", [*tiny_settings, "pseudo.encoder_lr=0.02"]
+    )
 
 
-def learnt(recipe: Recipe, sessions: Sequence[ImageSet], seed: int = 0, runtime: Runtime | None = None) -> CEC:
+def learnt(
+    recipe: Recipe, sessions: Sequence[ImageSet], seed: int = 0, runtime: Runtime | None = None
+) -> CEC:
     method = CEC(recipe, runtime or Runtime(), seed)
     method.fit(sessions[0])
     for session in sessions[1:]:
@@ -39,7 +43,9 @@ def means(features: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([features[labels == c].double().mean(0) for c in labels.unique()]).float()
 
 
-def test_scores_of_every_class_seen(recipe: Recipe, sessions: list[ImageSet], tiny_task: Task) -> None:
+def test_scores_of_every_class_seen(
+    recipe: Recipe, sessions: list[ImageSet], tiny_task: Task
+) -> None:
     method = learnt(recipe, sessions[:1])
     assert method.scores(tiny_task.test).shape == (40, 4)
     for number, session in enumerate(sessions[1:], 1):
@@ -60,7 +66,9 @@ def test_rows_are_means_of_the_tuned_encoder(recipe: Recipe, sessions: list[Imag
     # The encoder has moved since stage 1, so means of then would not have done.
     first = CEC(recipe, Runtime(), 0).network
     first.fit(sessions[0], "cosine", 0)
-    assert not torch.allclose(means(first.embed(sessions[0]), sessions[0].labels), rows[:4], rtol=1e-3)
+    assert not torch.allclose(
+        means(first.embed(sessions[0]), sessions[0].labels), rows[:4], rtol=1e-3
+    )
 
 
 def test_scores_are_the_adapters(recipe: Recipe, sessions: list[ImageSet], tiny_task: Task) -> None:
@@ -74,17 +82,26 @@ def test_scores_are_the_adapters(recipe: Recipe, sessions: list[ImageSet], tiny_
     assert not method.adapter.training
 
 
-def test_beside_them_the_plain_cosine_of_the_tuned_encoder(recipe: Recipe, sessions: list[ImageSet], tiny_task: Task) -> None:
+def test_beside_them_the_plain_cosine_of_the_tuned_encoder(
+    recipe: Recipe, sessions: list[ImageSet], tiny_task: Task
+) -> None:
     method = learnt(recipe, sessions)
     features = method.embed(tiny_task.test)
     also = method.also_scores_of(features)
     assert list(also) == ["cosine_after_pil"]
     rows = torch.cat([means(method.embed(session), session.labels) for session in sessions])
-    torch.testing.assert_close(also["cosine_after_pil"], 16 * F.normalize(features) @ F.normalize(rows).T, rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        also["cosine_after_pil"],
+        16 * F.normalize(features) @ F.normalize(rows).T,
+        rtol=0,
+        atol=1e-4,
+    )
     assert not torch.allclose(also["cosine_after_pil"], method.scores_of(features), atol=1e-2)
 
 
-def test_any_grouping_into_sessions_gives_the_same_scores(recipe: Recipe, sessions: list[ImageSet], tiny_task: Task) -> None:
+def test_any_grouping_into_sessions_gives_the_same_scores(
+    recipe: Recipe, sessions: list[ImageSet], tiny_task: Task
+) -> None:
     base, *new = sessions
     together = concatenate(new)
     one_by_one = [together.only([c]) for c in range(4)]
@@ -96,15 +113,26 @@ def test_any_grouping_into_sessions_gives_the_same_scores(recipe: Recipe, sessio
         torch.testing.assert_close(method.scores(tiny_task.test), expected, rtol=0, atol=1e-5)
 
 
-def test_the_order_of_classes_decides_the_order_of_scores_alone(recipe: Recipe, sessions: list[ImageSet], tiny_task: Task) -> None:
+def test_the_order_of_classes_decides_the_order_of_scores_alone(
+    recipe: Recipe, sessions: list[ImageSet], tiny_task: Task
+) -> None:
     base, *new = sessions
     together = concatenate(new)
     order = [2, 0, 3, 1]
-    expected = learnt(recipe, [base, together]).scores(tiny_task.test)[:, [0, 1, 2, 3, *(4 + c for c in order)]]
-    torch.testing.assert_close(learnt(recipe, [base, together.only(order)]).scores(tiny_task.test), expected, rtol=0, atol=1e-5)
+    expected = learnt(recipe, [base, together]).scores(tiny_task.test)[
+        :, [0, 1, 2, 3, *(4 + c for c in order)]
+    ]
+    torch.testing.assert_close(
+        learnt(recipe, [base, together.only(order)]).scores(tiny_task.test),
+        expected,
+        rtol=0,
+        atol=1e-5,
+    )
 
 
-def test_the_same_images_score_the_same_before_and_after_others_are_embedded(recipe: Recipe, sessions: list[ImageSet]) -> None:
+def test_the_same_images_score_the_same_before_and_after_others_are_embedded(
+    recipe: Recipe, sessions: list[ImageSet]
+) -> None:
     """The encoder stands still after the base session."""
     method = learnt(recipe, sessions[:1])
     before = method.embed(sessions[0])
@@ -113,7 +141,9 @@ def test_the_same_images_score_the_same_before_and_after_others_are_embedded(rec
     assert torch.equal(method.embed(sessions[0]), before)
 
 
-def test_a_state_is_taken_up_by_another(tmp_path: Path, recipe: Recipe, sessions: list[ImageSet], tiny_task: Task) -> None:
+def test_a_state_is_taken_up_by_another(
+    tmp_path: Path, recipe: Recipe, sessions: list[ImageSet], tiny_task: Task
+) -> None:
     """By way of a file, in the middle of a run, over what the other one had learnt."""
     whole = learnt(recipe, sessions)
     write_state(tmp_path / "state", learnt(recipe, sessions[:2]).state())
@@ -135,15 +165,23 @@ def test_a_state_of_another_adapter_is_refused(recipe: Recipe, sessions: list[Im
         other.restore(state)
 
 
-@pytest.mark.parametrize("config", [AdapterConfig.equations(), AdapterConfig(heads=2, attention_dropout=0.1)], ids=["equations", "heads"])
-def test_any_adapter(recipe: Recipe, sessions: list[ImageSet], tiny_task: Task, config: AdapterConfig) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [AdapterConfig.equations(), AdapterConfig(heads=2, attention_dropout=0.1)],
+    ids=["equations", "heads"],
+)
+def test_any_adapter(
+    recipe: Recipe, sessions: list[ImageSet], tiny_task: Task, config: AdapterConfig
+) -> None:
     scores = learnt(replace(recipe, adapter=config), sessions).scores(tiny_task.test)
     assert scores.shape == (40, 8)
     assert bool(torch.isfinite(scores).all())
 
 
 def test_seeds(recipe: Recipe, sessions: list[ImageSet], tiny_task: Task) -> None:
-    one, again, other = (learnt(recipe, sessions, seed).scores(tiny_task.test) for seed in (0, 0, 1))
+    one, again, other = (
+        learnt(recipe, sessions, seed).scores(tiny_task.test) for seed in (0, 0, 1)
+    )
     assert torch.equal(one, again)
     assert not torch.allclose(one, other, atol=1e-2)
 
@@ -151,7 +189,12 @@ def test_seeds(recipe: Recipe, sessions: list[ImageSet], tiny_task: Task) -> Non
 def test_its_two_stages_are_told(recipe: Recipe, sessions: list[ImageSet]) -> None:
     told: list[Round] = []
     learnt(recipe, sessions, runtime=Runtime(on_round=told.append))
-    assert [(r.stage, r.round) for r in told] == [("pretrain", 1), ("pretrain", 2), ("pseudo-incremental", 1), ("pseudo-incremental", 2)]
+    assert [(r.stage, r.round) for r in told] == [
+        ("pretrain", 1),
+        ("pretrain", 2),
+        ("pseudo-incremental", 1),
+        ("pseudo-incremental", 2),
+    ]
 
 
 def test_before_fit_it_says_what_to_call(recipe: Recipe) -> None:
@@ -159,9 +202,13 @@ def test_before_fit_it_says_what_to_call(recipe: Recipe) -> None:
         _ = CEC(recipe, Runtime(), 0).adapter
 
 
-def test_plain_meta_learning(tiny_task: Task, tiny_settings: tuple[str, ...], recipe: Recipe, sessions: list[ImageSet]) -> None:
+def test_plain_meta_learning(
+    tiny_task: Task, tiny_settings: tuple[str, ...], recipe: Recipe, sessions: list[ImageSet]
+) -> None:
     """The same method but for what stage 2 is made of."""
-    plain = recipes.recipe("quick", tiny_task.benchmark, "cec-meta", [*tiny_settings, "pseudo.encoder_lr=0.02"])
+    plain = recipes.recipe(
+        "quick", tiny_task.benchmark, "cec-meta", [*tiny_settings, "pseudo.encoder_lr=0.02"]
+    )
     assert plain.pseudo == replace(recipe.pseudo, angles=())
     method = METHODS["cec-meta"].build(plain, Runtime(), 0)
     assert isinstance(method, CEC)

@@ -43,7 +43,9 @@ def test_the_mean_of_the_cells_are_the_features(tiny_images, tiny_transform):
     backbone, images = build("resnet8"), tiny_images(2, 3)
     for side in (1, 2, 8):
         maps = embed_maps(backbone, images, tiny_transform, side)
-        torch.testing.assert_close(maps.mean(1), embed(backbone, images, tiny_transform), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            maps.mean(1), embed(backbone, images, tiny_transform), atol=1e-5, rtol=1e-5
+        )
 
 
 def test_cells_lie_row_by_row(tiny_images, tiny_transform, monkeypatch):
@@ -65,7 +67,10 @@ def test_a_backbone_without_maps_is_refused(tiny_images, tiny_transform):
         def maps(self, x: Tensor) -> Tensor:
             return x.flatten(2)
 
-    with pytest.raises(ConfigError, match=r"compares feature maps.*this backbone gives \(3, 3, 64\): choose a convolutional one"):
+    with pytest.raises(
+        ConfigError,
+        match=r"compares feature maps.*this backbone gives \(3, 3, 64\): choose a convolutional one",
+    ):
         embed_maps(Tokens(), tiny_images(1, 3), tiny_transform, 4)
 
 

@@ -8,7 +8,7 @@ from fewmore.errors import ConfigError
 from fewmore.methods.distillation import Teacher, distillation
 from fewmore.methods.settings import DistillationConfig
 from fewmore.nn.backbones import build
-from fewmore.nn.prototypes import Classifier, random_rows
+from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.training.learn_session import outputs
 
 RANDOM = torch.Generator().manual_seed(0)
@@ -22,7 +22,9 @@ def test_it_is_zero_where_nothing_has_changed_and_positive_elsewhere() -> None:
 
 def test_a_shift_of_all_scores_does_not_matter() -> None:
     shifted = STUDENT + torch.randn(6, 1, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(distillation(shifted, WANTED, 2.0), distillation(STUDENT, WANTED, 2.0))
+    torch.testing.assert_close(
+        distillation(shifted, WANTED, 2.0), distillation(STUDENT, WANTED, 2.0)
+    )
 
 
 def test_its_gradient_is_that_of_cross_entropy_with_soft_labels() -> None:
@@ -33,14 +35,19 @@ def test_its_gradient_is_that_of_cross_entropy_with_soft_labels() -> None:
 
 
 def test_heads_are_softmaxes_of_their_own() -> None:
-    parts = distillation(STUDENT[:, :3], WANTED[:, :3], 2.0) + distillation(STUDENT[:, 3:], WANTED[:, 3:], 2.0)
+    parts = distillation(STUDENT[:, :3], WANTED[:, :3], 2.0) + distillation(
+        STUDENT[:, 3:], WANTED[:, 3:], 2.0
+    )
     torch.testing.assert_close(distillation(STUDENT, WANTED, 2.0, [3, 2]), parts)
     lifted = STUDENT + torch.tensor([0.0, 0, 0, 9, 9])  # between heads nothing is compared
     torch.testing.assert_close(distillation(lifted, WANTED, 2.0, [3, 2]), parts)
 
 
 def test_a_teacher_answers_as_the_network_did() -> None:
-    backbone, classifier = build("resnet8").eval(), Classifier("linear", random_rows(4, 64, torch.Generator().manual_seed(0)))
+    backbone, classifier = (
+        build("resnet8").eval(),
+        Classifier("linear", random_prototypes(4, 64, torch.Generator().manual_seed(0))),
+    )
     view = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     teacher = Teacher(backbone, classifier)
     with torch.no_grad():
@@ -57,5 +64,7 @@ def test_a_teacher_answers_as_the_network_did() -> None:
 
 @pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"temperature": 0.0}])
 def test_settings_that_cannot_be(wrong: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="weight must not be negative and temperature must be positive"):
+    with pytest.raises(
+        ConfigError, match="weight must not be negative and temperature must be positive"
+    ):
         DistillationConfig(**wrong)

@@ -7,13 +7,15 @@ import torch
 
 from fewmore.methods.eeil import EEIL
 from fewmore.training.learn_session import SessionConfig
-from fewmore.training.loop import Epochs, Runtime
+from fewmore.training.loop import EpochsConfig, Runtime
 
 
 @pytest.fixture
 def recipe(tiny_recipe):
     config = SessionConfig(data_init=False, epochs=4, batch=16, lr=0.03)
-    return dataclasses.replace(tiny_recipe, session=config, balanced=Epochs(epochs=3, batch=16, lr=0.003))
+    return dataclasses.replace(
+        tiny_recipe, session=config, balanced=EpochsConfig(epochs=3, batch=16, lr=0.003)
+    )
 
 
 def learnt(recipe, sessions, on_round=lambda report: None) -> EEIL:
@@ -27,8 +29,16 @@ def learnt(recipe, sessions, on_round=lambda report: None) -> EEIL:
 def test_a_session_has_two_parts(recipe, sessions):
     told = []
     method = learnt(recipe, sessions, on_round=told.append)
-    parts = [(name, sum(r.stage == name for r in told)) for name in dict.fromkeys(r.stage for r in told)]
-    assert parts == [("pretrain", 2), ("session 1", 4), ("session 1, balanced", 3), ("session 2", 4), ("session 2, balanced", 3)]
+    parts = [
+        (name, sum(r.stage == name for r in told)) for name in dict.fromkeys(r.stage for r in told)
+    ]
+    assert parts == [
+        ("pretrain", 2),
+        ("session 1", 4),
+        ("session 1, balanced", 3),
+        ("session 2", 4),
+        ("session 2, balanced", 3),
+    ]
     assert [r.lr for r in told if "balanced" in r.stage] == [0.003] * 6
     assert method.heads == [4, 2, 2]
 
@@ -52,7 +62,10 @@ def test_both_parts_change_the_answers(recipe, sessions, tiny_task):
     one = learnt(recipe, sessions[:2]).scores(tiny_task.test)
     other = learnt(dataclasses.replace(recipe, balanced=still), sessions[:2]).scores(tiny_task.test)
     assert not torch.equal(one, other)
-    third = learnt(dataclasses.replace(recipe, session=dataclasses.replace(recipe.session, lr=0.0)), sessions[:2]).scores(tiny_task.test)
+    third = learnt(
+        dataclasses.replace(recipe, session=dataclasses.replace(recipe.session, lr=0.0)),
+        sessions[:2],
+    ).scores(tiny_task.test)
     assert not torch.equal(one, third)
 
 
@@ -60,4 +73,6 @@ def test_the_head_answers(recipe, sessions, tiny_task):
     method = learnt(recipe, sessions)
     network = method.network
     assert network.classifier.similarity == "linear"
-    assert torch.equal(method.scores(tiny_task.test), network.scores_of(network.embed(tiny_task.test)))
+    assert torch.equal(
+        method.scores(tiny_task.test), network.scores_of(network.embed(tiny_task.test))
+    )

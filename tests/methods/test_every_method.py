@@ -26,10 +26,21 @@ from fewmore.training.checkpoint import Checkpoint, State, read_state, write_sta
 from fewmore.training.loop import Runtime
 from fewmore.training.sgd import SGD
 
-TRAINS_ROWS = ("finetune", "linear", "cosine", "decoupled-linear", "decoupled-cosine", "decoupled-l2")  # where data init is off
-EXAMPLE = f"{Path(__file__).resolve().parents[2] / 'docs' / 'examples' / 'power_means.py'}:PowerMeans"
+TRAINS_ROWS = (
+    "finetune",
+    "linear",
+    "cosine",
+    "decoupled-linear",
+    "decoupled-cosine",
+    "decoupled-l2",
+)  # where data init is off
+EXAMPLE = (
+    f"{Path(__file__).resolve().parents[2] / 'docs' / 'examples' / 'power_means.py'}:PowerMeans"
+)
 CASES = [(name, True) for name in (*METHODS, EXAMPLE)] + [(name, False) for name in TRAINS_ROWS]
-if own := os.environ.get("FEWMORE_EXAM"):  # a method of one's own, path/to/file.py:ClassName, sits it alone
+if own := os.environ.get(
+    "FEWMORE_EXAM"
+):  # a method of one's own, path/to/file.py:ClassName, sits it alone
     CASES = [(own, True)]
 SCORES = 1e-5  # how far scores may differ where only the order of additions does
 
@@ -63,17 +74,26 @@ class Case:
         return _expected[key]
 
     def classes(self, sessions: int) -> int:
-        return len(self.base.class_names) + sum(len(s.class_names) for s in self.sessions[:sessions])
+        return len(self.base.class_names) + sum(
+            len(s.class_names) for s in self.sessions[:sessions]
+        )
 
 
 _expected: dict[tuple[str, bool, int], tuple[State, Tensor]] = {}
 
 
-@pytest.fixture(params=CASES, ids=[find(name).name + ("" if data_init else "-trained") for name, data_init in CASES])
+@pytest.fixture(
+    params=CASES,
+    ids=[find(name).name + ("" if data_init else "-trained") for name, data_init in CASES],
+)
 def case(request, tiny_task, tiny_settings) -> Case:
     name, data_init = request.param
-    recipe = recipes.recipe("quick", tiny_task.benchmark, name, [*tiny_settings, f"session.data_init={data_init}"])
-    base, *sessions = (session.of(tiny_task.train).alone() for session in tiny_task.split.sessions)
+    recipe = recipes.recipe(
+        "quick", tiny_task.benchmark, name, [*tiny_settings, f"session.data_init={data_init}"]
+    )
+    base, *sessions = (
+        session.of(tiny_task.train).compact() for session in tiny_task.split.sessions
+    )
     return Case(find(name), recipe, base, tuple(sessions), tiny_task.test)
 
 
@@ -103,7 +123,11 @@ def assert_same(one: object, other: object) -> None:
 
 def test_before_fit_it_says_what_to_call(case):
     method = case.build()
-    for call in (lambda: method.learn(case.sessions[0]), lambda: method.scores(case.test), method.state):
+    for call in (
+        lambda: method.learn(case.sessions[0]),
+        lambda: method.scores(case.test),
+        method.state,
+    ):
         with pytest.raises(NotFitted, match="call fit"):
             call()
     if isinstance(method, FrozenBackbone):
@@ -145,7 +169,9 @@ def test_scores_of_an_image_do_not_depend_on_the_others(case):
     method = case.fitted(1)
     together = method.scores(case.test)
     some = torch.tensor([3, 17, 30])
-    torch.testing.assert_close(method.scores(case.test.select(some)), together[some], atol=SCORES, rtol=SCORES)
+    torch.testing.assert_close(
+        method.scores(case.test.select(some)), together[some], atol=SCORES, rtol=SCORES
+    )
 
 
 def test_it_learns_something(case):
@@ -271,7 +297,10 @@ def test_a_run_that_is_stopped_again_and_again_ends_the_same(case, tiny_task, tm
     outcome, stops = None, 0
     while outcome is None and stops < 50:
         told = 0
-        runtime = Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint.safetensors", every=0), on_round=stop_at_the_second)
+        runtime = Runtime(
+            checkpoint=Checkpoint(tmp_path / "checkpoint.safetensors", every=0),
+            on_round=stop_at_the_second,
+        )
         method = case.build(runtime=runtime)
         try:
             outcome = protocol.run(method, tiny_task, runtime, stop_at_the_second)
@@ -291,7 +320,10 @@ def test_images_and_labels_are_not_modified(case):
     method = case.fitted(len(case.sessions))
     method.scores(case.test)
     for one, copies in zip(shown, before, strict=True):
-        assert all(torch.equal(now, copy) for now, copy in zip((one.storage, one.rows, one.labels), copies, strict=True))
+        assert all(
+            torch.equal(now, copy)
+            for now, copy in zip((one.storage, one.rows, one.labels), copies, strict=True)
+        )
 
 
 def test_how_images_are_stored_does_not_matter(case, tiny_task):
@@ -314,7 +346,9 @@ def test_order_of_classes_does_not_matter_for_class_means(case):
     swapped.restore(state)
     swapped.learn(session.only([1, 0]))
     scores = swapped.scores(case.test)
-    torch.testing.assert_close(scores[:, [*range(known), known + 1, known]], expected, atol=SCORES, rtol=SCORES)
+    torch.testing.assert_close(
+        scores[:, [*range(known), known + 1, known]], expected, atol=SCORES, rtol=SCORES
+    )
 
     backwards = case.build()
     backwards.restore(state)
@@ -323,8 +357,8 @@ def test_order_of_classes_does_not_matter_for_class_means(case):
 
     split = case.build()
     split.restore(state)
-    split.learn(session.only([0]).alone())
-    split.learn(session.only([1]).alone())
+    split.learn(session.only([0]).compact())
+    split.learn(session.only([1]).compact())
     torch.testing.assert_close(split.scores(case.test), expected, atol=SCORES, rtol=SCORES)
 
 
@@ -359,7 +393,10 @@ def test_it_keeps_no_more_images_than_it_declares(case):
 
 
 def contents(images: ImageSet) -> Counter[tuple[str, bytes]]:
-    return Counter((images.class_names[int(images.labels[i])], images.image(i).numpy().tobytes()) for i in range(len(images)))
+    return Counter(
+        (images.class_names[int(images.labels[i])], images.image(i).numpy().tobytes())
+        for i in range(len(images))
+    )
 
 
 def test_what_keeps_every_image_keeps_exactly_those_shown(case):
@@ -399,18 +436,29 @@ def test_every_parameter_is_trained(case, monkeypatch):
 
     monkeypatch.setattr(loop, "SGD", Watched)
     # A method of one's own may train in its own way.
-    handle = register_optimizer_step_pre_hook(lambda theirs, *_: look(p for group in theirs.param_groups for p in group["params"]))
+    handle = register_optimizer_step_pre_hook(
+        lambda theirs, *_: look(p for group in theirs.param_groups for p in group["params"])
+    )
     try:
         after = state_after_fit()
     finally:
         handle.remove()
     assert moved
-    assert all(moved.values()), f"{sum(not m for m in moved.values())} of {len(moved)} parameters had no gradient"
-    backbone = {name: t for name, t in after.items() if "/backbone/" in name and "running" not in name}
+    assert all(moved.values()), (
+        f"{sum(not m for m in moved.values())} of {len(moved)} parameters had no gradient"
+    )
+    backbone = {
+        name: t for name, t in after.items() if "/backbone/" in name and "running" not in name
+    }
     dim = 64  # of resnet8
-    assert sum(sizes.values()) >= sum(t.numel() for t in backbone.values()) + len(case.base.class_names) * dim
+    assert (
+        sum(sizes.values())
+        >= sum(t.numel() for t in backbone.values()) + len(case.base.class_names) * dim
+    )
     still = state_after_fit(lr=0.0)
-    unchanged = [name for name, t in after.items() if t.is_floating_point() and torch.equal(t, still[name])]
+    unchanged = [
+        name for name, t in after.items() if t.is_floating_point() and torch.equal(t, still[name])
+    ]
     assert unchanged == []
 
 

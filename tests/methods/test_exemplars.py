@@ -22,7 +22,10 @@ def check_herding(features: Tensor, chosen: list[int]) -> None:
     """Each choice is as near to the class mean as the paper's rule can come, one image after the other; two may come equally near."""
     features = F.normalize(features, dim=1)
     for step in range(1, len(chosen) + 1):
-        total, free = features[chosen[: step - 1]].sum(0), [i for i in range(len(features)) if i not in chosen[: step - 1]]
+        total, free = (
+            features[chosen[: step - 1]].sum(0),
+            [i for i in range(len(features)) if i not in chosen[: step - 1]],
+        )
         gaps = {i: float((features.mean(0) - (total + features[i]) / step).norm()) for i in free}
         assert gaps[chosen[step - 1]] <= min(gaps.values()) + 1e-9
 
@@ -35,7 +38,9 @@ def test_every_class_is_herded(counts: list[int], per_class: int, seed: int) -> 
     labels = labels[torch.randperm(len(labels), generator=generator)]
     features = torch.randn(len(labels), 5, generator=generator, dtype=torch.float64)
     chosen = herd(features, labels, len(counts), per_class)
-    assert labels[chosen].tolist() == [label for label, count in enumerate(counts) for _ in range(min(count, per_class))]
+    assert labels[chosen].tolist() == [
+        label for label, count in enumerate(counts) for _ in range(min(count, per_class))
+    ]
     for label in range(len(counts)):
         own = (labels == label).nonzero().squeeze(1).tolist()
         check_herding(features[own], [own.index(i) for i in chosen.tolist() if i in own])
@@ -48,11 +53,15 @@ def test_the_first_exemplar_is_the_nearest_to_the_mean_in_direction() -> None:
 
 def kept(images: ImageSet, per_class: int, seed: int = 0) -> Exemplars:
     exemplars = Exemplars(ExemplarConfig(per_class))
-    exemplars.add(images, torch.randn(len(images), 8, generator=torch.Generator().manual_seed(seed)))
+    exemplars.add(
+        images, torch.randn(len(images), 8, generator=torch.Generator().manual_seed(seed))
+    )
     return exemplars
 
 
-def test_a_class_keeps_as_many_as_it_may_or_all_it_has(tiny_images: Callable[..., ImageSet]) -> None:
+def test_a_class_keeps_as_many_as_it_may_or_all_it_has(
+    tiny_images: Callable[..., ImageSet],
+) -> None:
     images = tiny_images(3, 6).select(torch.tensor([0, 1, *range(6, 18)]))
     exemplars = kept(images, 4)
     assert exemplars.images.counts().tolist() == [2, 4, 4]
@@ -85,7 +94,9 @@ def test_balanced_is_the_best_of_each(tiny_images: Callable[..., ImageSet]) -> N
         assert torch.equal(balanced.image(2 * label + 1), kept_images.image(first + 1))
 
 
-def test_means_are_of_directions(tiny_images: Callable[..., ImageSet], tiny_transform: Transform) -> None:
+def test_means_are_of_directions(
+    tiny_images: Callable[..., ImageSet], tiny_transform: Transform
+) -> None:
     backbone = build("resnet8").eval()
     exemplars = kept(tiny_images(3, 6), 4)
     means = exemplars.means(backbone, tiny_transform)

@@ -13,18 +13,22 @@ from fewmore.training.loop import Runtime
 
 @pytest.fixture
 def base(tiny_task):
-    return tiny_task.split.sessions[0].of(tiny_task.train).alone()
+    return tiny_task.split.sessions[0].of(tiny_task.train).compact()
 
 
 @pytest.fixture
 def session(tiny_task):
-    return tiny_task.split.sessions[1].of(tiny_task.train).alone()
+    return tiny_task.split.sessions[1].of(tiny_task.train).compact()
 
 
 @pytest.fixture
 def recipe(tiny_recipe):
     config = SessionConfig(data_init=False, epochs=8, batch=16, lr=0.03)
-    return dataclasses.replace(tiny_recipe, session=config, pretrain=dataclasses.replace(tiny_recipe.pretrain, epochs=6, milestones=(5,)))
+    return dataclasses.replace(
+        tiny_recipe,
+        session=config,
+        pretrain=dataclasses.replace(tiny_recipe.pretrain, epochs=6, milestones=(5,)),
+    )
 
 
 def fitted(recipe, base, **changes) -> ICaRL:
@@ -37,10 +41,19 @@ def test_the_answer_is_the_nearest_mean_of_exemplars(recipe, base, session, tiny
     method = fitted(recipe, base)
     method.learn(session)
     test = tiny_task.test
-    features = torch.nn.functional.normalize(embed(method.network.backbone, test, recipe.transform), dim=1)
+    features = torch.nn.functional.normalize(
+        embed(method.network.backbone, test, recipe.transform), dim=1
+    )
     kept = method.exemplars.images
-    directions = torch.nn.functional.normalize(embed(method.network.backbone, kept, recipe.transform), dim=1)
-    means = torch.stack([torch.nn.functional.normalize(directions[kept.labels == c].mean(0), dim=0) for c in range(6)])
+    directions = torch.nn.functional.normalize(
+        embed(method.network.backbone, kept, recipe.transform), dim=1
+    )
+    means = torch.stack(
+        [
+            torch.nn.functional.normalize(directions[kept.labels == c].mean(0), dim=0)
+            for c in range(6)
+        ]
+    )
     nearest = torch.cdist(features, means).argmin(1)
     assert torch.equal(method.scores(test).argmax(1), nearest)
 
@@ -62,7 +75,12 @@ def test_distillation_holds_the_old_answers(recipe, base, session):
     gently = dataclasses.replace(recipe.session, lr=0.002, frozen_norm=True)
     drift = {}
     for weight in (0.0, 3.0):
-        method = fitted(recipe, base, session=gently, distillation=dataclasses.replace(recipe.distillation, weight=weight))
+        method = fitted(
+            recipe,
+            base,
+            session=gently,
+            distillation=dataclasses.replace(recipe.distillation, weight=weight),
+        )
         kept = method.exemplars.images
         before = method.network.scores_of(method.network.embed(kept)).log_softmax(1)
         method.learn(session)

@@ -20,19 +20,31 @@ def recipe(tiny_recipe):
 
 
 def fitted(recipe, sessions, **weights) -> LUCIR:
-    method = LUCIR(dataclasses.replace(recipe, lucir=dataclasses.replace(recipe.lucir, **weights)), Runtime(), 0)
+    method = LUCIR(
+        dataclasses.replace(recipe, lucir=dataclasses.replace(recipe.lucir, **weights)),
+        Runtime(),
+        0,
+    )
     method.fit(sessions[0])
     return method
 
 
 def test_ranking_by_hand():
-    cosines = torch.tensor([[0.9, 0.1, 0.2, 0.6, 0.7], [0.3, 0.4, 0.1, -0.2, -0.5], [0.0, 0.0, 0.1, 0.9, 0.2]])
+    cosines = torch.tensor(
+        [[0.9, 0.1, 0.2, 0.6, 0.7], [0.3, 0.4, 0.1, -0.2, -0.5], [0.0, 0.0, 0.1, 0.9, 0.2]]
+    )
     labels = torch.tensor([0, 1, 3])  # the last is of a new class and does not count
     first = (max(0, 0.5 - 0.9 + 0.7) + max(0, 0.5 - 0.9 + 0.6)) / 2
-    second = (max(0, 0.5 - 0.4 + 0.1) + max(0, 0.5 - 0.4 - 0.2)) / 2  # the nearest new rows are the third and the fourth
+    second = (
+        max(0, 0.5 - 0.4 + 0.1) + max(0, 0.5 - 0.4 - 0.2)
+    ) / 2  # the nearest new rows are the third and the fourth
     assert float(ranking(cosines, labels, 2, 0.5, 2)) == pytest.approx((first + second) / 2)
-    assert float(ranking(cosines, torch.tensor([2, 3, 4]), 2, 0.5, 2)) == 0, "a batch without old classes"
-    assert float(ranking(cosines, labels, 4, 0.5, 2)) == pytest.approx((max(0, 0.5 - 0.9 + 0.7) + 0 + max(0, 0.5 - 0.9 + 0.2)) / 3)
+    assert float(ranking(cosines, torch.tensor([2, 3, 4]), 2, 0.5, 2)) == 0, (
+        "a batch without old classes"
+    )
+    assert float(ranking(cosines, labels, 4, 0.5, 2)) == pytest.approx(
+        (max(0, 0.5 - 0.9 + 0.7) + 0 + max(0, 0.5 - 0.9 + 0.2)) / 3
+    )
 
 
 def test_old_rows_stand_still_and_the_scale_is_learnt(recipe, sessions):
@@ -55,7 +67,9 @@ def test_less_forget_keeps_the_directions(recipe, sessions):
         kept = method.exemplars.images
         before = method.network.embed(kept)
         method.learn(sessions[1])
-        turned[weight] = float((1 - torch.nn.functional.cosine_similarity(before, method.network.embed(kept))).mean())
+        turned[weight] = float(
+            (1 - torch.nn.functional.cosine_similarity(before, method.network.embed(kept))).mean()
+        )
     assert 0 < turned[20.0] < turned[0.0]
 
 
@@ -63,10 +77,17 @@ def test_the_nearest_mean_answers(recipe, sessions, tiny_task):
     method = fitted(recipe, sessions)
     method.learn(sessions[1])
     means = method.exemplars.means(method.network.backbone, recipe.transform)
-    assert torch.equal(method.scores(tiny_task.test), means(method.network.embed(tiny_task.test)).detach())
+    assert torch.equal(
+        method.scores(tiny_task.test), means(method.network.embed(tiny_task.test)).detach()
+    )
 
 
-@pytest.mark.parametrize("wrong", [{"less_forget": -1.0}, {"ranking": -1.0}, {"margin": -0.1}, {"negatives": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"less_forget": -1.0}, {"ranking": -1.0}, {"margin": -0.1}, {"negatives": 0}]
+)
 def test_settings_that_cannot_be(wrong):
-    with pytest.raises(ConfigError, match="lucir: weights and margin must not be negative and negatives must be at least 1"):
+    with pytest.raises(
+        ConfigError,
+        match="lucir: weights and margin must not be negative and negatives must be at least 1",
+    ):
         LucirConfig(**wrong)

@@ -71,11 +71,15 @@ def test_a_row_of_the_table_says_what_its_class_does(name, tiny_recipe):
 @pytest.mark.parametrize("cls", sorted({class_of(info) for info in METHODS.values()}, key=str))
 def test_a_class_is_abstract_or_final(cls):
     assert not inspect.isabstract(cls)
-    assert cls.__bases__ in ((Method,), (FrozenBackbone,), (NearestMean,)), "no method inherits from another"
+    assert cls.__bases__ in ((Method,), (FrozenBackbone,), (NearestMean,)), (
+        "no method inherits from another"
+    )
     source = inspect.getsource(importlib.import_module(cls.__module__))
     others = {class_of(info).__module__ for info in METHODS.values()} - {cls.__module__}
     assert not any(other in source for other in others), "no method imports another"
-    assert "https://" in (inspect.getmodule(cls).__doc__ or "") or METHODS["joint"].target.startswith(cls.__module__)
+    assert "https://" in (inspect.getmodule(cls).__doc__ or "") or METHODS[
+        "joint"
+    ].target.startswith(cls.__module__)
 
 
 def test_the_base_classes_are_abstract(tiny_recipe):
@@ -85,9 +89,14 @@ def test_the_base_classes_are_abstract(tiny_recipe):
 
 
 def test_an_unknown_name_is_suggested():
-    with pytest.raises(UnknownName, match="no method is named 'decoupled-cosin': did you mean decoupled-cosine"):
+    with pytest.raises(
+        UnknownName, match="no method is named 'decoupled-cosin': did you mean decoupled-cosine"
+    ):
         find("decoupled-cosin")
-    with pytest.raises(UnknownName, match=r"no method is named 'zzz': there are: .*finetune.*path/to/file.py:ClassName"):
+    with pytest.raises(
+        UnknownName,
+        match=r"no method is named 'zzz': there are: .*finetune.*path/to/file.py:ClassName",
+    ):
         find("zzz")
     with pytest.raises(UnknownName, match=r"no method is named 'mine\.txt:Mine'"):
         find("mine.txt:Mine")
@@ -115,7 +124,9 @@ def test_a_relative_path(mine, monkeypatch, tmp_path):
 
 def test_a_class_without_a_docstring_has_its_name_as_title(mine, tmp_path):
     for text in ("", '"""   """'):
-        (tmp_path / "mine.py").write_text(MINE.format(keeps=None, tag="") + f"\nclass Silent(Mine):\n    {text or 'pass'}\n")
+        (tmp_path / "mine.py").write_text(
+            MINE.format(keeps=None, tag="") + f"\nclass Silent(Mine):\n    {text or 'pass'}\n"
+        )
         assert find(f"{tmp_path / 'mine.py'}:Silent").title == "Silent"
 
 
@@ -125,12 +136,17 @@ def test_two_files_of_the_same_name_are_two_methods(mine, tiny_recipe):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(MissingData, match=rf"there is no file {tmp_path}/none.py: give the path of the Python file that holds Mine"):
+    with pytest.raises(
+        MissingData,
+        match=rf"there is no file {tmp_path}/none.py: give the path of the Python file that holds Mine",
+    ):
         find(f"{tmp_path}/none.py:Mine")
 
 
 def test_a_missing_class_is_suggested(mine):
-    with pytest.raises(UnknownName, match=r"no class in .*mine.py is named 'Mime': did you mean Mine"):
+    with pytest.raises(
+        UnknownName, match=r"no class in .*mine.py is named 'Mime': did you mean Mine"
+    ):
         find(f"{mine()}:Mime")
     with pytest.raises(UnknownName, match=r"no class in .*mine.py is named ''"):
         find(f"{mine()}:")
@@ -138,20 +154,31 @@ def test_a_missing_class_is_suggested(mine):
 
 @pytest.mark.parametrize("name", ["Other", "number"])
 def test_what_is_not_a_method_is_refused(name, mine):
-    with pytest.raises(MethodError, match=rf"{name} in .*mine.py is not a Method: derive it from fewmore.methods.base.Method"):
+    with pytest.raises(
+        MethodError,
+        match=rf"{name} in .*mine.py is not a Method: derive it from fewmore.methods.base.Method",
+    ):
         find(f"{mine()}:{name}")
 
 
 def test_an_abstract_class_is_refused(mine):
-    with pytest.raises(MethodError, match=r"Half in .*mine.py does not implement restore, scores, state"):
+    with pytest.raises(
+        MethodError, match=r"Half in .*mine.py does not implement restore, scores, state"
+    ):
         find(f"{mine()}:Half")
-    with pytest.raises(MethodError, match=r"Method in .*mine.py does not implement fit, learn, restore"):
+    with pytest.raises(
+        MethodError, match=r"Method in .*mine.py does not implement fit, learn, restore"
+    ):
         find(f"{mine()}:Method")
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("def", "SyntaxError"), ("import nothing_of_that_name", "ModuleNotFoundError"), ("1 / 0", "ZeroDivisionError: division by zero")],
+    [
+        ("def", "SyntaxError"),
+        ("import nothing_of_that_name", "ModuleNotFoundError"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
 )
 def test_a_file_that_cannot_be_loaded(text, complaint, tmp_path):
     (tmp_path / "mine.py").write_text(text)

@@ -23,7 +23,11 @@ def clusters(tiny_images):
     """Four clusters of twelve points in the plane, one a class, and images to go with them."""
     centres = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
     images = tiny_images(4, 12)
-    return images, centres[images.labels] + torch.randn(48, 2, generator=torch.Generator().manual_seed(0)), centres
+    return (
+        images,
+        centres[images.labels] + torch.randn(48, 2, generator=torch.Generator().manual_seed(0)),
+        centres,
+    )
 
 
 def gas_of(clusters, nodes: int, seed: int = 0) -> Gas:
@@ -54,7 +58,9 @@ def test_a_gas_has_variances_and_edges(clusters):
     assert not gas.edges.diagonal().any()
     first, second = torch.cdist(features, gas.centroids).topk(2, largest=False).indices.T
     assert bool(gas.edges[first, second].all())
-    assert int(gas.edges.sum()) == 2 * len({frozenset(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)})
+    assert int(gas.edges.sum()) == 2 * len(
+        {frozenset(pair) for pair in zip(first.tolist(), second.tolist(), strict=True)}
+    )
 
 
 def test_there_are_no_more_nodes_than_images(clusters):
@@ -69,22 +75,32 @@ def test_there_are_no_more_nodes_than_images(clusters):
 def test_it_grows_a_node_a_class(clusters, tiny_images):
     gas = gas_of(clusters, 4)
     session = tiny_images(6, 3).only([4, 5])
-    features = torch.tensor([[11.0, 1.0], [12.0, 0.0], [13.0, -1.2], [0.0, 14.0], [1.0, 15.0], [0.0, 16.0]])
+    features = torch.tensor(
+        [[11.0, 1.0], [12.0, 0.0], [13.0, -1.2], [0.0, 14.0], [1.0, 15.0], [0.0, 16.0]]
+    )
     grown = gas.grown(session, features)
     assert len(grown) == len(grown.images) == 6
     assert torch.equal(grown.centroids[:4], gas.centroids)
     assert torch.equal(grown.edges[:4, :4], gas.edges)
-    torch.testing.assert_close(grown.centroids[4:], torch.stack([features[:3].mean(0), features[3:].mean(0)]))
+    torch.testing.assert_close(
+        grown.centroids[4:], torch.stack([features[:3].mean(0), features[3:].mean(0)])
+    )
     torch.testing.assert_close(grown.variances[4], gas.variances.mean(0))
     assert grown.images.labels[4:].tolist() == [4, 5]
-    assert torch.equal(grown.images.image(4), session.image(1)), "the nearest of the class's own images"
+    assert torch.equal(grown.images.image(4), session.image(1)), (
+        "the nearest of the class's own images"
+    )
     neighbours = {int(grown.images.labels[node]) for node in grown.edges[4].nonzero().squeeze(1)}
     assert neighbours == {1}, "the cluster that the new class lies beside"
     assert torch.equal(grown.edges, grown.edges.T)
 
 
 def fitted(recipe, sessions, **weights) -> TOPIC:
-    method = TOPIC(dataclasses.replace(recipe, topic=dataclasses.replace(recipe.topic, **weights)), Runtime(), 0)
+    method = TOPIC(
+        dataclasses.replace(recipe, topic=dataclasses.replace(recipe.topic, **weights)),
+        Runtime(),
+        0,
+    )
     method.fit(sessions[0])
     return method
 
@@ -131,13 +147,21 @@ def test_old_nodes_stay_and_new_ones_follow_the_network(recipe, sessions):
     after = method.gas
     assert torch.equal(after.centroids[:8], before.centroids)
     features = method.network.embed(sessions[1])
-    torch.testing.assert_close(after.centroids[8:], torch.stack([features[sessions[1].labels == c].mean(0) for c in range(2)]))
+    torch.testing.assert_close(
+        after.centroids[8:],
+        torch.stack([features[sessions[1].labels == c].mean(0) for c in range(2)]),
+    )
     method.learn(sessions[2])
     assert method.images_kept() == len(method.gas) == 12
     assert method.gas.images.labels[8:].tolist() == [4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("wrong", [{"nodes": 0}, {"rounds": 0}, {"anchor": -1.0}, {"min_max": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"nodes": 0}, {"rounds": 0}, {"anchor": -1.0}, {"min_max": -1.0}]
+)
 def test_settings_that_cannot_be(wrong):
-    with pytest.raises(ConfigError, match="topic: nodes and rounds must be at least 1 and weights must not be negative"):
+    with pytest.raises(
+        ConfigError,
+        match="topic: nodes and rounds must be at least 1 and weights must not be negative",
+    ):
         TopicConfig(**wrong)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fewmore.accel.side_streams import Aside
+from fewmore.accel.side_streams import SideStreams
 
 
-class AtOnce(Aside):
+class AtOnce(SideStreams):
     """Without streams: computes what it is given."""
 
     def __init__(self) -> None:

@@ -19,13 +19,19 @@ from fewmore.nn import adapter as module
 from fewmore.nn.adapter import Adapter, AdapterConfig, Context, _Dropout
 from fewmore.nn.backbones import parameters
 
-SPACING = 16 * torch.finfo(torch.float32).eps  # of float32 numbers from 16 on: 1.9e-6. Scores go up to 16
-FLOOR = 4 * SPACING  # 7.6e-6: a float32 score is a sum of a few terms of that size, however it is computed
+SPACING = (
+    16 * torch.finfo(torch.float32).eps
+)  # of float32 numbers from 16 on: 1.9e-6. Scores go up to 16
+FLOOR = (
+    4 * SPACING
+)  # 7.6e-6: a float32 score is a sum of a few terms of that size, however it is computed
 SHAKES = 8
 PROGRAM = AdapterConfig()  # the authors' program
 
 
-def naive(adapter: Adapter, features: Tensor, prototypes: Tensor, drop: _Dropout | None = None) -> Tensor:
+def naive(
+    adapter: Adapter, features: Tensor, prototypes: Tensor, drop: _Dropout | None = None
+) -> Tensor:
     """A graph for each query, of the prototypes and the query: (q, N) scores by way of (q, N + 1, d) nodes."""
     config, classes = adapter.config, len(prototypes)
     nodes = prototypes.expand(len(features), -1, -1)
@@ -33,8 +39,12 @@ def naive(adapter: Adapter, features: Tensor, prototypes: Tensor, drop: _Dropout
         nodes = torch.cat([nodes, features[:, None]], 1)
     heard = []
     for head in range(config.heads):
-        asks, answers, tells = (nodes @ weight[head].T for weight in (adapter.queries, adapter.keys, adapter.values))
-        attention = (asks @ answers.transpose(1, 2) * (1 / math.sqrt(adapter.dim) if config.scaling else 1.0)).softmax(2)
+        asks, answers, tells = (
+            nodes @ weight[head].T for weight in (adapter.queries, adapter.keys, adapter.values)
+        )
+        attention = (
+            asks @ answers.transpose(1, 2) * (1 / math.sqrt(adapter.dim) if config.scaling else 1.0)
+        ).softmax(2)
         if drop is not None:
             mask = torch.cat([drop.among[head], drop.to_query[head][:, None]], 1)
             mask = torch.cat([mask, drop.of_query[head][None]])
@@ -81,7 +91,9 @@ class Case:
         features = torch.randn(self.queries, self.dim, generator=generator).abs() * self.scale
         prototypes = torch.randn(self.classes, self.dim, generator=generator).abs() * self.scale
         if self.alike:
-            prototypes = prototypes[:1] * (1 + 1e-4 * torch.randn(self.classes, self.dim, generator=generator))
+            prototypes = prototypes[:1] * (
+                1 + 1e-4 * torch.randn(self.classes, self.dim, generator=generator)
+            )
         return features, prototypes
 
     def double(self) -> tuple[Adapter, Tensor, Tensor]:
@@ -148,7 +160,10 @@ def test_float32_rounds_hardly_more_than_the_graph_does(case: Case) -> None:
     ours, graphs = torch.zeros(()), torch.zeros(())
     with torch.no_grad():
         for _ in range(SHAKES):
-            x, w = (t * (1 + 1e-6 * torch.randn(t.shape, generator=generator)) for t in (features, prototypes))
+            x, w = (
+                t * (1 + 1e-6 * torch.randn(t.shape, generator=generator))
+                for t in (features, prototypes)
+            )
             right = naive(exact, x.double(), w.double())
             ours = ours + (adapter(x, w) - right).square().mean()
             graphs = graphs + (naive(adapter, x, w) - right).square().mean()
@@ -178,34 +193,51 @@ def test_gradients_are_the_graphs(case: Case) -> None:
     adapter, features, prototypes = case.double()
     names = ["features", "prototypes", *(name for name, _ in adapter.named_parameters())]
     leaves = [features.requires_grad_(), prototypes.requires_grad_(), *adapter.parameters()]
-    weights = torch.randn(case.queries, case.classes, dtype=torch.float64, generator=Generator().manual_seed(case.seed))
+    weights = torch.randn(
+        case.queries,
+        case.classes,
+        dtype=torch.float64,
+        generator=Generator().manual_seed(case.seed),
+    )
     ours = torch.autograd.grad((adapter(features, prototypes) * weights).sum(), leaves)
     graphs = torch.autograd.grad((naive(adapter, features, prototypes) * weights).sum(), leaves)
     for name, one, other in zip(names, ours, graphs, strict=True):
         tolerance = 1e-8 * float(other.abs().max()) + 1e-13 * max(1.0, case.scale**2)
-        torch.testing.assert_close(one, other, rtol=1e-8, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            one, other, rtol=1e-8, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 @each_switch
 def test_at_the_networks_own_sizes(config: AdapterConfig) -> None:
     adapter, features, prototypes = Case(config, classes=100, dim=64, scale=2.0).double()
     with torch.no_grad():
-        torch.testing.assert_close(adapter(features, prototypes), naive(adapter, features, prototypes), rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            adapter(features, prototypes), naive(adapter, features, prototypes), rtol=0, atol=1e-10
+        )
 
 
 def test_the_equations_alone() -> None:
     """Equations 2 to 5, one number at a time, and the cosine classifier."""
     adapter, features, prototypes = Case(AdapterConfig.equations(), classes=5, dim=8).double()
-    phi, theta, u = (weight[0].detach() for weight in (adapter.queries, adapter.keys, adapter.values))
+    phi, theta, u = (
+        weight[0].detach() for weight in (adapter.queries, adapter.keys, adapter.values)
+    )
     updated = []
     for w_j in prototypes:
         e_j = [float((phi @ w_j) @ (theta @ w_k)) for w_k in prototypes]  # 2
         a_j = [math.exp(e_jk) / sum(math.exp(e_jh) for e_jh in e_j) for e_jk in e_j]  # 3
-        updated.append(w_j + sum(a_jk * (u @ w_k) for a_jk, w_k in zip(a_j, prototypes, strict=True)))  # 4
+        updated.append(
+            w_j + sum(a_jk * (u @ w_k) for a_jk, w_k in zip(a_j, prototypes, strict=True))
+        )  # 4
     classifier = torch.stack(updated)  # 5
-    expected = torch.stack([torch.stack([16 * (x @ w) / (x.norm() * w.norm()) for w in classifier]) for x in features])
+    expected = torch.stack(
+        [torch.stack([16 * (x @ w) / (x.norm() * w.norm()) for w in classifier]) for x in features]
+    )
     with torch.no_grad():
-        torch.testing.assert_close(adapter.adapted(adapter.context(prototypes)), classifier, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(
+            adapter.adapted(adapter.context(prototypes)), classifier, rtol=1e-10, atol=1e-12
+        )
         torch.testing.assert_close(adapter(features, prototypes), expected, rtol=1e-10, atol=1e-12)
     assert adapter.output is None
     assert adapter.bias is None
@@ -222,7 +254,11 @@ def test_adapted_rows_are_those_of_the_graph_without_a_query(config: AdapterConf
         rows = adapter.adapted(adapter.context(prototypes))
         # A query that the layer norm, if any, leaves as it is finds each row at its own angle.
         probes = torch.eye(adapter.dim, dtype=torch.float64)
-        seen = probes if adapter.gain is None else F.layer_norm(probes, (adapter.dim,), adapter.gain, adapter.shift, 1e-5)
+        seen = (
+            probes
+            if adapter.gain is None
+            else F.layer_norm(probes, (adapter.dim,), adapter.gain, adapter.shift, 1e-5)
+        )
         cosines = 16 * F.cosine_similarity(seen[:, None], rows[None], dim=2)
         torch.testing.assert_close(naive(alone, probes, prototypes), cosines, rtol=0, atol=1e-10)
 
@@ -234,7 +270,12 @@ def test_permuting_classes_permutes_scores(case: Case, dice: Any) -> None:
     order = list(range(case.classes))
     dice.shuffle(order)
     with torch.no_grad():
-        torch.testing.assert_close(adapter(features, prototypes[order]), adapter(features, prototypes)[:, order], rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            adapter(features, prototypes[order]),
+            adapter(features, prototypes)[:, order],
+            rtol=0,
+            atol=1e-10,
+        )
 
 
 @each_switch
@@ -264,7 +305,9 @@ class Largest(TorchDispatchMode):
         return out
 
 
-def largest_result(score: Callable[..., Tensor], adapter: Adapter, features: Tensor, prototypes: Tensor) -> int:
+def largest_result(
+    score: Callable[..., Tensor], adapter: Adapter, features: Tensor, prototypes: Tensor
+) -> int:
     """Forwards and backwards."""
     with Largest() as seen:
         loss = score(features.requires_grad_(), prototypes.requires_grad_()).square().mean()
@@ -278,7 +321,9 @@ def largest_result(score: Callable[..., Tensor], adapter: Adapter, features: Ten
 @each_switch
 def test_nothing_of_queries_by_classes_by_features_is_ever_made(config: AdapterConfig) -> None:
     q, n, d = 50, 60, 64
-    case = Case(replace(config, attention_dropout=0.1, output_dropout=0.1), classes=n, dim=d, queries=q)
+    case = Case(
+        replace(config, attention_dropout=0.1, output_dropout=0.1), classes=n, dim=d, queries=q
+    )
     adapter = case.adapter().train()
     assert largest_result(adapter, adapter, *case.inputs()) < q * n * d
     adapter = case.adapter()
@@ -287,7 +332,9 @@ def test_nothing_of_queries_by_classes_by_features_is_ever_made(config: AdapterC
 
 @each_switch
 @pytest.mark.parametrize("training", [False, True])
-def test_in_blocks_or_at_once(monkeypatch: pytest.MonkeyPatch, config: AdapterConfig, training: bool) -> None:
+def test_in_blocks_or_at_once(
+    monkeypatch: pytest.MonkeyPatch, config: AdapterConfig, training: bool
+) -> None:
     case = Case(replace(config, attention_dropout=0.2), classes=50, queries=40)
     adapter, features, prototypes = case.double()
     adapter.train(training)
@@ -295,7 +342,9 @@ def test_in_blocks_or_at_once(monkeypatch: pytest.MonkeyPatch, config: AdapterCo
         whole = adapter(features, prototypes, Generator().manual_seed(5))
         monkeypatch.setitem(module.BLOCK, "cpu", 1)  # sixteen nodes or queries at a time
         assert module._at_once(prototypes) == 16
-        torch.testing.assert_close(adapter(features, prototypes, Generator().manual_seed(5)), whole, rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            adapter(features, prototypes, Generator().manual_seed(5)), whole, rtol=0, atol=1e-12
+        )
 
 
 def test_a_new_class_costs_no_product_of_all_with_all() -> None:
@@ -316,7 +365,11 @@ def test_a_new_class_costs_no_product_of_all_with_all() -> None:
 def in_double(adapter: Adapter, context: Context) -> Context:
     """The same context, to be scored without further rounding."""
     parts = {field.name: getattr(context, field.name) for field in fields(context)}
-    double = {name: part.double() for name, part in parts.items() if name not in ("gram", "along_shift", "room")}
+    double = {
+        name: part.double()
+        for name, part in parts.items()
+        if name not in ("gram", "along_shift", "room")
+    }
     return adapter._completed(**double)
 
 
@@ -345,7 +398,9 @@ class Evolving:
     def error(self) -> float:
         """The largest difference from the scores of a context computed anew."""
         assert torch.equal(self.context.rows, self.rows)
-        return float((self._scores(self.context) - self._scores(self.adapter.context(self.rows))).abs().max())
+        return float(
+            (self._scores(self.context) - self._scores(self.adapter.context(self.rows))).abs().max()
+        )
 
     def rounding(self) -> float:
         """How far the scores of a context computed anew are themselves from those of float64."""
@@ -388,7 +443,12 @@ def test_a_thousand_refinements() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(cases, st.lists(st.tuples(st.sampled_from(["add", "remove", "replace"]), st.integers(0, 10**6)), max_size=12))
+@given(
+    cases,
+    st.lists(
+        st.tuples(st.sampled_from(["add", "remove", "replace"]), st.integers(0, 10**6)), max_size=12
+    ),
+)
 def test_any_changes_in_any_order(case: Case, changes: list[tuple[str, int]]) -> None:
     """In float64, so that nothing but a wrong formula shows, whatever the norms."""
     adapter, features, prototypes = case.double()
@@ -409,7 +469,9 @@ def test_any_changes_in_any_order(case: Case, changes: list[tuple[str, int]]) ->
     assert len(context) == len(rows)
     if rows:
         anew = adapter.context(torch.stack(rows))
-        torch.testing.assert_close(adapter.scores(features, context), adapter.scores(features, anew), rtol=0, atol=1e-8)
+        torch.testing.assert_close(
+            adapter.scores(features, context), adapter.scores(features, anew), rtol=0, atol=1e-8
+        )
 
 
 def test_few_nodes_are_computed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -489,13 +551,19 @@ def test_two_additions_to_one_context_do_not_meet() -> None:
     for context, last in ((one, 5), (other, 6)):
         anew = adapter.context(evolving.all[[0, 1, 2, 3, 4, last]])
         for name in ("rows", "asking", "messages", "basis", "gram", "along_shift"):
-            torch.testing.assert_close(getattr(context, name), getattr(anew, name), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                getattr(context, name), getattr(anew, name), rtol=1e-4, atol=1e-4
+            )
 
 
 def test_changes_leave_the_old_context_alone() -> None:
     evolving = Evolving(Case(), first=12)
     old = evolving.context
-    before = {f.name: value.clone() for f in fields(old) if isinstance(value := getattr(old, f.name), Tensor)}
+    before = {
+        f.name: value.clone()
+        for f in fields(old)
+        if isinstance(value := getattr(old, f.name), Tensor)
+    }
     evolving.add(evolving.all[0] * 2)
     evolving.remove(0)
     evolving.replace(0, evolving.all[0])
@@ -506,7 +574,9 @@ def test_changes_leave_the_old_context_alone() -> None:
 
 
 def dropping(config: AdapterConfig, rate: float = 0.3) -> tuple[Adapter, Tensor, Tensor]:
-    adapter, features, prototypes = Case(replace(config, attention_dropout=rate, output_dropout=rate)).double()
+    adapter, features, prototypes = Case(
+        replace(config, attention_dropout=rate, output_dropout=rate)
+    ).double()
     return adapter.train(), features, prototypes
 
 
@@ -532,7 +602,9 @@ def test_the_generator_decides_what_is_dropped(config: AdapterConfig) -> None:
     adapter, features, prototypes = dropping(config)
     before = torch.get_rng_state()
     with torch.no_grad():
-        one, again, other = (adapter(features, prototypes, Generator().manual_seed(seed)) for seed in (0, 0, 1))
+        one, again, other = (
+            adapter(features, prototypes, Generator().manual_seed(seed)) for seed in (0, 0, 1)
+        )
     assert torch.equal(one, again)
     assert not torch.allclose(one, other, atol=1e-3)
     assert torch.equal(torch.get_rng_state(), before)
@@ -547,7 +619,9 @@ def test_what_is_dropped_is_dropped_from_the_graph(config: AdapterConfig) -> Non
     graphs = naive(adapter, features, prototypes, drop)
     torch.testing.assert_close(ours, graphs, rtol=0, atol=1e-10)
     leaves = list(adapter.parameters())
-    for one, other in zip(*(torch.autograd.grad(s.square().sum(), leaves) for s in (ours, graphs)), strict=True):
+    for one, other in zip(
+        *(torch.autograd.grad(s.square().sum(), leaves) for s in (ours, graphs)), strict=True
+    ):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8 * float(other.abs().max()))
 
 
@@ -599,7 +673,10 @@ def test_the_generator_decides_the_weights() -> None:
         ({"attention_dropout": 1.0}, r"^adapter: attention_dropout must lie in \[0, 1\), not 1.0$"),
         ({"output_dropout": -0.1}, r"^adapter: output_dropout must lie in \[0, 1\), not -0.1$"),
         ({"attention_dropout": float("nan")}, r"attention_dropout must lie in \[0, 1\), not nan"),
-        ({"heads": -2, "output_dropout": 2.0}, r"heads must be at least 1, not -2; output_dropout must lie in \[0, 1\), not 2.0"),
+        (
+            {"heads": -2, "output_dropout": 2.0},
+            r"heads must be at least 1, not -2; output_dropout must lie in \[0, 1\), not 2.0",
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_named(changed: dict[str, Any], sentence: str) -> None:

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 
 from fewmore.errors import ConfigError, DataError, MissingData, UnknownName
 from fewmore.nn import backbones
-from fewmore.nn.backbones import BACKBONES, _Pointwise, build, for_inference, load_weights, parameters, set_tensors
+from fewmore.nn.backbones import (
+    BACKBONES,
+    _Pointwise,
+    build,
+    for_inference,
+    load_weights,
+    parameters,
+    set_tensors,
+)
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
@@ -22,7 +30,13 @@ def same(one: nn.Module, other: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("resnet8", 77_392), ("resnet20", 271_824), ("resnet18", 11_176_512), ("mobilenet_v2", 2_223_872)]
+    ("name", "count"),
+    [
+        ("resnet8", 77_392),
+        ("resnet20", 271_824),
+        ("resnet18", 11_176_512),
+        ("mobilenet_v2", 2_223_872),
+    ],
 )
 def test_parameter_counts(name: str, count: int) -> None:
     assert parameters(build(name)) == count
@@ -30,7 +44,14 @@ def test_parameter_counts(name: str, count: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "side", "map_side"),
-    [("resnet8", 32, 8), ("resnet20", 32, 8), ("resnet18", 84, 3), ("resnet18", 224, 7), ("mobilenet_v2", 224, 7), ("mobilenet_v2", 33, 2)],
+    [
+        ("resnet8", 32, 8),
+        ("resnet20", 32, 8),
+        ("resnet18", 84, 3),
+        ("resnet18", 224, 7),
+        ("mobilenet_v2", 224, 7),
+        ("mobilenet_v2", 33, 2),
+    ],
 )
 def test_features_are_the_mean_of_the_last_map(name: str, side: int, map_side: int) -> None:
     backbone = build(name).eval()
@@ -59,7 +80,9 @@ def test_batch_norms_count_no_batches() -> None:
 
 
 def test_a_name_that_is_not_in_the_table() -> None:
-    with pytest.raises(UnknownName, match="no backbone is named 'resnet81': did you mean resnet8 or resnet18"):
+    with pytest.raises(
+        UnknownName, match="no backbone is named 'resnet81': did you mean resnet8 or resnet18"
+    ):
         build("resnet81")
 
 
@@ -104,7 +127,10 @@ def torchvision_names() -> set[str]:
     for layer in (1, 2, 3, 4):
         for block in (0, 1):
             for part in (1, 2):
-                names += [f"layer{layer}.{block}.conv{part}.weight", *norm(f"layer{layer}.{block}.bn{part}")]
+                names += [
+                    f"layer{layer}.{block}.conv{part}.weight",
+                    *norm(f"layer{layer}.{block}.bn{part}"),
+                ]
         if layer > 1:
             names += [f"layer{layer}.0.downsample.0.weight", *norm(f"layer{layer}.0.downsample.1")]
     return set(names)
@@ -138,7 +164,9 @@ def test_mobilenet_v2_has_torchvisions_names_and_shapes() -> None:
         convolutions |= {f"features.{block}.conv.{layer}" for layer in ("0.0", "1.0", "2")}
         norms |= {f"features.{block}.conv.{layer}" for layer in ("0.1", "1.1", "3")}
     parts = ("weight", "bias", "running_mean", "running_var")
-    assert set(entries) == {f"{name}.weight" for name in convolutions} | {f"{name}.{part}" for name in norms for part in parts}
+    assert set(entries) == {f"{name}.weight" for name in convolutions} | {
+        f"{name}.{part}" for name in norms for part in parts
+    }
     assert entries["features.2.conv.1.0.weight"].shape == (96, 1, 3, 3)
     assert entries["features.17.conv.2.weight"].shape == (320, 960, 1, 1)
     assert entries["features.18.0.weight"].shape == (1280, 320, 1, 1)
@@ -158,7 +186,10 @@ def test_weights_are_read_from_a_file_of_torchvision(tmp_path: Path) -> None:
 
 
 def test_a_missing_weight_file(tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match=r"there is no weight file .*none\.pth: give the path .* or 'imagenet' to download one"):
+    with pytest.raises(
+        MissingData,
+        match=r"there is no weight file .*none\.pth: give the path .* or 'imagenet' to download one",
+    ):
         build("resnet18", weights=tmp_path / "none.pth")
 
 
@@ -166,11 +197,16 @@ def test_a_damaged_weight_file(tmp_path: Path) -> None:
     path = tmp_path / "weights.pth"
     torchvision_file(path)
     path.write_bytes(path.read_bytes()[:100_000])
-    with pytest.raises(DataError, match=r"weights\.pth cannot be read as a weight file \(.*\): give a file in torchvision's format"):
+    with pytest.raises(
+        DataError,
+        match=r"weights\.pth cannot be read as a weight file \(.*\): give a file in torchvision's format",
+    ):
         load_weights(build("resnet18"), path)
 
 
-@pytest.mark.parametrize("content", [b"", b"no weights", b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R."])
+@pytest.mark.parametrize(
+    "content", [b"", b"no weights", b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R."]
+)
 def test_a_file_that_is_no_weight_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "weights.pth"
     path.write_bytes(content)
@@ -182,8 +218,14 @@ def test_a_file_that_is_no_weight_file(tmp_path: Path, content: bytes) -> None:
     ("saved", "sentence"),
     [
         ([1, 2], "holds a list, not a table of weights"),
-        ({1: 2}, "not a weight file of this backbone: .* missing, such as bn1.bias; 1 not of this network, such as 1"),
-        ({"state_dict": {"conv1.weight": torch.zeros(1)}}, "1 not of this network, such as state_dict"),
+        (
+            {1: 2},
+            "not a weight file of this backbone: .* missing, such as bn1.bias; 1 not of this network, such as 1",
+        ),
+        (
+            {"state_dict": {"conv1.weight": torch.zeros(1)}},
+            "1 not of this network, such as state_dict",
+        ),
     ],
 )
 def test_a_file_of_something_else(tmp_path: Path, saved: object, sentence: str) -> None:
@@ -197,7 +239,10 @@ def test_weights_of_another_network_change_nothing(tmp_path: Path) -> None:
     entries["conv1.weight"] = torch.zeros(16, 3, 5, 5)
     torch.save(entries, tmp_path / "weights.pth")
     backbone = build("resnet8", 1)
-    with pytest.raises(DataError, match=r"not of this network, such as layer1\.1\.bn1\.bias; 1 of another shape, such as conv1\.weight"):
+    with pytest.raises(
+        DataError,
+        match=r"not of this network, such as layer1\.1\.bn1\.bias; 1 of another shape, such as conv1\.weight",
+    ):
         load_weights(backbone, tmp_path / "weights.pth")
     assert same(backbone, build("resnet8", 1))
 
@@ -225,7 +270,12 @@ def test_batch_norms_are_folded_away(name: str) -> None:
             if isinstance(part, nn.BatchNorm2d):
                 assert part.running_mean is not None
                 assert part.running_var is not None
-                for tensor, low in ((part.weight, 0.5), (part.bias, -0.5), (part.running_mean, -0.5), (part.running_var, 0.5)):
+                for tensor, low in (
+                    (part.weight, 0.5),
+                    (part.bias, -0.5),
+                    (part.running_mean, -0.5),
+                    (part.running_var, 0.5),
+                ):
                     tensor.uniform_(low, low + 1, generator=generator)
         before = {key: tensor.clone() for key, tensor in backbone.state_dict().items()}
         folded = for_inference(backbone)
@@ -285,7 +335,10 @@ def fake_timm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_timm_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ConfigError, match=r"backbone 'timm:resnet10t' needs the timm package: pip install 'fewmore\[timm\]'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"backbone 'timm:resnet10t' needs the timm package: pip install 'fewmore\[timm\]'",
+    ):
         build("timm:resnet10t")
 
 
@@ -310,9 +363,14 @@ def test_the_seed_decides_timms_weights_too() -> None:
 
 @pytest.mark.usefixtures("fake_timm")
 def test_names_that_timm_does_not_have() -> None:
-    with pytest.raises(UnknownName, match="no timm model is named 'tinynet': did you mean tiny_net"):
+    with pytest.raises(
+        UnknownName, match="no timm model is named 'tinynet': did you mean tiny_net"
+    ):
         build("timm:tinynet")
-    with pytest.raises(ConfigError, match="backbone 'timm:tiny_net:trained': write timm:tiny_net, or timm:tiny_net:pretrained"):
+    with pytest.raises(
+        ConfigError,
+        match="backbone 'timm:tiny_net:trained': write timm:tiny_net, or timm:tiny_net:pretrained",
+    ):
         build("timm:tiny_net:trained")
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fewmore.nn.prototypes import Classifier, Growing, class_means, random_rows
+from fewmore.nn.prototypes import Classifier, GrowingBuffer, class_means, random_prototypes
 from fewmore.nn.similarity import SIMILARITIES
 
 
@@ -13,7 +13,10 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def test_class_means_are_those_of_plain_loops() -> None:
-    features, labels = drawn(20, 5), torch.randint(0, 4, (20,), generator=torch.Generator().manual_seed(1))
+    features, labels = (
+        drawn(20, 5),
+        torch.randint(0, 4, (20,), generator=torch.Generator().manual_seed(1)),
+    )
     means = class_means(features, labels, 4)
     for label in range(4):
         own = [x for x, y in zip(features.tolist(), labels.tolist(), strict=True) if y == label]
@@ -32,16 +35,18 @@ def test_class_means_of_many_images_are_exact_to_the_last_bit() -> None:
 def test_class_means_do_not_depend_on_the_order_of_images() -> None:
     features, labels = drawn(40, 6), torch.arange(40) % 3
     order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(class_means(features, labels, 3), class_means(features[order], labels[order], 3))
+    assert torch.equal(
+        class_means(features, labels, 3), class_means(features[order], labels[order], 3)
+    )
 
 
 def test_random_rows_are_those_of_an_untrained_linear_layer() -> None:
-    rows = random_rows(400, 64, torch.Generator().manual_seed(0))
+    rows = random_prototypes(400, 64, torch.Generator().manual_seed(0))
     assert rows.shape == (400, 64)
     assert float(rows.abs().max()) <= 1 / 8
     assert float(rows.std()) == pytest.approx((1 / 8) / 3**0.5, rel=0.02)
-    assert torch.equal(rows, random_rows(400, 64, torch.Generator().manual_seed(0)))
-    assert not torch.equal(rows, random_rows(400, 64, torch.Generator().manual_seed(1)))
+    assert torch.equal(rows, random_prototypes(400, 64, torch.Generator().manual_seed(0)))
+    assert not torch.equal(rows, random_prototypes(400, 64, torch.Generator().manual_seed(1)))
 
 
 @pytest.mark.parametrize("similarity", SIMILARITIES)
@@ -58,21 +63,26 @@ def test_a_grown_classifier_has_new_rows_below_and_its_own_unchanged() -> None:
     small = Classifier("cosine", rows.clone())
     grown = small.grown(more)
     assert grown.similarity == "cosine"
-    assert torch.equal(grown.rows, torch.cat([rows, more]))
+    assert torch.equal(grown.prototypes, torch.cat([rows, more]))
     assert torch.allclose(grown(features)[:, :4], small(features))
-    assert grown.rows.requires_grad
+    assert grown.prototypes.requires_grad
     with torch.no_grad():
-        grown.rows.zero_()
+        grown.prototypes.zero_()
         more.zero_()
-    assert torch.equal(small.rows, rows)
+    assert torch.equal(small.prototypes, rows)
 
 
 def test_grown_rows_take_the_type_of_the_others() -> None:
-    assert Classifier("linear", torch.zeros(1, 3)).grown(torch.ones(1, 3, dtype=torch.float64)).rows.dtype == torch.float32
+    assert (
+        Classifier("linear", torch.zeros(1, 3))
+        .grown(torch.ones(1, 3, dtype=torch.float64))
+        .prototypes.dtype
+        == torch.float32
+    )
 
 
 def test_growing_copies_seldom_and_disturbs_nobody() -> None:
-    growing, past = Growing(drawn(2, 3, 5)), drawn(2, 3, 5)
+    growing, past = GrowingBuffer(drawn(2, 3, 5)), drawn(2, 3, 5)
     buffers = set()
     for number in range(40):
         new = drawn(2, 1, 5, seed=number)
@@ -81,7 +91,10 @@ def test_growing_copies_seldom_and_disturbs_nobody() -> None:
         assert torch.equal(before.filled, past[:, :-1])
         buffers.add(growing.buffer.data_ptr())
     assert len(buffers) <= 5
-    one, other = growing.grown(drawn(2, 1, 5, seed=50)), growing.grown(drawn(2, 1, 5, seed=51))  # the second finds the room taken
+    one, other = (
+        growing.grown(drawn(2, 1, 5, seed=50)),
+        growing.grown(drawn(2, 1, 5, seed=51)),
+    )  # the second finds the room taken
     assert torch.equal(one.filled[:, -1:], drawn(2, 1, 5, seed=50))
     assert torch.equal(other.filled[:, -1:], drawn(2, 1, 5, seed=51))
     assert torch.equal(one.filled[:, :-1], other.filled[:, :-1])

@@ -35,7 +35,9 @@ def test_every_similarity_has_a_reference() -> None:
 @pytest.mark.parametrize("name", SIMILARITIES)
 def test_scores_are_those_of_plain_loops(name: str) -> None:
     features, prototypes = drawn(5, 7), 3 * drawn(4, 7, seed=1)
-    expected = torch.tensor([[NAIVE[name](x, w) for w in prototypes.tolist()] for x in features.tolist()])
+    expected = torch.tensor(
+        [[NAIVE[name](x, w) for w in prototypes.tolist()] for x in features.tolist()]
+    )
     assert torch.allclose(SIMILARITIES[name](features, prototypes), expected, atol=1e-4)
 
 
@@ -48,7 +50,9 @@ def test_scores_have_gradients_for_features_and_prototypes(name: str) -> None:
 def test_the_cosine_does_not_care_for_lengths() -> None:
     features, prototypes = drawn(5, 7), drawn(4, 7, seed=1)
     lengths = torch.tensor([0.1, 1.0, 5.0, 100.0])[:, None]
-    assert torch.allclose(cosine(features, prototypes), cosine(7 * features, prototypes * lengths), atol=1e-4)
+    assert torch.allclose(
+        cosine(features, prototypes), cosine(7 * features, prototypes * lengths), atol=1e-4
+    )
     assert float(cosine(features, features).diagonal().min()) == pytest.approx(TEMPERATURE)
 
 
@@ -58,7 +62,9 @@ def test_a_feature_of_zeros_has_a_cosine_of_zero() -> None:
 
 def test_the_nearest_prototype_has_the_largest_l2_score() -> None:
     features, prototypes = drawn(50, 7), drawn(9, 7, seed=1)
-    nearest = [min(range(9), key=lambda c: math.dist(x, prototypes[c].tolist())) for x in features.tolist()]
+    nearest = [
+        min(range(9), key=lambda c: math.dist(x, prototypes[c].tolist())) for x in features.tolist()
+    ]
     assert SIMILARITIES["l2"](features, prototypes).argmax(1).tolist() == nearest
 
 
@@ -69,7 +75,10 @@ def test_the_nearest_prototype_has_the_largest_l2_score() -> None:
 def test_the_cosine_on_a_gpu_is_that_of_a_cpu(length: float) -> None:
     """With its gradients, and for a vector without a direction."""
     generator = torch.Generator().manual_seed(0)
-    vectors = torch.randn(9, 64, generator=generator) * length, torch.randn(5, 64, generator=generator)
+    vectors = (
+        torch.randn(9, 64, generator=generator) * length,
+        torch.randn(5, 64, generator=generator),
+    )
     vectors[0][0] = 0
     found = []
     for device in ("cpu", "cuda"):
@@ -78,4 +87,6 @@ def test_the_cosine_on_a_gpu_is_that_of_a_cpu(length: float) -> None:
         scores[1:].square().sum().backward()
         found.append([t.detach().cpu() for t in (scores, features.grad, prototypes.grad)])
     for ours, expected in zip(*found, strict=True):
-        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+        torch.testing.assert_close(
+            ours, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max())
+        )

@@ -22,16 +22,24 @@ ROUNDING = 1e-6
 def exact(costs: Tensor, given: Tensor, taken: Tensor) -> Tensor:
     """The distance of each problem, by a general solver."""
     n, m, problems = costs.shape
-    sums = vstack([kron(eye(n), np.ones((1, m))), kron(np.ones((1, n)), eye(m))]).tocsr()[:-1]  # the last one follows from the others
+    sums = vstack([kron(eye(n), np.ones((1, m))), kron(np.ones((1, n)), eye(m))]).tocsr()[
+        :-1
+    ]  # the last one follows from the others
     found = []
     for i in range(problems):
         a, b = given[:, i].double().numpy(), taken[:, i].double().numpy()
         wanted = np.concatenate([a / a.sum(), b / b.sum()])[:-1]
-        found.append(linprog(costs[:, :, i].double().numpy().ravel(), A_eq=sums, b_eq=wanted, method="highs").fun)
+        found.append(
+            linprog(
+                costs[:, :, i].double().numpy().ravel(), A_eq=sums, b_eq=wanted, method="highs"
+            ).fun
+        )
     return torch.tensor(found, dtype=costs.dtype)
 
 
-def assert_close_from_below(costs: Tensor, given: Tensor, taken: Tensor, close: float = CLOSE) -> None:
+def assert_close_from_below(
+    costs: Tensor, given: Tensor, taken: Tensor, close: float = CLOSE
+) -> None:
     missing = exact(costs, given, taken) - earth_movers_distance(costs, given, taken)
     assert missing.max() <= close
     assert missing.min() >= -ROUNDING
@@ -44,7 +52,11 @@ def generator(seed: int = 0) -> torch.Generator:
 def of_maps(seed: int, problems: int, side: int) -> tuple[Tensor, Tensor, Tensor]:
     """Costs and weights as smooth feature maps behind a ReLU give them."""
     coarse = torch.randn(2 * problems, 32, 3, 3, generator=generator(seed))
-    maps = F.relu(F.interpolate(coarse, size=(side, side), mode="bilinear")).flatten(2).permute(2, 1, 0)  # (cells, d, 2B)
+    maps = (
+        F.relu(F.interpolate(coarse, size=(side, side), mode="bilinear"))
+        .flatten(2)
+        .permute(2, 1, 0)
+    )  # (cells, d, 2B)
     x, y = maps.chunk(2, 2)
     costs = 1 - torch.einsum("idb,jdb->ijb", F.normalize(x, dim=1), F.normalize(y, dim=1))
     return costs, (x * y.mean(0)).sum(1) + 1e-3, (y * x.mean(0)).sum(1) + 1e-3
@@ -53,11 +65,15 @@ def of_maps(seed: int, problems: int, side: int) -> tuple[Tensor, Tensor, Tensor
 # ---- the distance
 
 
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 7), (7, 1), (3, 3), (9, 9), (16, 16), (12, 20), (64, 64)])
+@pytest.mark.parametrize(
+    ("n", "m"), [(1, 1), (1, 7), (7, 1), (3, 3), (9, 9), (16, 16), (12, 20), (64, 64)]
+)
 def test_random_problems(n: int, m: int) -> None:
     random = generator(n * m)
     costs = 2 * torch.rand(n, m, 12, generator=random)
-    assert_close_from_below(costs, torch.rand(n, 12, generator=random), torch.rand(m, 12, generator=random))
+    assert_close_from_below(
+        costs, torch.rand(n, 12, generator=random), torch.rand(m, 12, generator=random)
+    )
 
 
 @pytest.mark.parametrize("side", [3, 4, 8])
@@ -68,7 +84,9 @@ def test_problems_as_feature_maps_make_them(side: int) -> None:
 def test_places_with_nothing_to_give_or_take() -> None:
     random = generator()
     costs = 2 * torch.rand(16, 16, 24, generator=random)
-    weights = torch.rand(2, 16, 24, generator=random) * (torch.rand(2, 16, 24, generator=random) < 0.3)
+    weights = torch.rand(2, 16, 24, generator=random) * (
+        torch.rand(2, 16, 24, generator=random) < 0.3
+    )
     weights[:, 0] += 1e-3
     assert (weights == 0).any()
     assert_close_from_below(costs, *weights)
@@ -82,26 +100,46 @@ def test_weights_of_all_sizes() -> None:
 
 def test_one_place_holds_all() -> None:
     random = generator(2)
-    costs, spread, one = 2 * torch.rand(9, 9, 9, generator=random), torch.rand(9, 9, generator=random), torch.eye(9)
+    costs, spread, one = (
+        2 * torch.rand(9, 9, 9, generator=random),
+        torch.rand(9, 9, generator=random),
+        torch.eye(9),
+    )
     everywhere = earth_movers_distance(costs, one, spread)
-    torch.testing.assert_close(everywhere, ((spread / spread.sum(0)) * costs.diagonal(dim1=0, dim2=2)).sum(0), atol=CLOSE, rtol=0)
+    torch.testing.assert_close(
+        everywhere,
+        ((spread / spread.sum(0)) * costs.diagonal(dim1=0, dim2=2)).sum(0),
+        atol=CLOSE,
+        rtol=0,
+    )
     assert_close_from_below(costs, spread, one)
     pairs = earth_movers_distance(costs, one, one.roll(1, 0))
-    torch.testing.assert_close(pairs, torch.stack([costs[i, (i + 1) % 9, i] for i in range(9)]), atol=CLOSE, rtol=0)
+    torch.testing.assert_close(
+        pairs, torch.stack([costs[i, (i + 1) % 9, i] for i in range(9)]), atol=CLOSE, rtol=0
+    )
 
 
 def test_equal_costs_and_ties() -> None:
     random = generator(3)
     weights = torch.rand(2, 10, 6, generator=random)
-    torch.testing.assert_close(earth_movers_distance(torch.full((10, 10, 6), 0.7), *weights), torch.full((6,), 0.7), atol=1e-5, rtol=0)
-    assert_close_from_below(torch.randint(0, 3, (10, 10, 6), generator=random).float(), *torch.ones(2, 10, 6))
+    torch.testing.assert_close(
+        earth_movers_distance(torch.full((10, 10, 6), 0.7), *weights),
+        torch.full((6,), 0.7),
+        atol=1e-5,
+        rtol=0,
+    )
+    assert_close_from_below(
+        torch.randint(0, 3, (10, 10, 6), generator=random).float(), *torch.ones(2, 10, 6)
+    )
 
 
 def test_nothing_to_move() -> None:
     """From a heap to a hole of the same size at the same place, for nothing."""
     weights = torch.rand(8, 5, generator=generator(4))
     costs = 1 - torch.eye(8)[:, :, None].expand(8, 8, 5)
-    torch.testing.assert_close(earth_movers_distance(costs, weights, weights), torch.zeros(5), atol=CLOSE, rtol=0)
+    torch.testing.assert_close(
+        earth_movers_distance(costs, weights, weights), torch.zeros(5), atol=CLOSE, rtol=0
+    )
 
 
 def test_an_assignment_is_the_best_of_all() -> None:
@@ -115,18 +153,33 @@ def test_an_assignment_is_the_best_of_all() -> None:
 
 def test_weights_need_not_sum_to_one() -> None:
     costs, a, b = of_maps(6, 4, 4)
-    torch.testing.assert_close(earth_movers_distance(costs, 7 * a, b / 3), earth_movers_distance(costs, a, b), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        earth_movers_distance(costs, 7 * a, b / 3),
+        earth_movers_distance(costs, a, b),
+        atol=1e-5,
+        rtol=0,
+    )
 
 
 def test_either_side_may_give() -> None:
     costs, a, b = of_maps(7, 8, 4)
-    torch.testing.assert_close(earth_movers_distance(costs, a, b), earth_movers_distance(costs.transpose(0, 1), b, a), atol=CLOSE, rtol=0)
+    torch.testing.assert_close(
+        earth_movers_distance(costs, a, b),
+        earth_movers_distance(costs.transpose(0, 1), b, a),
+        atol=CLOSE,
+        rtol=0,
+    )
 
 
 def test_a_problem_does_not_know_the_others() -> None:
     costs, a, b = of_maps(8, 9, 4)
     together = earth_movers_distance(costs, a, b)
-    alone = torch.cat([earth_movers_distance(costs[:, :, i : i + 1], a[:, i : i + 1], b[:, i : i + 1]) for i in range(9)])
+    alone = torch.cat(
+        [
+            earth_movers_distance(costs[:, :, i : i + 1], a[:, i : i + 1], b[:, i : i + 1])
+            for i in range(9)
+        ]
+    )
     torch.testing.assert_close(alone, together, atol=1e-6, rtol=0)
     assert earth_movers_distance(costs[:, :, :0], a[:, :0], b[:, :0]).shape == (0,)
 
@@ -151,9 +204,15 @@ weight = st.sampled_from([0.0, 1e-30, 1e-9, 1e-4, 0.1, 1.0, 50.0])
 @given(st.data(), st.integers(1, 5), st.integers(1, 5))
 def test_any_problem_is_bounded_from_below(data: st.DataObject, n: int, m: int) -> None:
     def column(size: int) -> Tensor:
-        return torch.tensor(data.draw(st.lists(weight, min_size=size, max_size=size).filter(lambda w: max(w) > 1e-20)))[:, None]
+        return torch.tensor(
+            data.draw(
+                st.lists(weight, min_size=size, max_size=size).filter(lambda w: max(w) > 1e-20)
+            )
+        )[:, None]
 
-    costs = torch.tensor(data.draw(st.lists(st.floats(0, 2, width=16), min_size=n * m, max_size=n * m))).reshape(n, m, 1)
+    costs = torch.tensor(
+        data.draw(st.lists(st.floats(0, 2, width=16), min_size=n * m, max_size=n * m))
+    ).reshape(n, m, 1)
     a, b = column(n), column(m)
     missing = exact(costs, a, b) - earth_movers_distance(costs, a, b)
     assert -1e-5 <= float(missing) <= 10 * CLOSE  # a looser promise for problems made to be bad
@@ -165,7 +224,11 @@ def test_thousands_of_problems() -> None:
         assert_close_from_below(*of_maps(seed, 60, 8))
         random = generator(seed)
         costs = 2 * torch.rand(16, 16, 100, generator=random)
-        weights = torch.rand(2, 16, 100, generator=random) * (torch.rand(2, 16, 100, generator=random) < 0.5) + 1e-6
+        weights = (
+            torch.rand(2, 16, 100, generator=random)
+            * (torch.rand(2, 16, 100, generator=random) < 0.5)
+            + 1e-6
+        )
         assert_close_from_below(costs, *weights)
 
 
@@ -185,7 +248,10 @@ def test_the_similarity_as_it_is_defined(centred: bool) -> None:
         for k, prototype in enumerate(classes):
             given = (query @ prototype.mean(0)).relu() + 1e-3
             taken = (prototype @ query.mean(0)).relu() + 1e-3
-            x, y = (cells - cells.mean(1, keepdim=True) if centred else cells for cells in (query, prototype))
+            x, y = (
+                cells - cells.mean(1, keepdim=True) if centred else cells
+                for cells in (query, prototype)
+            )
             cosines = F.cosine_similarity(x[:, None], y[None], dim=2)
             distance = exact((1 - cosines)[:, :, None], given[:, None], taken[:, None])
             assert abs(float(scores[q, k]) - 16 * (1 - float(distance))) <= 16 * CLOSE
@@ -212,16 +278,22 @@ def test_cells_with_nothing_in_common_weigh_little() -> None:
 def test_one_cell_is_the_cosine() -> None:
     queries, classes = maps_of(4, 1, 4), maps_of(3, 1, 5)
     expected = 16 * F.cosine_similarity(queries[:, None, 0], classes[None, :, 0], dim=2)
-    torch.testing.assert_close(earth_mover(queries, classes, centred=False), expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        earth_mover(queries, classes, centred=False), expected, atol=1e-4, rtol=0
+    )
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     queries, classes = maps_of(7, 4, 6), maps_of(3, 4, 7)
     whole = earth_mover(queries, classes, centred=True)
     monkeypatch.setattr("fewmore.nn.similarity.BLOCK", {"cpu": 2 * 16 * 3})
-    torch.testing.assert_close(earth_mover(queries, classes, centred=True), whole, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        earth_mover(queries, classes, centred=True), whole, atol=1e-5, rtol=0
+    )
     monkeypatch.setattr("fewmore.nn.similarity.BLOCK", {"cpu": 1})
-    torch.testing.assert_close(earth_mover(queries, classes, centred=True), whole, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        earth_mover(queries, classes, centred=True), whole, atol=1e-5, rtol=0
+    )
     assert earth_mover(queries[:0], classes, centred=True).shape == (0, 3)
 
 

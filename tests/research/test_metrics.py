@@ -28,7 +28,9 @@ def runs(draw):
     """A random run: its labels, arrivals and predictions; every class has a test image."""
     sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
     session_of_class = np.repeat(np.arange(len(sizes)), sizes)
-    per_class = draw(st.lists(st.integers(1, 4), min_size=len(session_of_class), max_size=len(session_of_class)))
+    per_class = draw(
+        st.lists(st.integers(1, 4), min_size=len(session_of_class), max_size=len(session_of_class))
+    )
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     labels = rng.permutation(np.repeat(np.arange(len(session_of_class)), per_class))
     skill = draw(st.floats(0, 1))
@@ -36,7 +38,9 @@ def runs(draw):
     for session in range(len(sizes)):
         seen = int((session_of_class <= session).sum())
         asked = session_of_class[labels] <= session
-        guesses = np.where(rng.random(len(labels)) < skill, labels, rng.integers(0, seen, len(labels)))
+        guesses = np.where(
+            rng.random(len(labels)) < skill, labels, rng.integers(0, seen, len(labels))
+        )
         predictions[session, asked] = guesses[asked]
     return labels, session_of_class, predictions
 
@@ -56,22 +60,35 @@ def slow_accuracy(run, session, wanted):
 @given(runs())
 def test_accuracies_match_counting_one_by_one(run):
     sessions = range(len(run[2]))
-    assert metrics.accuracy(*run) == pytest.approx([slow_accuracy(run, t, range(t + 1)) for t in sessions])
-    assert metrics.base_accuracy(*run) == pytest.approx([slow_accuracy(run, t, [0]) for t in sessions])
+    assert metrics.accuracy(*run) == pytest.approx(
+        [slow_accuracy(run, t, range(t + 1)) for t in sessions]
+    )
+    assert metrics.base_accuracy(*run) == pytest.approx(
+        [slow_accuracy(run, t, [0]) for t in sessions]
+    )
     novel = metrics.novel_accuracy(*run)
     assert math.isnan(novel[0])
-    assert novel[1:] == pytest.approx([slow_accuracy(run, t, range(1, t + 1)) for t in sessions[1:]])
+    assert novel[1:] == pytest.approx(
+        [slow_accuracy(run, t, range(1, t + 1)) for t in sessions[1:]]
+    )
     table = metrics.accuracy_by_arrival(*run)
     for t in sessions:
         for i in sessions:
-            assert math.isnan(table[t, i]) if i > t else table[t, i] == pytest.approx(slow_accuracy(run, t, [i]))
+            assert (
+                math.isnan(table[t, i])
+                if i > t
+                else table[t, i] == pytest.approx(slow_accuracy(run, t, [i]))
+            )
 
 
 @settings(max_examples=60, deadline=None)
 @given(runs())
 def test_forgetting_matches_its_definition(run):
     end = len(run[2]) - 1
-    expected = [max(slow_accuracy(run, t, [i]) for t in range(i, end)) - slow_accuracy(run, end, [i]) for i in range(end)]
+    expected = [
+        max(slow_accuracy(run, t, [i]) for t in range(i, end)) - slow_accuracy(run, end, [i])
+        for i in range(end)
+    ]
     assert metrics.forgetting(*run) == pytest.approx(expected)
 
 
@@ -90,7 +107,11 @@ def test_generalised_accuracy_matches_a_fine_sum_over_alpha(run):
     parts = [[slow_accuracy(run, k, [i]) for i in range(k + 1)] for k in range(1, sessions)]
     for step in range(steps):  # the midpoint rule
         alpha = (step + 0.5) * largest / steps
-        area += sum((alpha * part[0] + sum(part[1:])) / (alpha + len(part) - 1) for part in parts) / (sessions - 1) / steps
+        area += (
+            sum((alpha * part[0] + sum(part[1:])) / (alpha + len(part) - 1) for part in parts)
+            / (sessions - 1)
+            / steps
+        )
     assert metrics.generalised_accuracy(*run) == pytest.approx(area, abs=1e-3)
 
 
@@ -100,7 +121,10 @@ def test_confusion_matrix_matches_counting_and_gives_the_accuracy_back(run):
     labels, session_of_class, predictions = run
     for session, row in enumerate(predictions):
         matrix = metrics.confusion_matrix(labels, row, len(session_of_class))
-        expected = [[sum((labels == r) & (row == c)) for c in range(len(session_of_class))] for r in range(len(session_of_class))]
+        expected = [
+            [sum((labels == r) & (row == c)) for c in range(len(session_of_class))]
+            for r in range(len(session_of_class))
+        ]
         assert matrix.tolist() == expected
         assert 100 * matrix.trace() / matrix.sum() == pytest.approx(metrics.accuracy(*run)[session])
 
@@ -111,7 +135,10 @@ def test_the_order_of_the_images_does_not_matter(run, random):
     labels, session_of_class, predictions = run
     order = list(range(len(labels)))
     random.shuffle(order)
-    one, other = metrics.summarise(*run), metrics.summarise(labels[order], session_of_class, predictions[:, order])
+    one, other = (
+        metrics.summarise(*run),
+        metrics.summarise(labels[order], session_of_class, predictions[:, order]),
+    )
     for name in ("accuracy", "base", "novel", "harmonic", "forgetting", "gacc"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
@@ -151,12 +178,16 @@ def test_the_worked_example():
     assert summary.last == pytest.approx(37.5)
     assert summary.pd == pytest.approx(37.5)
     # α from 0 to 2. After session 1: (50α + 100)/(α + 1), area 100 + 50·ln 3. After session 2: (25α + 100)/(α + 2), area 50 + 50·ln 2.
-    assert summary.gacc == pytest.approx(((100 + 50 * math.log(3)) / 2 + (50 + 50 * math.log(2)) / 2) / 2)
+    assert summary.gacc == pytest.approx(
+        ((100 + 50 * math.log(3)) / 2 + (50 + 50 * math.log(2)) / 2) / 2
+    )
 
 
 def test_forgetting_is_negative_where_the_end_is_the_best():
     predictions = np.array([[1, 0, -1], [0, 0, 2]])
-    assert metrics.forgetting(np.array([0, 1, 2]), np.array([0, 0, 1]), predictions) == pytest.approx([-50])
+    assert metrics.forgetting(
+        np.array([0, 1, 2]), np.array([0, 0, 1]), predictions
+    ) == pytest.approx([-50])
 
 
 def test_generalised_accuracy_of_equal_accuracies_is_that_accuracy():
@@ -204,7 +235,9 @@ def test_spread_over_seeds_and_over_draws_is_told_apart():
     assert metrics.std_within(values, fixed=draws) == 0
     assert metrics.std_within(values, fixed=seeds) == pytest.approx(math.sqrt(50))
     assert math.isnan(metrics.std_within([1.0, 2.0], fixed=[0, 1]))
-    assert metrics.std_within([1.0, 2.0, 4.0], fixed=[None] * 3) == pytest.approx(np.std([1, 2, 4], ddof=1))
+    assert metrics.std_within([1.0, 2.0, 4.0], fixed=[None] * 3) == pytest.approx(
+        np.std([1, 2, 4], ddof=1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,10 +247,20 @@ def test_spread_over_seeds_and_over_draws_is_told_apart():
         ([0, 0], [0], [[0]], "not (2,), (1,) and (1, 1)"),
         ([0], [1], [[0]], "begin with 0"),
         ([0, 1], [0, 2], [[0, -1]], "steps of 1"),
-        ([0, 1], [0, 0], [[0, 0], [0, 0]], "predictions of 2 sessions, but the classes arrive in 1"),
+        (
+            [0, 1],
+            [0, 0],
+            [[0, 0], [0, 0]],
+            "predictions of 2 sessions, but the classes arrive in 1",
+        ),
         ([0, 2], [0, 0], [[0, 0]], "labels must lie in 0 … 1, not 0 … 2"),
         ([0, 1], [0, 1], [[0, 0], [0, 1]], "session 0 predicts images whose class has not arrived"),
-        ([0, 1], [0, 1], [[1, -1], [0, -1]], "outside its 1 seen classes 0 … 0; session 1 has predictions outside"),
+        (
+            [0, 1],
+            [0, 1],
+            [[1, -1], [0, -1]],
+            "outside its 1 seen classes 0 … 0; session 1 has predictions outside",
+        ),
     ],
 )
 def test_arrays_that_are_no_run_are_refused(labels, session_of_class, predictions, says):

@@ -30,7 +30,9 @@ def stored(images: ImageSet) -> list[bytes]:
         # Below a tensor there may be a larger one: all of its memory counts.
         assert storage.untyped_storage().nbytes() == storage.numel()
         return [image.numpy().tobytes() for image in storage]
-    assert storage.buffer.untyped_storage().nbytes() == int((3 * storage.heights * storage.widths).sum())
+    assert storage.buffer.untyped_storage().nbytes() == int(
+        (3 * storage.heights * storage.widths).sum()
+    )
     return [storage.image(row).numpy().tobytes() for row in range(len(storage))]
 
 
@@ -54,7 +56,15 @@ class PixelMeans:
         self.learnt.append(session)
         self.asked.append([])
         features = self.look(session)
-        self.means = torch.cat([self.means, *(features[session.labels == c].mean(0)[None] for c in range(len(session.class_names)))])
+        self.means = torch.cat(
+            [
+                self.means,
+                *(
+                    features[session.labels == c].mean(0)[None]
+                    for c in range(len(session.class_names))
+                ),
+            ]
+        )
 
     def compare(self, features: Tensor) -> Tensor:
         return -torch.cdist(features, self.means)
@@ -124,7 +134,9 @@ def task(request, tiny_task) -> Task:
     train, test = tiny_task.train, tiny_task.test
     if request.param == "several sizes":
         train, test = ragged(train), ragged(test)
-    assert max(Counter(pixels(train) + pixels(test)).values()) == 1, "each image must be recognisable"
+    assert max(Counter(pixels(train) + pixels(test)).values()) == 1, (
+        "each image must be recognisable"
+    )
     return replace(tiny_task, train=train, test=test, split=draw(train, 4, 2, 3, order=7))
 
 
@@ -137,7 +149,10 @@ def test_each_session_shows_its_own_images_and_nothing_else(spy, task):
     old: set[bytes] = set()
     for shown, session in zip(method.inner.learnt, task.split.sessions, strict=True):
         names = task.train.class_names
-        expected = Counter((names[task.train.labels[i]], task.train.image(int(i)).numpy().tobytes()) for i in session.images)
+        expected = Counter(
+            (names[task.train.labels[i]], task.train.image(int(i)).numpy().tobytes())
+            for i in session.images
+        )
         assert named(shown) == expected
         assert shown.class_names == tuple(names[c] for c in session.classes)
         below = stored(shown)
@@ -155,7 +170,9 @@ def test_only_test_images_of_seen_classes_are_asked_for(spy, task):
     for number, asked in enumerate(method.inner.asked):
         seen = task.test.only(task.split.seen(number))
         there = Counter(image for images in asked for image in pixels(images))
-        assert Counter(image for images in asked for image in stored(images)) == there, "the storage holds other images"
+        assert Counter(image for images in asked for image in stored(images)) == there, (
+            "the storage holds other images"
+        )
         if spy is FrozenSpy:  # asks for each image once in a run
             there += before
             before = there
@@ -167,13 +184,17 @@ def test_nothing_says_what_a_test_image_shows(spy, task):
     method = spy()
     protocol.run(method, task, Runtime())
     label = dict(zip(pixels(task.test), task.test.labels.tolist(), strict=True))
-    assert sorted(task.test.labels.tolist()) == task.test.labels.tolist(), "this set is sorted by class"
+    assert sorted(task.test.labels.tolist()) == task.test.labels.tolist(), (
+        "this set is sorted by class"
+    )
     for asked in method.inner.asked:
         for images in asked:
             assert images.labels.unique().tolist() == [0]
             assert images.class_names == ("?",)
             order = [label[image] for image in pixels(images)]
-            assert len(set(order)) == 1 or order != sorted(order), "the order gives the classes away"
+            assert len(set(order)) == 1 or order != sorted(order), (
+                "the order gives the classes away"
+            )
 
 
 @SPIES
@@ -209,7 +230,9 @@ def test_classes_that_were_not_seen_have_no_prediction(spy, task):
         assert ((row == -1) == (arrival > session)).all()
         assert row.max() < [4, 6, 8][session]
     names = [task.test.class_names[c] for c in task.split.seen(2)]
-    assert [names[c] for c in outcome.labels] == [task.test.class_names[c] for c in task.test.labels]
+    assert [names[c] for c in outcome.labels] == [
+        task.test.class_names[c] for c in task.test.labels
+    ]
 
 
 @SPIES
@@ -239,12 +262,20 @@ def test_a_stopped_run_goes_on_after_the_last_session_it_saved(spy, at, task, tm
     with pytest.raises(Stopped):
         protocol.run(spy(), task, Runtime(checkpoint=Checkpoint(tmp_path / "file")), stop)
     method, told = spy(), []
-    outcome = protocol.run(method, task, Runtime(checkpoint=Checkpoint(tmp_path / "file")), lambda o: told.append(o.sessions))
+    outcome = protocol.run(
+        method,
+        task,
+        Runtime(checkpoint=Checkpoint(tmp_path / "file")),
+        lambda o: told.append(o.sessions),
+    )
     # A session is told and then saved, so the one at which it was stopped is learnt and told again.
     assert told == list(range(at, 4))
     assert len(method.inner.learnt) == 4 - at
     assert outcome.predictions.keys() == expected.predictions.keys()
-    assert all(torch.equal(outcome.predictions[name], expected.predictions[name]) for name in expected.predictions)
+    assert all(
+        torch.equal(outcome.predictions[name], expected.predictions[name])
+        for name in expected.predictions
+    )
     assert outcome.summary().accuracy.tolist() == expected.summary().accuracy.tolist()
     assert set(outcome.seconds) >= ({"fit", "test"} if at > 1 else {"fit", "learn", "test"})
 
@@ -269,7 +300,10 @@ def breaking(spy: type, how) -> Method:
 @pytest.mark.parametrize(
     ("how", "complaint"),
     [
-        (lambda scores: scores[:, :-1], r"must give scores of shape \(20, 4\), images × classes seen, not \(20, 3\)"),
+        (
+            lambda scores: scores[:, :-1],
+            r"must give scores of shape \(20, 4\), images × classes seen, not \(20, 3\)",
+        ),
         (lambda scores: torch.cat([scores, scores], 1), r"not \(20, 8\)"),
         (lambda scores: scores[1:], r"not \(19, 4\)"),
         (lambda scores: scores.argmax(1), r"not \(20,\)"),
@@ -287,11 +321,15 @@ def test_scores_that_cannot_be_are_refused(spy, how, complaint, tiny_task):
 def test_other_scores_are_checked_and_named(tiny_task):
     method = FrozenSpy()
     method.also_scores_of = lambda features: {"second": torch.zeros(3, 3)}
-    with pytest.raises(MethodError, match=r"FrozenSpy \(second\) must give scores of shape \(20, 4\)"):
+    with pytest.raises(
+        MethodError, match=r"FrozenSpy \(second\) must give scores of shape \(20, 4\)"
+    ):
         protocol.run(method, tiny_task, Runtime())
 
 
-@pytest.mark.parametrize("how", [lambda f: f[:-1], lambda f: f[0], lambda f: f[None]], ids=["too few", "flat", "deep"])
+@pytest.mark.parametrize(
+    "how", [lambda f: f[:-1], lambda f: f[0], lambda f: f[None]], ids=["too few", "flat", "deep"]
+)
 def test_features_that_cannot_be_are_refused(how, tiny_task):
     method = FrozenSpy()
     method.embed = lambda images: how(method.inner.look(images))

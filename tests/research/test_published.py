@@ -26,7 +26,9 @@ def test_some_numbers_as_printed():
     assert (cec.average, cec.pd) == (59.53, 23.93)
     assert published.published("miniimagenet")["Ft-CNN"].sessions[-1] == 1.4
     assert published.published("cub200")["CEC"].average == 61.33
-    assert published.later("cifar100")["FACT"] == published.PublishedRow("FACT", None, (74.6, *[None] * 7, 52.1), 62.24, 22.5, "ResNet20")
+    assert published.later("cifar100")["FACT"] == published.PublishedRow(
+        "FACT", None, (74.6, *[None] * 7, 52.1), 62.24, 22.5, "ResNet20"
+    )
 
 
 def test_the_ablation_ends_in_the_comparison():
@@ -34,14 +36,20 @@ def test_the_ablation_ends_in_the_comparison():
     assert len(rows) == 10
     assert len({row.name for row in rows}) == 10
     comparison = published.published("cub200")
-    for row, name in ((rows[6], "Decoupled-DeepEMD"), (rows[7], "Decoupled-Cosine"), (rows[9], "CEC")):
+    for row, name in (
+        (rows[6], "Decoupled-DeepEMD"),
+        (rows[7], "Decoupled-Cosine"),
+        (rows[9], "CEC"),
+    ):
         assert row.sessions == comparison[name].sessions
     for row in rows:
         assert row.data_init == row.classifier.endswith("Data Init.")
         assert row.decoupled == (row.method not in ("linear", "cosine"))
         assert row.adapter == row.method.startswith("cec")
         assert row.pil == (row.method == "cec")
-        assert row.pd == pytest.approx(row.sessions[0] - row.sessions[-1], abs=0.011)  # one is rounded otherwise
+        assert row.pd == pytest.approx(
+            row.sessions[0] - row.sessions[-1], abs=0.011
+        )  # one is rounded otherwise
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)

@@ -22,15 +22,27 @@ def changed(*settings: str, name: str = "official"):
 def test_every_recipe_can_be_made(name, benchmark, method):
     made = recipe(name, BENCHMARKS[benchmark], method)
     assert made.name == name
-    views = dataclasses.replace(made.transform, scale=BENCHMARKS[benchmark].transform.scale)  # `mild` has milder crops
-    assert (made.backbone, views) == (BENCHMARKS[benchmark].backbone, BENCHMARKS[benchmark].transform)
-    assert made == recipe(name, BENCHMARKS[benchmark], method), "the same wish gives the same recipe"
+    views = dataclasses.replace(
+        made.transform, scale=BENCHMARKS[benchmark].transform.scale
+    )  # `mild` has milder crops
+    assert (made.backbone, views) == (
+        BENCHMARKS[benchmark].backbone,
+        BENCHMARKS[benchmark].transform,
+    )
+    assert made == recipe(name, BENCHMARKS[benchmark], method), (
+        "the same wish gives the same recipe"
+    )
     assert hash(made) == hash(recipe(name, BENCHMARKS[benchmark], method))
 
 
 def test_recipes_are_frozen():
     made = changed()
-    for config, field in ((made, "backbone"), (made.pretrain, "epochs"), (made.session, "lr"), (made.transform, "size")):
+    for config, field in (
+        (made, "backbone"),
+        (made.pretrain, "epochs"),
+        (made.session, "lr"),
+        (made.transform, "size"),
+    ):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(config, field, 1)
 
@@ -48,12 +60,23 @@ def test_the_official_recipe_of_each_benchmark(benchmark, milestones, weights):
     made = recipe("official", BENCHMARKS[benchmark], "decoupled-cosine")
     assert (made.pretrain.milestones, made.weights) == (milestones, weights)
     assert (made.pretrain.epochs, made.pretrain.batch, made.pretrain.lr) == (100, 128, 0.1)
-    assert (made.pretrain.momentum, made.pretrain.nesterov, made.pretrain.weight_decay) == (0.9, True, 5e-4)
+    assert (made.pretrain.momentum, made.pretrain.nesterov, made.pretrain.weight_decay) == (
+        0.9,
+        True,
+        5e-4,
+    )
 
 
 def test_sessions_by_method():
     learnt = {name: recipe("official", CIFAR, name).session for name in METHODS}
-    assert [name for name, session in learnt.items() if not session.data_init] == ["finetune", "linear", "cosine", "icarl", "eeil", "topic"]
+    assert [name for name, session in learnt.items() if not session.data_init] == [
+        "finetune",
+        "linear",
+        "cosine",
+        "icarl",
+        "eeil",
+        "topic",
+    ]
     assert learnt["finetune"].lr < learnt["linear"].lr
     assert recipe("official", CIFAR, "mine").session.data_init, "a method of one's own"
 
@@ -61,7 +84,10 @@ def test_sessions_by_method():
 def test_the_benchmark_chooses_where_no_name_is_given():
     assert recipe(None, CIFAR, "cosine").name == "official"
     assert recipe(None, BENCHMARKS["glyphs"], "cosine").name == "quick"
-    assert recipe("quick", CIFAR, "cosine").pretrain.epochs < recipe("official", CIFAR, "cosine").pretrain.epochs / 5
+    assert (
+        recipe("quick", CIFAR, "cosine").pretrain.epochs
+        < recipe("official", CIFAR, "cosine").pretrain.epochs / 5
+    )
 
 
 def test_an_unknown_recipe_is_suggested():
@@ -108,7 +134,9 @@ def test_a_setting_is_changed_and_nothing_else(setting, path, value):
     assert type(inner) is type(value)
     back = made
     if rest:
-        group = dataclasses.replace(getattr(made, found), **{rest[0]: getattr(getattr(changed(), found), rest[0])})
+        group = dataclasses.replace(
+            getattr(made, found), **{rest[0]: getattr(getattr(changed(), found), rest[0])}
+        )
         back = dataclasses.replace(made, **{found: group})
     else:
         back = dataclasses.replace(made, **{found: getattr(changed(), found)})
@@ -137,17 +165,29 @@ def test_the_last_of_equal_settings_counts():
 @pytest.mark.parametrize(
     ("setting", "complaint"),
     [
-        ("pretrain.epochs", r"--set pretrain.epochs: write it as name=value, such as --set pretrain.epochs=50"),
-        ("pretrain.epoch=5", r"no setting of PretrainConfig is named 'epoch': did you mean epochs\?"),
+        (
+            "pretrain.epochs",
+            r"--set pretrain.epochs: write it as name=value, such as --set pretrain.epochs=50",
+        ),
+        (
+            "pretrain.epoch=5",
+            r"no setting of PretrainConfig is named 'epoch': did you mean epochs\?",
+        ),
         ("pretain.epochs=5", r"no setting of Recipe is named 'pretain': did you mean pretrain\?"),
         ("=5", r"no setting of Recipe is named '': there are: .*backbone, .*pretrain, "),
         ("name=mine", r"no setting of Recipe is named 'name'"),
         ("pretrain.name=mine", r"no setting of PretrainConfig is named 'name'"),
         ("pretrain.=5", r"no setting of PretrainConfig is named ''"),
         ("pretrain=5", r"--set pretrain: that is a group of settings; name one of pretrain.lr, "),
-        ("backbone.depth=5", r"--set backbone.depth: 'backbone' is a single value, not a group of settings"),
+        (
+            "backbone.depth=5",
+            r"--set backbone.depth: 'backbone' is a single value, not a group of settings",
+        ),
         ("pretrain.epochs.more=5", r"'epochs' is a single value"),
-        ("pretrain.epochs=many", r"--set pretrain.epochs=many: 'many' is not a whole number; it was 100"),
+        (
+            "pretrain.epochs=many",
+            r"--set pretrain.epochs=many: 'many' is not a whole number; it was 100",
+        ),
         ("pretrain.epochs=5.5", r"'5.5' is not a whole number"),
         ("pretrain.epochs=true", r"'true' is not a whole number"),
         ("pretrain.epochs=1e999", r"'1e999' is not a whole number"),
@@ -162,7 +202,10 @@ def test_the_last_of_equal_settings_counts():
         ("pretrain.epochs=0", r"epochs must be at least 1, not 0"),
         ("pretrain.momentum=1", r"momentum must lie in \[0, 1\)"),
         ("pretrain.nesterov=1", r"'1' is not true or false; it was True"),
-        ("pretrain.milestones=soon", r"'soon' is not numbers with commas between them; it was \(60, 70\)"),
+        (
+            "pretrain.milestones=soon",
+            r"'soon' is not numbers with commas between them; it was \(60, 70\)",
+        ),
         ("pretrain.milestones=1.5,2", r"is not numbers with commas"),
         ("transform.scale=0.5", r"'0.5' is not 2 numbers with commas between them"),
         ("transform.mean=1,2", r"'1,2' is not 3 numbers with commas between them"),

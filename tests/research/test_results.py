@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from fewmore.errors import DataError, FewmoreError, MissingData
 from fewmore.research import results
-from fewmore.research.results import RunResult, from_json, names, published_row, read, to_json, write
+from fewmore.research.results import (
+    RunResult,
+    from_json,
+    names,
+    published_row,
+    read,
+    to_json,
+    write,
+)
 
 KEYS = [
     "schema",
@@ -46,7 +54,13 @@ KEYS = [
 
 @pytest.fixture(scope="module")
 def result(make_result):
-    return make_result(seeds=(0, 1), draws=(0, 1, 2), extra=("cosine_after_pil",), settings={"pretrain.lr": 0.00012345}, keeps="5 a class")
+    return make_result(
+        seeds=(0, 1),
+        draws=(0, 1, 2),
+        extra=("cosine_after_pil",),
+        settings={"pretrain.lr": 0.00012345},
+        keeps="5 a class",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +144,14 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, result, monkeypatch):
 
 def test_files_are_called_after_what_they_hold(make_result):
     assert results.file_name(make_result()) == "cifar100-cec"
-    assert results.file_name(make_result(recipe="quick", settings={"pretrain.epochs": 5})) == "cifar100-cec-quick-epochs-5"
-    assert results.file_name(make_result(settings={"pseudo.angles": "10,-10"})) == "cifar100-cec-angles-10_-10"
+    assert (
+        results.file_name(make_result(recipe="quick", settings={"pretrain.epochs": 5}))
+        == "cifar100-cec-quick-epochs-5"
+    )
+    assert (
+        results.file_name(make_result(settings={"pseudo.angles": "10,-10"}))
+        == "cifar100-cec-angles-10_-10"
+    )
     odd = make_result("folder:/my birds/$HOME", "mine.py:Mine", settings={"x.y": "[1, 2] & 'ü'"})
     assert results.file_name(odd) == "folder--my-birds--HOME-mine-y--1_2-----ü-"
 
@@ -146,7 +166,9 @@ def test_runs_without_test_images_of_the_base_are_refused(make_result):
 
 @pytest.mark.parametrize("key", KEYS[1:])
 def test_each_missing_key_is_named(raw, key):
-    with pytest.raises(DataError, match=rf"here\.json is not a sound result: it lacks {key}; restore"):
+    with pytest.raises(
+        DataError, match=rf"here\.json is not a sound result: it lacks {key}; restore"
+    ):
         from_json(json.dumps({k: v for k, v in raw.items() if k != key}), "here.json")
 
 
@@ -162,20 +184,40 @@ def test_each_missing_key_is_named(raw, key):
         ("seeds", [0], "accuracy has 6 items for 1 runs"),
         ("draws", [0, 1, 2, 0, 1, 0.5], "draws must be whole numbers or null, not 0.5"),
         ("sessions", [], "sessions is empty"),
-        ("sessions", [{"classes": 60}], 'sessions must be objects like {"classes": 60, "test": 6000}, not {"classes": 60}'),
+        (
+            "sessions",
+            [{"classes": 60}],
+            'sessions must be objects like {"classes": 60, "test": 6000}, not {"classes": 60}',
+        ),
         ("sessions", [{"classes": 60, "test": 9}, {"classes": 5, "test": 9}], "sessions must grow"),
         ("accuracy", "high", 'accuracy must be a list, not "high"'),
         ("accuracy", [1] * 6, "accuracy must be a list of lists, not 1"),
         ("accuracy", [[50] * 8] * 6, "accuracy of run 0 has 8 values and needs 9"),
-        ("accuracy", [[50] * 8 + [101]] * 6, "accuracy of run 5 in session 8 must be a number from 0 to 100, not 101"),
-        ("accuracy", [[None] + [50] * 8] * 6, "accuracy of run 0 in session 0 must be a number from 0 to 100, not null"),
+        (
+            "accuracy",
+            [[50] * 8 + [101]] * 6,
+            "accuracy of run 5 in session 8 must be a number from 0 to 100, not 101",
+        ),
+        (
+            "accuracy",
+            [[None] + [50] * 8] * 6,
+            "accuracy of run 0 in session 0 must be a number from 0 to 100, not null",
+        ),
         ("novel", [[50] * 9] * 6, "novel of run 0 in session 0 must be null, not 50"),
         ("forgetting", [[-101] * 8] * 6, "must be a number from -100 to 100, or null, not -101"),
         ("gacc", [50] * 5, "gacc has 5 items for 6 runs"),
-        ("seconds", [{"pretrain": -1}] * 6, 'seconds must be an object of seconds by stage, not {"pretrain": -1}'),
+        (
+            "seconds",
+            [{"pretrain": -1}] * 6,
+            'seconds must be an object of seconds by stage, not {"pretrain": -1}',
+        ),
         ("peak_memory_mb", [10**400] * 6, "peak_memory_mb must be numbers from 0, not 1000"),
         ("peak_memory_mb", ["much"] * 6, 'peak_memory_mb must be numbers from 0, not "much"'),
-        ("extra", {"a": [["x"] * 9] * 6}, 'extra.a of run 0 in session 0 must be a number or null, not "x"'),
+        (
+            "extra",
+            {"a": [["x"] * 9] * 6},
+            'extra.a of run 0 in session 0 must be a number or null, not "x"',
+        ),
         ("colour", "red", 'it has unknown keys "colour"'),
     ],
 )
@@ -209,7 +251,10 @@ def test_an_unknown_shape_is_one_complaint_not_fifty(raw):
         ("[1, 2]", "is not a result of fewmore"),
         ('{"loss": 0.1}', "has no schema number"),
         ('{"schema": "1"}', "must be a whole number"),
-        ('{"schema": 2}', "has schema 2, and this version of fewmore knows schemas up to 1: upgrade"),
+        (
+            '{"schema": 2}',
+            "has schema 2, and this version of fewmore knows schemas up to 1: upgrade",
+        ),
     ],
 )
 def test_foreign_files_are_refused(tmp_path, text, says):
@@ -233,7 +278,9 @@ def test_missing_and_binary_files_are_told_apart(tmp_path):
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-200, 200) | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=7) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=7) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
     max_leaves=12,
 )
 
@@ -283,7 +330,9 @@ def checkout(tmp_path, monkeypatch):
 
     def git(*words):
         person = ["-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
-        return subprocess.run(["git", *person, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", *person, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     git("init", "-q")
     monkeypatch.setattr(results, "__file__", str(file))
@@ -313,7 +362,9 @@ def test_commit_is_not_led_astray_by_the_environment(checkout, monkeypatch, tmp_
 
 def test_commit_is_none_outside_a_checkout_and_without_git(tmp_path, monkeypatch):
     (tmp_path / "fewmore" / "evaluation").mkdir(parents=True)
-    monkeypatch.setattr(results, "__file__", str(tmp_path / "fewmore" / "evaluation" / "results.py"))
+    monkeypatch.setattr(
+        results, "__file__", str(tmp_path / "fewmore" / "evaluation" / "results.py")
+    )
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     assert results.commit() is None
     monkeypatch.setenv("PATH", "")
@@ -326,13 +377,21 @@ def test_commit_is_none_outside_a_checkout_and_without_git(tmp_path, monkeypatch
 def test_published_rows_belong_to_the_same_protocol_and_variant(make_result):
     assert published_row(make_result()).name == "CEC"
     assert published_row(make_result(method="lucir")).name == "NCM"
-    assert published_row(make_result(method="finetune", settings={"session.data_init": False})).name == "Ft-CNN"
+    assert (
+        published_row(make_result(method="finetune", settings={"session.data_init": False})).name
+        == "Ft-CNN"
+    )
     assert published_row(make_result(method="joint")) is None
     assert published_row(make_result(base=50, way=10, sessions=6)) is None
     assert published_row(make_result(benchmark="glyphs")) is None
     assert published_row(make_result(method="decoupled-cosine")).name == "Decoupled-Cosine"
     for value in (False, "false", "False"):
-        assert published_row(make_result(method="decoupled-cosine", settings={"session.data_init": value})) is None
+        assert (
+            published_row(
+                make_result(method="decoupled-cosine", settings={"session.data_init": value})
+            )
+            is None
+        )
 
 
 def test_names_tell_results_apart(make_result):
@@ -340,7 +399,11 @@ def test_names_tell_results_apart(make_result):
         return names([make_result(sessions=2, **kw) for kw in about])
 
     assert named({"method": "cec"}, {"method": "topic"}) == ["cec", "topic"]
-    assert named({"recipe": "paper"}, {"recipe": None}, {"method": "topic"}) == ["cec, paper", "cec, no recipe", "topic"]
+    assert named({"recipe": "paper"}, {"recipe": None}, {"method": "topic"}) == [
+        "cec, paper",
+        "cec, no recipe",
+        "topic",
+    ]
     assert named({"split": "official"}, {"split": "draw"}) == ["cec, official", "cec, draw"]
     assert named({"settings": {"a.b": 1, "c": True}}, {"settings": {"a.b": 2, "c": True}}, {}) == [
         "cec, a.b=1, c=true",

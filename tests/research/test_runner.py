@@ -31,7 +31,9 @@ def make(tiny_recipe):
 
 @pytest.fixture
 def go(tiny_task, tmp_path):
-    def go(experiment: Experiment, folder: Path | None = None, **more: object) -> tuple[Path, results.RunResult]:
+    def go(
+        experiment: Experiment, folder: Path | None = None, **more: object
+    ) -> tuple[Path, results.RunResult]:
         folder = folder or runner.new_folder(tmp_path / "runs", experiment)
         return folder, runner.run(experiment, folder, CPU, task=tiny_task, **more)
 
@@ -97,7 +99,9 @@ def predictions(folder: Path, run: str = "seed0") -> torch.Tensor:
 def test_a_run_folder_has_everything(make, go, tiny_task):
     experiment = make()
     folder, result = go(experiment, command="fewmore run tiny")
-    assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()) == [
+    assert sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    ) == [
         "config.json",
         "result.json",
         "seed0/checkpoint.safetensors",
@@ -106,7 +110,12 @@ def test_a_run_folder_has_everything(make, go, tiny_task):
         "seed0/predictions.safetensors",
     ]
     assert results.to_json(results.read(folder)) == results.to_json(result)
-    assert (result.benchmark, result.method, result.recipe, result.command) == ("tiny", "decoupled-cosine", "tiny", "fewmore run tiny")
+    assert (result.benchmark, result.method, result.recipe, result.command) == (
+        "tiny",
+        "decoupled-cosine",
+        "tiny",
+        "fewmore run tiny",
+    )
     assert (result.seeds, result.draws, result.keeps) == ((0,), (None,), None)
     assert [(size.classes, size.test) for size in result.sessions] == [(4, 20), (6, 30), (8, 40)]
     assert result.split == tiny_task.split.name
@@ -116,8 +125,17 @@ def test_the_config_says_what_was_asked_for(make, tmp_path, tiny_recipe):
     experiment = make(settings={"pretrain.epochs": "2"}, seeds=(0, 1), draws=(0, 1, 2), way=2)
     config = json.loads((runner.new_folder(tmp_path, experiment) / "config.json").read_text())
     assert config["config"] == 1
-    assert (config["benchmark"], config["method"], config["way"], config["base"]) == ("tiny", "decoupled-cosine", 2, None)
-    assert (config["seeds"], config["draws"], config["settings"]) == ([0, 1], [0, 1, 2], {"pretrain.epochs": "2"})
+    assert (config["benchmark"], config["method"], config["way"], config["base"]) == (
+        "tiny",
+        "decoupled-cosine",
+        2,
+        None,
+    )
+    assert (config["seeds"], config["draws"], config["settings"]) == (
+        [0, 1],
+        [0, 1, 2],
+        {"pretrain.epochs": "2"},
+    )
     assert config["recipe"]["pretrain"]["epochs"] == tiny_recipe.pretrain.epochs
     assert config["recipe"]["transform"]["size"] == 8
 
@@ -146,14 +164,27 @@ def test_metrics_tell_every_round_and_session(make, go):
     folder, result = go(make("finetune"))
     found = lines(folder)
     rounds = [(line["stage"], line["round"], line["rounds"]) for line in found if "stage" in line]
-    assert rounds == [(stage, n, 2) for stage in ("pretrain", "session 1", "session 2") for n in (1, 2)]
-    assert all(line["loss"] > 0 and line["lr"] > 0 and line["seconds"] >= 0 for line in found if "stage" in line)
+    assert rounds == [
+        (stage, n, 2) for stage in ("pretrain", "session 1", "session 2") for n in (1, 2)
+    ]
+    assert all(
+        line["loss"] > 0 and line["lr"] > 0 and line["seconds"] >= 0
+        for line in found
+        if "stage" in line
+    )
     told = [line for line in found if "session" in line]
     assert [line["session"] for line in told] == [0, 1, 2]
     assert [line["accuracy"] for line in told] == pytest.approx(result.accuracy[0], abs=1e-3)
     assert "novel" not in told[0], "what is undefined is left out"
     assert {"base", "novel", "harmonic"} <= told[1].keys()
-    assert set(result.seconds[0]) == {"fit", "learn", "test", "pretrain", "sessions", "share of the wall clock"}
+    assert set(result.seconds[0]) == {
+        "fit",
+        "learn",
+        "test",
+        "pretrain",
+        "sessions",
+        "share of the wall clock",
+    }
 
 
 def test_what_is_kept_of_old_images_is_written(make, go):
@@ -189,14 +220,31 @@ def test_seeds_and_draws(make, go, tiny_task):
     experiment = make(seeds=(0, 1), draws=(0, 1))
     diary = Diary()
     folder, result = go(experiment, watcher=diary)
-    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["seed0-draw0", "seed0-draw1", "seed1-draw0", "seed1-draw1"]
-    assert list(zip(result.seeds, result.draws, strict=True)) == [(0, 0), (0, 1), (1, 0), (1, 1)] == experiment.runs()
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == [
+        "seed0-draw0",
+        "seed0-draw1",
+        "seed1-draw0",
+        "seed1-draw1",
+    ]
+    assert (
+        list(zip(result.seeds, result.draws, strict=True))
+        == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        == experiment.runs()
+    )
     assert len(result.accuracy) == 4
     assert result.split == "2 draws: 4 base, 2-way 3-shot"
-    assert {name for name, _ in diary.told} == {"", *(runner.run_name(*pair) for pair in experiment.runs())}
-    models = {name: read_state(folder / name / "model.safetensors") for name in ("seed0-draw0", "seed0-draw1", "seed1-draw0")}
+    assert {name for name, _ in diary.told} == {
+        "",
+        *(runner.run_name(*pair) for pair in experiment.runs()),
+    }
+    models = {
+        name: read_state(folder / name / "model.safetensors")
+        for name in ("seed0-draw0", "seed0-draw1", "seed1-draw0")
+    }
     rows = {name: model["network"]["classifier"]["rows"] for name, model in models.items()}
-    assert torch.equal(rows["seed0-draw0"][:4], rows["seed0-draw1"][:4]), "another draw is the same base session"
+    assert torch.equal(rows["seed0-draw0"][:4], rows["seed0-draw1"][:4]), (
+        "another draw is the same base session"
+    )
     assert not torch.equal(rows["seed0-draw0"][4:], rows["seed0-draw1"][4:]), "and other shots"
     assert not torch.equal(rows["seed0-draw0"][:4], rows["seed1-draw0"][:4])
 
@@ -214,7 +262,9 @@ def test_runs_side_by_side_give_the_same(make, go, tmp_path):
 
 @pytest.mark.parametrize("parallel", [1, 2])
 def test_where_one_run_fails_the_others_stop(parallel, make, tiny_recipe, go):
-    longer = dataclasses.replace(tiny_recipe, pretrain=dataclasses.replace(tiny_recipe.pretrain, epochs=500))
+    longer = dataclasses.replace(
+        tiny_recipe, pretrain=dataclasses.replace(tiny_recipe.pretrain, epochs=500)
+    )
     experiment = dataclasses.replace(make(seeds=(0, 1, 2)), recipe=longer)
 
     class Failing(Diary):
@@ -233,7 +283,15 @@ def test_where_one_run_fails_the_others_stop(parallel, make, tiny_recipe, go):
 # ---- going on
 
 
-MOMENTS = ["pretrain 1/2", "pretrain 2/2", "after session 0", "session 1 1/2", "session 1 2/2", "after session 1", "after session 2"]
+MOMENTS = [
+    "pretrain 1/2",
+    "pretrain 2/2",
+    "after session 0",
+    "session 1 1/2",
+    "session 1 2/2",
+    "after session 1",
+    "after session 2",
+]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -253,7 +311,9 @@ def test_a_stopped_run_goes_on_to_the_same_end(moment, make, go):
     for run in ("seed0", "seed1"):
         assert without_seconds(lines(folder, run)) == without_seconds(lines(whole, run))
         assert torch.equal(predictions(folder, run), predictions(whole, run))
-        assert (folder / run / "model.safetensors").read_bytes() == (whole / run / "model.safetensors").read_bytes()
+        assert (folder / run / "model.safetensors").read_bytes() == (
+            whole / run / "model.safetensors"
+        ).read_bytes()
 
 
 def test_a_run_that_is_done_is_not_done_again(make, go):
@@ -268,10 +328,16 @@ def test_a_run_that_is_done_is_not_done_again(make, go):
 
 def test_nothing_to_resume_is_said(make, go, tmp_path):
     runs = tmp_path / "runs"
-    with pytest.raises(CheckpointError, match=r"nothing to resume: no run below .*runs has these settings; leave out --resume"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"nothing to resume: no run below .*runs has these settings; leave out --resume",
+    ):
         runner.folders_to_resume(runs, [make()])
     folder, _ = go(make())
-    with pytest.raises(CheckpointError, match=rf"nothing to resume: {folder} is finished; see it with: fewmore compare {folder}"):
+    with pytest.raises(
+        CheckpointError,
+        match=rf"nothing to resume: {folder} is finished; see it with: fewmore compare {folder}",
+    ):
         runner.folders_to_resume(runs, [make()])
     with pytest.raises(CheckpointError, match="no run below"):
         runner.folders_to_resume(runs, [make(seeds=(1,))])
@@ -296,7 +362,9 @@ def test_of_several_experiments_the_finished_stay_and_the_others_begin(make, tmp
     others = [finished, unfinished, runner.new_folder(tmp_path, experiments[2])]
     for folder in others:
         (folder / "result.json").write_text("")
-    with pytest.raises(CheckpointError, match=r"all 3 runs are finished; see it with: fewmore compare .* .* "):
+    with pytest.raises(
+        CheckpointError, match=r"all 3 runs are finished; see it with: fewmore compare .* .* "
+    ):
         runner.folders_to_resume(tmp_path, experiments)
 
 
@@ -305,7 +373,9 @@ def test_of_several_experiments_the_finished_stay_and_the_others_begin(make, tmp
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_shared_stage_1_changes_nothing(method, make, go, tmp_path, tiny_task, tiny_settings):
-    experiment = dataclasses.replace(make(method), recipe=recipes.recipe("quick", tiny_task.benchmark, method, tiny_settings))
+    experiment = dataclasses.replace(
+        make(method), recipe=recipes.recipe("quick", tiny_task.benchmark, method, tiny_settings)
+    )
     share = tmp_path / "stage1"
     for other in ("decoupled-linear", "decoupled-cosine"):
         go(dataclasses.replace(experiment, method=other), share=share)
@@ -313,13 +383,17 @@ def test_a_shared_stage_1_changes_nothing(method, make, go, tmp_path, tiny_task,
     diary = Diary()
     shared, with_it = go(experiment, share=share, watcher=diary)
     alone, without_it = go(experiment)
-    assert [what for what in diary.of("seed0") if what.startswith("pretrain")] == ["pretrain (shared) 2/2"]
+    assert [what for what in diary.of("seed0") if what.startswith("pretrain")] == [
+        "pretrain (shared) 2/2"
+    ]
     assert with_it.accuracy == without_it.accuracy
     assert torch.equal(predictions(shared), predictions(alone))
 
 
 @pytest.mark.parametrize("change", ["seed", "settings", "head", "images"])
-def test_stage_1_is_not_shared_with_another(change, make, go, tmp_path, tiny_recipe, tiny_task, tiny_images):
+def test_stage_1_is_not_shared_with_another(
+    change, make, go, tmp_path, tiny_recipe, tiny_task, tiny_images
+):
     share = tmp_path / "stage1"
     go(make(), share=share)
     experiment, diary = make(), Diary()
@@ -328,7 +402,9 @@ def test_stage_1_is_not_shared_with_another(change, make, go, tmp_path, tiny_rec
         experiment = make(seeds=(1,))
     elif change == "settings":
         pretrain = dataclasses.replace(tiny_recipe.pretrain, lr=0.05)
-        experiment = dataclasses.replace(experiment, recipe=dataclasses.replace(tiny_recipe, pretrain=pretrain))
+        experiment = dataclasses.replace(
+            experiment, recipe=dataclasses.replace(tiny_recipe, pretrain=pretrain)
+        )
     elif change == "head":
         experiment = make("decoupled-linear")
     else:
@@ -345,8 +421,12 @@ def test_stage_1_is_not_shared_with_another(change, make, go, tmp_path, tiny_rec
 def test_experiments_side_by_side_give_the_same_as_one_by_one(make, go, tiny_task, tmp_path):
     experiments = [make(seeds=(0, 1)), make("finetune"), make("decoupled-linear")]
     alone = [go(experiment)[1].accuracy for experiment in experiments]
-    plans = [runner.Plan(e, runner.new_folder(tmp_path / "together", e), Diary()) for e in experiments]
-    found = runner.run_together(plans, tiny_task, CPU, "fewmore", parallel=3, share=tmp_path / "stage1")
+    plans = [
+        runner.Plan(e, runner.new_folder(tmp_path / "together", e), Diary()) for e in experiments
+    ]
+    found = runner.run_together(
+        plans, tiny_task, CPU, "fewmore", parallel=3, share=tmp_path / "stage1"
+    )
     assert [result.accuracy for result in found] == alone
     for plan, result in zip(plans, found, strict=True):
         assert results.to_json(results.read(plan.folder)) == results.to_json(result)
@@ -355,20 +435,30 @@ def test_experiments_side_by_side_give_the_same_as_one_by_one(make, go, tiny_tas
 
 
 @pytest.mark.parametrize("turns", [False, True], ids=["all at once", "taking turns"])
-def test_of_runs_side_by_side_one_makes_the_stage_1_that_all_need(turns, make, tiny_recipe, tiny_task, tmp_path, monkeypatch):
+def test_of_runs_side_by_side_one_makes_the_stage_1_that_all_need(
+    turns, make, tiny_recipe, tiny_task, tmp_path, monkeypatch
+):
     if turns:  # as on a GPU: who waits for another must not keep it from working
         monkeypatch.setattr(runner, "beside_others", lambda device: _TURNS.taken())
-    recipes_ = [dataclasses.replace(tiny_recipe, session=dataclasses.replace(tiny_recipe.session, epochs=n)) for n in (2, 3, 4, 5)]
+    recipes_ = [
+        dataclasses.replace(tiny_recipe, session=dataclasses.replace(tiny_recipe.session, epochs=n))
+        for n in (2, 3, 4, 5)
+    ]
     experiments = [dataclasses.replace(make("finetune"), recipe=recipe) for recipe in recipes_]
     plans = [runner.Plan(e, runner.new_folder(tmp_path / "runs", e), Diary()) for e in experiments]
     found: list[results.RunResult] = []
     worker = threading.Thread(
-        target=lambda: found.extend(runner.run_together(plans, tiny_task, CPU, parallel=4, share=tmp_path / "stage1")), daemon=True
+        target=lambda: found.extend(
+            runner.run_together(plans, tiny_task, CPU, parallel=4, share=tmp_path / "stage1")
+        ),
+        daemon=True,
     )
     worker.start()
     worker.join(120)
     assert len(found) == 4, "they wait for one another"
-    first = [[what for what in plan.watcher.of("seed0") if what.startswith("pretrain")] for plan in plans]
+    first = [
+        [what for what in plan.watcher.of("seed0") if what.startswith("pretrain")] for plan in plans
+    ]
     assert sorted(first) == [["pretrain (shared) 2/2"]] * 3 + [["pretrain 1/2", "pretrain 2/2"]]
 
 

@@ -21,13 +21,22 @@ CPU = torch.device("cpu")
 def roomy(tiny_images):
     """A task whose base session is large enough for every episode, under the name of a benchmark."""
     train = tiny_images(45, 31)
-    return Task(dataclasses.replace(BENCHMARKS["cifar100"], classes=45, base=40), train, train, draw(train, 40, 5, 5))
+    return Task(
+        dataclasses.replace(BENCHMARKS["cifar100"], classes=45, base=40),
+        train,
+        train,
+        draw(train, 40, 5, 5),
+    )
 
 
 @pytest.fixture
 def setting(tiny_task, tiny_settings, monkeypatch):
     """A study in which every stage is over at once."""
-    monkeypatch.setitem(recipes.RECIPES, "quick", lambda b, method: recipes.recipe("official", b, method, tiny_settings))
+    monkeypatch.setitem(
+        recipes.RECIPES,
+        "quick",
+        lambda b, method: recipes.recipe("official", b, method, tiny_settings),
+    )
     return Setting("tiny", tiny_task, "quick", quick=True)
 
 
@@ -38,8 +47,14 @@ def reproduce(setting, tmp_path, monkeypatch):
 
     def reproduce(name, setting=setting, only=None):
         study, runs = STUDIES[name], tmp_path / "runs"
-        experiments = {label: one for label, one in study.experiments(setting).items() if only is None or label in only}
-        folders = {label: runner.new_folder(runs, experiment) for label, experiment in experiments.items()}
+        experiments = {
+            label: one
+            for label, one in study.experiments(setting).items()
+            if only is None or label in only
+        }
+        folders = {
+            label: runner.new_folder(runs, experiment) for label, experiment in experiments.items()
+        }
         plans = [runner.Plan(experiments[label], folder) for label, folder in folders.items()]
         runner.run_together(plans, setting.task, CPU, "fewmore reproduce", share=runs / "stage1")
         out = tmp_path / name
@@ -52,14 +67,21 @@ def reproduce(setting, tmp_path, monkeypatch):
 
 
 def test_the_comparison_has_the_papers_rows_and_the_reference(roomy):
-    assert list(STUDIES["comparison"].experiments(Setting("cifar100", roomy))) == [*ROW_OF_METHOD, "joint"]
-    assert list(STUDIES["comparison"].experiments(Setting("cifar100", roomy, "quick", quick=True))) == list(ROW_OF_METHOD)
+    assert list(STUDIES["comparison"].experiments(Setting("cifar100", roomy))) == [
+        *ROW_OF_METHOD,
+        "joint",
+    ]
+    assert list(
+        STUDIES["comparison"].experiments(Setting("cifar100", roomy, "quick", quick=True))
+    ) == list(ROW_OF_METHOD)
 
 
 def test_an_experiment_is_that_of_the_plain_command(roomy):
     """So that what `fewmore run` has done is not done again."""
     found = STUDIES["comparison"].experiments(Setting("cifar100", roomy, seeds=(0, 1)))
-    assert found["cec"] == runner.Experiment("cifar100", "cec", recipes.official(BENCHMARKS["cifar100"], "cec"), {}, (0, 1))
+    assert found["cec"] == runner.Experiment(
+        "cifar100", "cec", recipes.official(BENCHMARKS["cifar100"], "cec"), {}, (0, 1)
+    )
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=list(STUDIES))
@@ -69,7 +91,10 @@ def test_a_study_knows_how_many_experiments_it_has(roomy, study):
 
 def test_the_ablation_has_the_papers_ten_rows_and_one_more(roomy):
     found = list(STUDIES["ablation"].experiments(Setting("cifar100", roomy)).items())
-    made = [(one.method, one.recipe.session.data_init or one.method.startswith("cec")) for _, one in found]
+    made = [
+        (one.method, one.recipe.session.data_init or one.method.startswith("cec"))
+        for _, one in found
+    ]
     assert made == [*METHOD_OF_ABLATION, ("cec", True)]
     assert len({label for label, _ in found}) == len({one.to_json() for _, one in found}) == 11
     assert [one.recipe.adapter.query_node for _, one in found] == [True] * 10 + [False]
@@ -77,7 +102,10 @@ def test_the_ablation_has_the_papers_ten_rows_and_one_more(roomy):
 
 
 def test_angles_turn_both_ways(roomy):
-    found = {label: one.recipe.pseudo.angles for label, one in STUDIES["rotation"].experiments(Setting("cifar100", roomy)).items()}
+    found = {
+        label: one.recipe.pseudo.angles
+        for label, one in STUDIES["rotation"].experiments(Setting("cifar100", roomy)).items()
+    }
     assert list(found) == ["180°", "±90°", "±45°", "±20°", "±10°", "±5°", "90°, 180°, 270°"]
     assert found.pop("180°") == (180,)
     assert found.pop("90°, 180°, 270°") == (90, 180, 270)
@@ -88,16 +116,29 @@ def test_angles_turn_both_ways(roomy):
 def test_ways_and_shots_make_a_grid(roomy):
     found = STUDIES["ways-shots"].experiments(Setting("cifar100", roomy))
     assert len(found) == 25
-    sizes = {(one.recipe.pseudo.sizes(base=True), one.recipe.pseudo.sizes(base=False)) for one in found.values()}
+    sizes = {
+        (one.recipe.pseudo.sizes(base=True), one.recipe.pseudo.sizes(base=False))
+        for one in found.values()
+    }
     assert sizes == {((way, shot, 10), (way, shot, 10)) for way in GRID for shot in GRID}
-    assert len({(one.recipe.pretrain, one.recipe.transform, one.recipe.backbone) for one in found.values()}) == 1, "one stage 1"
+    assert (
+        len(
+            {
+                (one.recipe.pretrain, one.recipe.transform, one.recipe.backbone)
+                for one in found.values()
+            }
+        )
+        == 1
+    ), "one stage 1"
 
 
 def test_episodes_are_made_to_fit_a_small_base_session(tiny_task):
     """Four base classes with twelve images each."""
     setting = Setting("tiny", tiny_task)
     assert setting.experiment("cec").recipe.pseudo.sizes(base=True) == (4, 1, 11)
-    assert setting.experiment("cec-meta").recipe.pseudo.sizes(base=False) == (2, 1, 11), "two groups of other classes"
+    assert setting.experiment("cec-meta").recipe.pseudo.sizes(base=False) == (2, 1, 11), (
+        "two groups of other classes"
+    )
     assert setting.experiment("decoupled-cosine").settings == {}
     cells = STUDIES["ways-shots"].experiments(setting)
     assert list(cells) == ["1-way 1-shot", "1-way 5-shot", "1-way 10-shot"]
@@ -143,7 +184,10 @@ def test_the_ablation_is_drawn(reproduce):
     assert labels[:4] == ["Linear", "Linear, decoupled", "Cosine", "Cosine, decoupled"]
     assert labels[4:8] == [f"{name}+Data Init." for name in ("Linear", "L2", "DeepEMD", "Cosine")]
     assert labels[8:] == ["CEC, meta-learnt (no PIL)", "CEC", "CEC, no query node"]
-    assert any("CEC is Cosine+Data Init., decoupled, with adapter (AM) and PIL" in note for note in table.notes)
+    assert any(
+        "CEC is Cosine+Data Init., decoupled, with adapter (AM) and PIL" in note
+        for note in table.notes
+    )
     assert ">CEC, no query node</text>" in (out / "bars.svg").read_text()
     assert len(table.rows) == len(list((out / "results").iterdir())) == 11
 
@@ -153,7 +197,10 @@ def test_rotations_are_drawn(reproduce):
     assert files(out) == drawn("rotation")
     assert [row.name for row in table.rows] == list(studies.ANGLES)
     svg = (out / "rotation.svg").read_text()
-    assert all(f">{label}</text>" in svg for label in ("180°", "90°, 180°, 270° (CEC)", "tiny: 4 classes, then 2 sessions of 2"))
+    assert all(
+        f">{label}</text>" in svg
+        for label in ("180°", "90°, 180°, 270° (CEC)", "tiny: 4 classes, then 2 sessions of 2")
+    )
     assert r"$\pm$90$^\circ$" in (out / "table.tex").read_text()
 
 
@@ -161,13 +208,17 @@ def test_ways_and_shots_are_drawn(reproduce):
     out, grid = reproduce("ways-shots")
     assert files(out) == drawn("ways-shots")
     assert [name for name, _ in grid.rows] == ["1", "5", "10"]
-    first = results.read(next(path for path in (out / "results").iterdir() if "base_shot-5" in path.name))
+    first = results.read(
+        next(path for path in (out / "results").iterdir() if "base_shot-5" in path.name)
+    )
     assert grid.rows[0][1][1].mean == pytest.approx(first.last[0], abs=1e-3)
     assert grid.rows[2][1][0].mean is None
     assert grid.notes[1].startswith("one run a cell")
     small = ", ".join(f"{way}-way {shot}-shot" for way in (5, 10) for shot in (1, 5, 10))
     assert grid.notes[2:] == (f"–: the base session is too small for {small}",)
-    assert ">tiny: accuracy after the last session (%)</text>" in (out / "ways-shots.svg").read_text()
+    assert (
+        ">tiny: accuracy after the last session (%)</text>" in (out / "ways-shots.svg").read_text()
+    )
 
 
 def test_cells_that_were_not_run_are_told_from_those_that_cannot_be(reproduce, setting):
@@ -185,23 +236,41 @@ def test_cells_that_were_not_run_are_told_from_those_that_cannot_be(reproduce, s
 def test_confusion_is_drawn(reproduce, setting):
     out, grid = reproduce("confusion", dataclasses.replace(setting, seeds=(0, 1)))
     assert files(out) == drawn("confusion")
-    assert [name for name, _ in grid.rows[:3]] == ["Decoupled-Cosine", "CEC without its adapter", "CEC"]
-    assert [name for name, _ in grid.rows[3:]] == ["CEC minus CEC without its adapter", "CEC minus Decoupled-Cosine"]
+    assert [name for name, _ in grid.rows[:3]] == [
+        "Decoupled-Cosine",
+        "CEC without its adapter",
+        "CEC",
+    ]
+    assert [name for name, _ in grid.rows[3:]] == [
+        "CEC minus CEC without its adapter",
+        "CEC minus Decoupled-Cosine",
+    ]
     assert ">CEC minus CEC without its adapter</text>" in (out / "confusion.svg").read_text()
-    for cell, with_adapter, without in zip(*(dict(grid.rows)[name] for name in (grid.rows[4][0], "CEC", "Decoupled-Cosine")), strict=True):
+    for cell, with_adapter, without in zip(
+        *(dict(grid.rows)[name] for name in (grid.rows[4][0], "CEC", "Decoupled-Cosine")),
+        strict=True,
+    ):
         assert cell.mean == pytest.approx(with_adapter.mean - without.mean)
         assert cell.std is not None
     for file in (out / "results").iterdir():
         result = results.read(file)
-        row = next(cells for name, cells in grid.rows if name == {"cec": "CEC"}.get(result.method, "Decoupled-Cosine"))
+        row = next(
+            cells
+            for name, cells in grid.rows
+            if name == {"cec": "CEC"}.get(result.method, "Decoupled-Cosine")
+        )
         base, novel = (sum(run[-1] for run in runs) / 2 for runs in (result.base, result.novel))
-        assert (row[0].mean, row[1].mean) == pytest.approx((base, novel), abs=1e-3), "there are as many images of each class"
+        assert (row[0].mean, row[1].mean) == pytest.approx((base, novel), abs=1e-3), (
+            "there are as many images of each class"
+        )
 
 
 def test_tsne_is_drawn(reproduce, tiny_task):
     out, grid = reproduce("tsne")
     assert files(out) == drawn("tsne")
-    assert {name for name, _ in grid.rows} == set(tiny_task.test.class_names), "there are no more than four of each"
+    assert {name for name, _ in grid.rows} == set(tiny_task.test.class_names), (
+        "there are no more than four of each"
+    )
     assert all(-1 <= cells[0].mean <= 1 for _, cells in grid.rows)
     svg, told = (out / "tsne.svg").read_text(), grid.notes[0].partition(": ")[2]
     assert f">accuracy among these classes: {told}</text>" in svg

@@ -29,7 +29,9 @@ def draw(name: str, number: int = 0, size: int = 24) -> bytes:
     pattern = np.random.default_rng(list(name.encode())).integers(0, 256, (4, 4, 3))
     noise = np.random.default_rng([*name.encode(), 1000 + number]).normal(0, 12, (4, 4, 3))
     buffer = io.BytesIO()
-    drawn = Image.fromarray((pattern + noise).clip(0, 255).astype(np.uint8)).resize((size, size), Image.Resampling.NEAREST)
+    drawn = Image.fromarray((pattern + noise).clip(0, 255).astype(np.uint8)).resize(
+        (size, size), Image.Resampling.NEAREST
+    )
     drawn.save(buffer, "PNG")
     return buffer.getvalue()
 
@@ -53,13 +55,20 @@ class Client:
 
     def teach(self, name: str, *images: bytes, add: bool = False, **headers: str) -> Any:
         images = images or tuple(draw(name, number) for number in range(3))
-        return self.http.post(f"/api/classes{'/images' if add else ''}", data={"name": name}, files=files(*images), headers=headers)
+        return self.http.post(
+            f"/api/classes{'/images' if add else ''}",
+            data={"name": name},
+            files=files(*images),
+            headers=headers,
+        )
 
     def predict(self, *images: bytes, **query: Any) -> Any:
         return self.http.post("/api/predict", files=files(*images), params=query)
 
     def classes(self) -> dict[str, int]:
-        return {one["name"]: one["images"] for one in self.http.get("/api/classes").json()["classes"]}
+        return {
+            one["name"]: one["images"] for one in self.http.get("/api/classes").json()["classes"]
+        }
 
     def version(self) -> int:
         found: int = self.http.get("/api/model").json()["version"]
@@ -99,11 +108,25 @@ class Served:
 
 
 @contextmanager
-def serve_outside(model: Path, *options: str, before: tuple[str, ...] = (), **environment: str) -> Iterator[Served]:
+def serve_outside(
+    model: Path, *options: str, before: tuple[str, ...] = (), **environment: str
+) -> Iterator[Served]:
     """`fewmore serve MODEL`, on a free port."""
-    command = [*before, sys.executable, "-m", "fewmore", "serve", str(model), "--port", "0", *options]
+    command = [
+        *before,
+        sys.executable,
+        "-m",
+        "fewmore",
+        "serve",
+        str(model),
+        "--port",
+        "0",
+        *options,
+    ]
     surroundings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **environment}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=surroundings)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=surroundings
+    )
     try:
         line = process.stdout.readline() if process.stdout else ""
         if "is served at" not in line:

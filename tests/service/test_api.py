@@ -42,7 +42,9 @@ def test_one_and_many_images_are_predicted(client: Any, image: MakeImage, model:
     expected = IncrementalClassifier.load(model).predict(images, top=2)
     for one, other in zip(found["predictions"], expected, strict=True):
         assert [candidate["name"] for candidate in one["classes"]] == list(other.names)
-        assert [candidate["confidence"] for candidate in one["classes"]] == pytest.approx(other.confidences, abs=1e-4)
+        assert [candidate["confidence"] for candidate in one["classes"]] == pytest.approx(
+            other.confidences, abs=1e-4
+        )
         assert one["known"] == other.known
         assert one["familiarity"] == pytest.approx(other.familiarity, abs=1e-4)
     assert len(client.predict(images[0], top=100).json()["predictions"][0]["classes"]) == 3
@@ -71,7 +73,10 @@ def test_it_is_what_the_library_learns(client: Any, image: MakeImage, model: Pat
     there = client.http.get("/api/model/file")
     assert there.headers["content-disposition"] == 'attachment; filename="birds.fewmore"'
     (model.parent / "copy.fewmore").write_bytes(there.content)
-    here, other = IncrementalClassifier.load(model), IncrementalClassifier.load(model.parent / "copy.fewmore")
+    here, other = (
+        IncrementalClassifier.load(model),
+        IncrementalClassifier.load(model.parent / "copy.fewmore"),
+    )
     here.learn({"okapi": images})
     for a, b in zip(here.model.knowledge.classes, other.model.knowledge.classes, strict=True):
         assert (a.name, a.count, a.prints) == (b.name, b.count, b.prints)
@@ -88,7 +93,15 @@ def test_images_are_added_once(client: Any, image: MakeImage):
 
 
 def test_names_are_text(client: Any):
-    for name in ("../../etc/passwd", "<script>alert(1)</script>", "a/b?c#d&e=f", "鳥 🐦", "..", "%2e%2e", "'; drop table"):
+    for name in (
+        "../../etc/passwd",
+        "<script>alert(1)</script>",
+        "a/b?c#d&e=f",
+        "鳥 🐦",
+        "..",
+        "%2e%2e",
+        "'; drop table",
+    ):
         assert client.teach(name).status_code == 200, name
         assert client.http.delete("/api/classes", params={"name": name}).json()["name"] == name
         assert client.http.post("/api/sessions/undo").status_code == 200
@@ -98,9 +111,15 @@ def test_names_are_text(client: Any):
 
 def test_classes_are_forgotten_renamed_and_brought_back(client: Any):
     client.teach("okapi")
-    renamed = client.http.patch("/api/classes", params={"name": "okapi"}, json={"name": "forest giraffe"}).json()
+    renamed = client.http.patch(
+        "/api/classes", params={"name": "okapi"}, json={"name": "forest giraffe"}
+    ).json()
     assert renamed == {"version": 3, "name": "forest giraffe", "images": 3}
-    assert client.http.delete("/api/classes", params={"name": "robin"}).json() == {"version": 4, "name": "robin", "images": 5}
+    assert client.http.delete("/api/classes", params={"name": "robin"}).json() == {
+        "version": 4,
+        "name": "robin",
+        "images": 5,
+    }
     assert client.classes() == {"jay": 4, "wren": 5, "forest giraffe": 3}
     said = client.http.post("/api/sessions/undo").json()
     assert said["version"] == 5
@@ -126,14 +145,21 @@ def test_classes_are_listed_in_pages(client: Any):
     found = client.http.get("/api/classes", params={"query": "OKA"}).json()
     assert [(one["name"], one["taught"]) for one in found["classes"]] == [("okapi", True)]
     client.http.patch("/api/classes", params={"name": "wren"}, json={"name": "bird"})
-    assert [one["taught"] for one in client.http.get("/api/classes").json()["classes"]] == [False, False, False, True]
+    assert [one["taught"] for one in client.http.get("/api/classes").json()["classes"]] == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_the_map_has_every_class(client: Any):
     client.teach("okapi")
     found = client.http.get("/api/map").json()
     assert [one["name"] for one in found["classes"]] == ["jay", "robin", "wren", "okapi"]
-    assert all(-1 <= value <= 1 for one in found["classes"] for value in (*one["before"], *one["after"]))
+    assert all(
+        -1 <= value <= 1 for one in found["classes"] for value in (*one["before"], *one["after"])
+    )
     assert client.http.get("/api/map").json() == found
     for name in list(client.classes()):
         client.http.delete("/api/classes", params={"name": name})
@@ -149,7 +175,11 @@ def test_thumbnails_are_kept_shown_and_swept(client: Any, model: Path):
     assert Image.open(io.BytesIO(there.content)).size == (96, 96)
     folder = model.with_name("birds.fewmore.thumbnails")
     assert len(list(folder.iterdir())) == 3
-    problem(client.http.get("/api/thumbnails/0123456789abcdef"), 404, "there is no thumbnail 0123456789abcdef")
+    problem(
+        client.http.get("/api/thumbnails/0123456789abcdef"),
+        404,
+        "there is no thumbnail 0123456789abcdef",
+    )
     problem(client.http.get("/api/thumbnails/..%2f..%2fx"), 404, "nothing here")
     for path in folder.iterdir():
         path.unlink()
@@ -160,7 +190,9 @@ def test_thumbnails_can_be_turned_off(model: Path, inside: Inside):
     with inside(model, thumbnails=False) as client:
         client.teach("okapi")
         assert not client.http.get("/api/model").json()["thumbnails"]
-        assert all(not one["thumbnails"] for one in client.http.get("/api/classes").json()["classes"])
+        assert all(
+            not one["thumbnails"] for one in client.http.get("/api/classes").json()["classes"]
+        )
     assert not model.with_name("birds.fewmore.thumbnails").exists()
 
 
@@ -179,19 +211,43 @@ def test_a_key_makes_a_request_once(client: Any, image: MakeImage):
     assert again.json() == first.json()
     assert again.headers["idempotent-replay"] == "true"
     assert "idempotent-replay" not in first.headers
-    problem(client.teach("okapi", image("okapi", 9), **key), 422, "the Idempotency-Key 0f8fad5b came with another request before")
+    problem(
+        client.teach("okapi", image("okapi", 9), **key),
+        422,
+        "the Idempotency-Key 0f8fad5b came with another request before",
+    )
     problem(client.teach("zebra", **key), 422, "came with another request")
     for _ in range(2):
-        assert client.http.post("/api/sessions/undo", headers={"Idempotency-Key": "u"}).json()["version"] == 3
-        assert client.http.delete("/api/classes?name=jay", headers={"Idempotency-Key": "d"}).json()["version"] == 4
-        assert client.http.patch("/api/classes?name=wren", json={"name": "x"}, headers={"Idempotency-Key": "r"}).json()["version"] == 5
+        assert (
+            client.http.post("/api/sessions/undo", headers={"Idempotency-Key": "u"}).json()[
+                "version"
+            ]
+            == 3
+        )
+        assert (
+            client.http.delete("/api/classes?name=jay", headers={"Idempotency-Key": "d"}).json()[
+                "version"
+            ]
+            == 4
+        )
+        assert (
+            client.http.patch(
+                "/api/classes?name=wren", json={"name": "x"}, headers={"Idempotency-Key": "r"}
+            ).json()["version"]
+            == 5
+        )
     assert client.version() == 5
 
 
 def test_teachers_at_once_take_turns(client: Any):
     answers: list[Any] = []
-    work = [(f"class {number % 6}", {"Idempotency-Key": str(number % 6)}) for number in range(12)]  # each of them twice
-    threads = [threading.Thread(target=lambda one=one: answers.append(client.teach(one[0], **one[1]))) for one in work]
+    work = [
+        (f"class {number % 6}", {"Idempotency-Key": str(number % 6)}) for number in range(12)
+    ]  # each of them twice
+    threads = [
+        threading.Thread(target=lambda one=one: answers.append(client.teach(one[0], **one[1])))
+        for one in work
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -201,7 +257,9 @@ def test_teachers_at_once_take_turns(client: Any):
     assert client.classes() == {"jay": 4, "robin": 5, "wren": 5, **{name: 3 for name, _ in work}}
 
 
-def test_predictions_go_on_while_a_class_is_written(client: Any, image: MakeImage, monkeypatch: pytest.MonkeyPatch):
+def test_predictions_go_on_while_a_class_is_written(
+    client: Any, image: MakeImage, monkeypatch: pytest.MonkeyPatch
+):
     writing, go_on = threading.Event(), threading.Event()
     real = Journal.append
 
@@ -221,16 +279,28 @@ def test_predictions_go_on_while_a_class_is_written(client: Any, image: MakeImag
     go_on.set()
     teacher.join()
     assert answers[0].json()["version"] == 2
-    assert client.predict(image("okapi", 5)).json()["predictions"][0]["classes"][0]["name"] == "okapi"
+    assert (
+        client.predict(image("okapi", 5)).json()["predictions"][0]["classes"][0]["name"] == "okapi"
+    )
 
 
 # What cannot be
 
 
 def test_images_that_cannot_be(client: Any, image: MakeImage):
-    problem(client.predict(b"no image"), 422, r"^image 1 cannot be read as an image \(it is empty, or of no known image format\)")
-    problem(client.predict(image("a"), b"", b"x"), 422, "^2 images cannot be used: image 2 .*; image 3 ")
-    problem(client.teach("okapi", image("okapi"), b"x"), 422, "^image 2 of okapi cannot be read as an image")
+    problem(
+        client.predict(b"no image"),
+        422,
+        r"^image 1 cannot be read as an image \(it is empty, or of no known image format\)",
+    )
+    problem(
+        client.predict(image("a"), b"", b"x"), 422, "^2 images cannot be used: image 2 .*; image 3 "
+    )
+    problem(
+        client.teach("okapi", image("okapi"), b"x"),
+        422,
+        "^image 2 of okapi cannot be read as an image",
+    )
     problem(client.predict(image("a")[:-30]), 422, "image 1 cannot be read")
     assert client.classes() == {"jay": 4, "robin": 5, "wren": 5}
     assert client.version() == 1
@@ -238,9 +308,17 @@ def test_images_that_cannot_be(client: Any, image: MakeImage):
 
 def test_postscript_is_never_run(model: Path, inside: Inside, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(EpsImagePlugin, "gs_binary", "gs")
-    monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("a program was started"))
+    monkeypatch.setattr(
+        "subprocess.check_call", lambda *_, **__: pytest.fail("a program was started")
+    )
     with inside(model) as client:
-        problem(client.predict(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n"), 422, "cannot be read")
+        problem(
+            client.predict(
+                b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 20 20\n%%EndComments\nshowpage\n"
+            ),
+            422,
+            "cannot be read",
+        )
     assert EpsImagePlugin.gs_binary == "gs"
 
 
@@ -248,16 +326,34 @@ def test_names_that_cannot_be(client: Any):
     problem(client.teach("   "), 422, "a class's name must not be empty")
     problem(client.teach("x" * 201), 422, "name: String should have at most 200 characters")
     problem(client.teach("a\x07b"), 422, "must hold no control characters")
-    problem(client.teach("robin"), 409, "'robin' is the name of a class already: add images to that one")
+    problem(
+        client.teach("robin"), 409, "'robin' is the name of a class already: add images to that one"
+    )
     problem(client.teach("robins", add=True), 404, "no class is named 'robins': did you mean robin")
     problem(client.http.delete("/api/classes", params={"name": "robni"}), 404, "did you mean robin")
-    problem(client.http.patch("/api/classes?name=robin", json={"name": "wren"}), 409, "'wren' is the name of a class already")
-    problem(client.http.patch("/api/classes?name=nobody", json={"name": "x"}), 404, "no class is named 'nobody'")
+    problem(
+        client.http.patch("/api/classes?name=robin", json={"name": "wren"}),
+        409,
+        "'wren' is the name of a class already",
+    )
+    problem(
+        client.http.patch("/api/classes?name=nobody", json={"name": "x"}),
+        404,
+        "no class is named 'nobody'",
+    )
     problem(client.http.patch("/api/classes?name=robin", content=b"{"), 422, "not as it should be")
     problem(client.http.post("/api/classes", data={"name": "x"}), 422, "images: Field required")
     problem(client.http.get("/nowhere"), 404, "there is nothing here")
     problem(client.http.put("/api/classes"), 405, "cannot be done here")
-    problem(client.http.post("/api/predict", content=b"x", headers={"Content-Type": "multipart/form-data; boundary=y"}), 400, "multipart")
+    problem(
+        client.http.post(
+            "/api/predict",
+            content=b"x",
+            headers={"Content-Type": "multipart/form-data; boundary=y"},
+        ),
+        400,
+        "multipart",
+    )
 
 
 def test_without_classes_nothing_is_predicted(client: Any, image: MakeImage):
@@ -270,9 +366,15 @@ def test_without_classes_nothing_is_predicted(client: Any, image: MakeImage):
 def test_what_is_too_much(model: Path, inside: Inside, image: MakeImage):
     limits = Limits(body_bytes=30_000, image_bytes=5000, pixels=10_000, images=3, classes=4)
     with inside(model, limits=limits) as client:
-        problem(client.predict(b"x" * 6000), 413, "image 1 has 6,000 bytes, and at most 5,000 can be")
+        problem(
+            client.predict(b"x" * 6000), 413, "image 1 has 6,000 bytes, and at most 5,000 can be"
+        )
         problem(client.predict(*[b"x" * 4900] * 7), 413, "the request has more than 30,000 bytes")
-        problem(client.http.post("/api/predict", content=iter([b"x" * 20_000] * 2)), 413, "more than 30,000 bytes")
+        problem(
+            client.http.post("/api/predict", content=iter([b"x" * 20_000] * 2)),
+            413,
+            "more than 30,000 bytes",
+        )
         problem(client.predict(*[image("a")] * 4), 422, "4 images were sent, and at most 3 can be")
         problem(client.predict(image("a", 0, 101)), 422, "it has more than 10,000 pixels")
         assert client.predict(image("a", 0, 99)).status_code == 200
@@ -288,7 +390,9 @@ def test_what_is_too_much(model: Path, inside: Inside, image: MakeImage):
         }
 
 
-def test_when_too_much_waits_it_says_when_to_come_again(model: Path, inside: Inside, image: MakeImage, monkeypatch: pytest.MonkeyPatch):
+def test_when_too_much_waits_it_says_when_to_come_again(
+    model: Path, inside: Inside, image: MakeImage, monkeypatch: pytest.MonkeyPatch
+):
     with inside(model, limits=Limits(images_waiting=2, changes_waiting=0)) as client:
         for response in (client.predict(*[image("a")] * 3), client.teach("okapi", image("a"))):
             problem(response, 503, "more is waiting than can be done soon")
@@ -307,12 +411,18 @@ def test_a_full_disk_is_told_and_nothing_changes(client: Any, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", full)
-        problem(client.teach("okapi"), 503, "could not be written to the disk .No space left on device., and was not made")
+        problem(
+            client.teach("okapi"),
+            503,
+            "could not be written to the disk .No space left on device., and was not made",
+        )
     assert client.version() == 1
     assert client.teach("okapi").status_code == 200
 
 
-def test_a_fault_of_ours_tells_nothing_of_the_inside(client: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+def test_a_fault_of_ours_tells_nothing_of_the_inside(
+    client: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     monkeypatch.setattr(IncrementalClassifier, "info", lambda _: 1 / 0)
     response = client.http.get("/api/model")
     problem(response, 500, "^the service failed at this request, and its log says why")
@@ -327,7 +437,9 @@ def test_a_fault_of_ours_tells_nothing_of_the_inside(client: Any, monkeypatch: p
 def test_every_answer_carries_the_headers(client: Any):
     for path in ("/api/model", "/nowhere", "/health"):
         headers = client.http.get(path).headers
-        assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
+        assert headers["content-security-policy"].startswith(
+            "default-src 'none'; script-src 'self';"
+        )
         assert "unsafe" not in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "no-referrer"
@@ -339,14 +451,22 @@ def test_every_answer_carries_the_headers(client: Any):
 
 
 def test_other_sites_pages_cannot_use_it(client: Any, image: MakeImage):
-    for origin in ("http://evil.example", "null", "http://127.0.0.1:9", "https://127.0.0.1.evil.example"):
+    for origin in (
+        "http://evil.example",
+        "null",
+        "http://127.0.0.1:9",
+        "https://127.0.0.1.evil.example",
+    ):
         problem(client.teach("okapi", Origin=origin), 403, "comes from another site's page")
     assert client.teach("okapi", Origin="http://127.0.0.1").status_code == 200
     for host in ("evil.example", "127.0.0.1.evil.example", "", "[::1", "127.0.0.1@evil.example"):
         problem(client.http.get("/api/model", headers={"Host": host}), 400, "this service is not ")
     for host in ("localhost:8000", "127.0.0.1", "[::1]:80"):
         assert client.http.get("/api/model", headers={"Host": host}).status_code == 200
-    answer = client.http.options("/api/classes", headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"})
+    answer = client.http.options(
+        "/api/classes",
+        headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"},
+    )
     assert not any(name.startswith("access-control") for name in answer.headers)
 
 
@@ -354,41 +474,77 @@ def test_changes_take_the_token(model: Path, inside: Inside, image: MakeImage):
     with inside(model, access=Access(TOKEN, hosts=None)) as client:
         assert client.http.get("/api/model").json()["token"] == "changes"
         assert client.predict(image("a")).status_code == 200
-        requests = [("POST", "/api/classes"), ("POST", "/api/classes/images"), ("PATCH", "/api/classes?name=jay")]
-        for method, path in (*requests, ("DELETE", "/api/classes?name=jay"), ("POST", "/api/sessions/undo")):
+        requests = [
+            ("POST", "/api/classes"),
+            ("POST", "/api/classes/images"),
+            ("PATCH", "/api/classes?name=jay"),
+        ]
+        for method, path in (
+            *requests,
+            ("DELETE", "/api/classes?name=jay"),
+            ("POST", "/api/sessions/undo"),
+        ):
             response = client.http.request(method, path)
             problem(response, 401, "the token is missing: send the header")
             assert response.headers["www-authenticate"] == "Bearer"
-            for wrong in (f"Bearer {TOKEN}x", "Bearer ", TOKEN, f"Basic {TOKEN}", "Bearer ä".encode("latin-1")):
-                problem(client.http.request(method, path, headers={"Authorization": wrong}), 401, "the token is ")
+            for wrong in (
+                f"Bearer {TOKEN}x",
+                "Bearer ",
+                TOKEN,
+                f"Basic {TOKEN}",
+                "Bearer ä".encode("latin-1"),
+            ):
+                problem(
+                    client.http.request(method, path, headers={"Authorization": wrong}),
+                    401,
+                    "the token is ",
+                )
         assert client.teach("okapi", Authorization=f"Bearer {TOKEN}").status_code == 200
 
 
 @pytest.mark.parametrize("private", [False, True])
 def test_the_openapi_document_says_what_takes_the_token(model: Path, inside: Inside, private: bool):
     with inside(model, access=Access(TOKEN, private)) as client:
-        document = client.http.get("/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"}).json()
+        document = client.http.get(
+            "/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"}
+        ).json()
         assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
         for path, methods in document["paths"].items():
             for method, described in methods.items():
-                answer = client.http.request(method, path.replace("{thumbnail}", "0123456789abcdef"))
+                answer = client.http.request(
+                    method, path.replace("{thumbnail}", "0123456789abcdef")
+                )
                 assert ("security" in described) == (answer.status_code == 401), (method, path)
 
 
 def test_reading_takes_the_token_where_asked_for(model: Path, inside: Inside, image: MakeImage):
     with inside(model, access=Access(TOKEN, private=True)) as client:
-        for path in ("/api/model", "/api/classes", "/api/thumbnails/0123456789abcdef", "/metrics", "/openapi.json", "/api/model/file"):
+        for path in (
+            "/api/model",
+            "/api/classes",
+            "/api/thumbnails/0123456789abcdef",
+            "/metrics",
+            "/openapi.json",
+            "/api/model/file",
+        ):
             problem(client.http.get(path), 401, "token")
         problem(client.predict(image("a")), 401, "token")
         assert client.http.get("/health").status_code == 200
         assert client.http.get("/ready").status_code == 200
-        assert client.http.get("/api/model", headers={"Authorization": f"Bearer {TOKEN}"}).json()["token"] == "everything"
+        assert (
+            client.http.get("/api/model", headers={"Authorization": f"Bearer {TOKEN}"}).json()[
+                "token"
+            ]
+            == "everything"
+        )
 
 
 # Operation
 
 
-def test_health_readiness_and_metrics(client: Any, image: MakeImage, monkeypatch: pytest.MonkeyPatch):
+def test_health_readiness_and_metrics(
+    client: Any, image: MakeImage, monkeypatch: pytest.MonkeyPatch
+):
     assert client.http.get("/health").json() == {"status": "alive"}
     assert client.http.get("/ready").json() == {"status": "ready", "version": 1}
     client.predict(image("a"), image("b"))
@@ -399,13 +555,17 @@ def test_health_readiness_and_metrics(client: Any, image: MakeImage, monkeypatch
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert lines['fewmore_requests_total{method="POST",route="/api/predict",status="200"}'] == "1"
     assert lines['fewmore_requests_total{method="POST",route="/api/predict",status="422"}'] == "1"
-    assert lines['fewmore_request_seconds_bucket{method="POST",route="/api/predict",le="+Inf"}'] == "2"
+    assert (
+        lines['fewmore_request_seconds_bucket{method="POST",route="/api/predict",le="+Inf"}'] == "2"
+    )
     assert lines["fewmore_images_total"] == "2"
     assert lines["fewmore_classes"] == "3"
     assert "nowhere" not in text
     assert "MADEUP" not in text
     for line in text.splitlines():
-        assert re.fullmatch(r'# (HELP|TYPE) fewmore_\w+ .+|fewmore_\w+(\{(\w+="[^"]*",?)+\})? -?[\d.e+]+', line), line
+        assert re.fullmatch(
+            r'# (HELP|TYPE) fewmore_\w+ .+|fewmore_\w+(\{(\w+="[^"]*",?)+\})? -?[\d.e+]+', line
+        ), line
     monkeypatch.setattr("fewmore.service.batching.Batcher.alive", False)
     response = client.http.get("/ready")
     problem(response, 503, "starting or ending")
@@ -438,6 +598,18 @@ def test_the_openapi_document_has_examples(client: Any):
             assert {"200", "500"} <= described["responses"].keys()
             for status, response in described["responses"].items():
                 assert response["content"], (method, path, status)
-                assert (int(status) >= 400) == ("application/problem+json" in response["content"]), (method, path, status)
-    for name in ("Predictions", "Classes", "Taught", "Changed", "NewName", "Sessions", "Undone", "Map", "Problem"):
+                assert (int(status) >= 400) == (
+                    "application/problem+json" in response["content"]
+                ), (method, path, status)
+    for name in (
+        "Predictions",
+        "Classes",
+        "Taught",
+        "Changed",
+        "NewName",
+        "Sessions",
+        "Undone",
+        "Map",
+        "Problem",
+    ):
         assert document["components"]["schemas"][name]["example"], name

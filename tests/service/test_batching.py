@@ -50,12 +50,17 @@ def held(batcher: Batcher, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.E
     return go_on, sizes
 
 
-def test_what_waits_is_gathered(batcher: Batcher, held: tuple[threading.Event, list[int]], image: MakeImage, classifier: Any):
+def test_what_waits_is_gathered(
+    batcher: Batcher, held: tuple[threading.Event, list[int]], image: MakeImage, classifier: Any
+):
     go_on, sizes = held
     images = [image(name, number) for name in ("robin", "wren", "jay") for number in range(7)]
 
     async def ask() -> list[Any]:
-        asked = [asyncio.create_task(batcher.predict([one], [""], 1 + number % 3)) for number, one in enumerate(images)]
+        asked = [
+            asyncio.create_task(batcher.predict([one], [""], 1 + number % 3))
+            for number, one in enumerate(images)
+        ]
         while not sizes or sizes[0] + batcher.waiting < len(images):
             await asyncio.sleep(0.001)
         go_on.set()
@@ -64,7 +69,9 @@ def test_what_waits_is_gathered(batcher: Batcher, held: tuple[threading.Event, l
     found = asyncio.run(ask())
     rest = len(images) - sizes[0]  # the first batch is what was there when the worker woke
     assert sizes[1:] == ([16, rest - 16] if rest > 16 else [rest])
-    for number, (one, expected) in enumerate(zip(found, classifier.predict(images, 3), strict=True)):
+    for number, (one, expected) in enumerate(
+        zip(found, classifier.predict(images, 3), strict=True)
+    ):
         (own,) = one.predictions
         assert own.names == expected.names[: 1 + number % 3]
         assert one.version == 1
@@ -88,7 +95,9 @@ def test_what_waits_is_shared_among_the_workers_that_are_free(queue: Batcher):
     assert len(queue._take()) == 9
 
 
-def test_a_lesson_comes_with_squares_and_fingerprints(batcher: Batcher, image: MakeImage, classifier: Any):
+def test_a_lesson_comes_with_squares_and_fingerprints(
+    batcher: Batcher, image: MakeImage, classifier: Any
+):
     images = [image("okapi", number) for number in range(20)]
     seen = asyncio.run(batcher.embed(images, [""] * 20))
     features, prints = classifier.embedder.embedded(images, [""] * 20, prints=True)
@@ -99,7 +108,9 @@ def test_a_lesson_comes_with_squares_and_fingerprints(batcher: Batcher, image: M
 def test_broken_images_are_named_and_others_go_on(batcher: Batcher, image: MakeImage):
     async def ask() -> list[Any]:
         broken = batcher.predict([b"x", image("a"), b"y"], ["first", "second", "third"], 1)
-        return await asyncio.gather(broken, batcher.predict([image("robin")], [""], 1), return_exceptions=True)
+        return await asyncio.gather(
+            broken, batcher.predict([image("robin")], [""], 1), return_exceptions=True
+        )
 
     error, fine = asyncio.run(ask())
     assert isinstance(error, ImageError)
@@ -107,20 +118,29 @@ def test_broken_images_are_named_and_others_go_on(batcher: Batcher, image: MakeI
     assert fine.predictions[0].names == ("robin",)
 
 
-def test_a_fault_ends_a_request_and_not_the_worker(batcher: Batcher, image: MakeImage, monkeypatch: pytest.MonkeyPatch):
+def test_a_fault_ends_a_request_and_not_the_worker(
+    batcher: Batcher, image: MakeImage, monkeypatch: pytest.MonkeyPatch
+):
     with monkeypatch.context() as patch:
         patch.setattr(batcher.embedder, "features", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             asyncio.run(batcher.predict([image("robin")], [""], 1))
-    assert asyncio.run(batcher.predict([image("robin")], [""], 1)).predictions[0].names == ("robin",)
+    assert asyncio.run(batcher.predict([image("robin")], [""], 1)).predictions[0].names == (
+        "robin",
+    )
     assert batcher.alive
 
 
-def test_after_the_end_nothing_is_taken(batcher: Batcher, held: tuple[threading.Event, list[int]], image: MakeImage):
+def test_after_the_end_nothing_is_taken(
+    batcher: Batcher, held: tuple[threading.Event, list[int]], image: MakeImage
+):
     go_on, sizes = held
 
     async def ask() -> list[Any]:
-        asked = [asyncio.create_task(batcher.predict([image("robin", number)], [""], 1)) for number in range(5)]
+        asked = [
+            asyncio.create_task(batcher.predict([image("robin", number)], [""], 1))
+            for number in range(5)
+        ]
         while not sizes or sizes[0] + batcher.waiting < 5:
             await asyncio.sleep(0.001)
         threading.Timer(0.05, go_on.set).start()

@@ -84,7 +84,9 @@ def test_nothing_of_a_failed_append_is_left(path: Path, monkeypatch: pytest.Monk
     assert heads(path) == [0, 1, 2, 3, 5]
 
 
-def test_after_an_error_that_cannot_be_taken_back_nothing_more_is_written(path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_after_an_error_that_cannot_be_taken_back_nothing_more_is_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
     journal = Journal.opened(path)
 
     def fsync(number: int) -> None:

@@ -25,12 +25,16 @@ def teach(url: str, name: str, images: list[bytes]) -> int:
     files = [("images", ("a.png", one, "image/png")) for one in images]
     try:
         with httpx2.Client(base_url=url, timeout=PATIENCE) as http:
-            return http.post("/api/classes", data={"name": name}, files=files, headers={"Idempotency-Key": name}).status_code
+            return http.post(
+                "/api/classes", data={"name": name}, files=files, headers={"Idempotency-Key": name}
+            ).status_code
     except httpx2.HTTPError:
         return 0
 
 
-def load(url: str, number: int, image: MakeImage, seconds: float, kill: Callable[[], None]) -> tuple[set[str], set[str]]:
+def load(
+    url: str, number: int, image: MakeImage, seconds: float, kill: Callable[[], None]
+) -> tuple[set[str], set[str]]:
     """Three teachers and two who ask, until the process is gone: names of classes that were tried, and that were acknowledged."""
     tried: set[str] = set()
     acknowledged: set[str] = set()
@@ -50,12 +54,17 @@ def load(url: str, number: int, image: MakeImage, seconds: float, kill: Callable
             try:
                 with httpx2.Client(base_url=url, timeout=PATIENCE) as http:
                     for _ in range(20):
-                        answer = http.post("/api/predict", files=[("images", ("a.png", image("robin", 1), "image/png"))])
+                        answer = http.post(
+                            "/api/predict",
+                            files=[("images", ("a.png", image("robin", 1), "image/png"))],
+                        )
                         assert answer.status_code == 200
             except httpx2.HTTPError:
                 time.sleep(0.01)
 
-    threads = [threading.Thread(target=teacher, args=(who,)) for who in range(3)] + [threading.Thread(target=asker) for _ in range(2)]
+    threads = [threading.Thread(target=teacher, args=(who,)) for who in range(3)] + [
+        threading.Thread(target=asker) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     time.sleep(seconds)
@@ -74,12 +83,19 @@ def survive(model: Path, kills: int, serving: Serving, image: MakeImage, seed: i
     open_: set[str] = set()  # tried and not answered
     for number in range(kills + 1):
         with serving(model) as one, httpx2.Client(base_url=one.url, timeout=PATIENCE) as http:
-            found = {row["name"]: row["images"] for row in http.get("/api/classes", params={"limit": 10_000}).json()["classes"]}
+            found = {
+                row["name"]: row["images"]
+                for row in http.get("/api/classes", params={"limit": 10_000}).json()["classes"]
+            }
             assert promised <= found.keys(), f"lost: {sorted(promised - found.keys())}"
             assert found.keys() <= promised | open_ | counts.keys()
-            assert all(count == counts.get(name, SHOTS) for name, count in found.items()), "half-taught"
+            assert all(count == counts.get(name, SHOTS) for name, count in found.items()), (
+                "half-taught"
+            )
             sessions = http.get("/api/sessions").json()["sessions"]
-            assert sorted(row["classes"][0] for row in sessions[1:]) == sorted(found.keys() - counts.keys()), "doubled"
+            assert sorted(row["classes"][0] for row in sessions[1:]) == sorted(
+                found.keys() - counts.keys()
+            ), "doubled"
             for name in sorted(open_)[:3]:  # what was not answered is asked for again
                 assert teach(one.url, name, [image(name, shot) for shot in range(SHOTS)]) == 200
                 promised.add(name)

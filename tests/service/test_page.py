@@ -24,7 +24,10 @@ Point = tuple[float, float]
 expect.set_options(timeout=20_000)  # a loaded machine is slow
 
 HOSTILE = '<img src=x onerror="document.title=1">&amp;'
-SPIRAL = [(0.5 + 0.38 * t * math.cos(11 * t), 0.5 + 0.38 * t * math.sin(11 * t)) for t in (step / 16 for step in range(1, 17))]
+SPIRAL = [
+    (0.5 + 0.38 * t * math.cos(11 * t), 0.5 + 0.38 * t * math.sin(11 * t))
+    for t in (step / 16 for step in range(1, 17))
+]
 
 # Every visible piece of text whose contrast with what lies behind it is below 4.5 : 1.
 PALE_TEXT = """() => {
@@ -69,9 +72,13 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def service(serving: Callable[..., Any], small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(
+    serving: Callable[..., Any], small_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
     """One process for all of these tests: starting it takes longer than most of them."""
-    with serving(Path(shutil.copy(small_model, tmp_path_factory.mktemp("page") / "birds.fewmore"))) as process:
+    with serving(
+        Path(shutil.copy(small_model, tmp_path_factory.mktemp("page") / "birds.fewmore"))
+    ) as process:
         yield Service(process.url)
 
 
@@ -82,20 +89,32 @@ def troubles() -> list[str]:
 
 
 @pytest.fixture
-def open_page(chromium: Browser, service: Service, troubles: list[str]) -> Iterator[Callable[..., Page]]:
+def open_page(
+    chromium: Browser, service: Service, troubles: list[str]
+) -> Iterator[Callable[..., Page]]:
     """open_page() gives the page of `service`, loaded; settings are those of the browser's context."""
     service.reset()
     contexts = []
 
     def opened(url: str = f"{service.url}/", wait: bool = True, **settings: object) -> Page:
-        context = chromium.new_context(**{"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce", **settings})  # type: ignore[arg-type]
+        context = chromium.new_context(
+            **{"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce", **settings}
+        )  # type: ignore[arg-type]
         context.set_default_timeout(20_000)
         contexts.append(context)
         page = context.new_page()
         own = (url.partition("#")[0], "blob:", "data:")
-        page.on("console", lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: (
+                troubles.append(message.text) if message.type in ("error", "warning") else None
+            ),
+        )
         page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("request", lambda request: None if request.url.startswith(own) else troubles.append(request.url))
+        page.on(
+            "request",
+            lambda request: None if request.url.startswith(own) else troubles.append(request.url),
+        )
         page.goto(url)
         if wait:
             expect(page.locator(".card").first).to_be_visible()
@@ -125,7 +144,10 @@ def draw(page: Page, *strokes: list[Point]) -> None:
 def files(photos: Callable[..., Path], name: str, count: int) -> list[FilePayload]:
     """Images of a class; the first of a bird that the model knows are those it was made from."""
     folder = photos("photos", {name: count}) / name
-    return [{"name": path.name, "mimeType": "image/png", "buffer": path.read_bytes()} for path in sorted(folder.glob("*.png"))]
+    return [
+        {"name": path.name, "mimeType": "image/png", "buffer": path.read_bytes()}
+        for path in sorted(folder.glob("*.png"))
+    ]
 
 
 def hand_over(page: Page, event: str, given: list[FilePayload]) -> None:
@@ -141,7 +163,13 @@ def hand_over(page: Page, event: str, given: list[FilePayload]) -> None:
             document.body.dispatchEvent(event === "drop" ? new DragEvent(event, { ...options, dataTransfer: transfer })
                 : new ClipboardEvent(event, { ...options, clipboardData: transfer }));
         }""",
-        [event, [{**one, "buffer": None, "data": base64.b64encode(one["buffer"]).decode()} for one in given]],
+        [
+            event,
+            [
+                {**one, "buffer": None, "data": base64.b64encode(one["buffer"]).decode()}
+                for one in given
+            ],
+        ],
     )
 
 
@@ -155,7 +183,9 @@ def card(page: Page, name: str) -> Locator:
     return page.locator(".card").filter(has=page.get_by_role("heading", name=name, exact=True))
 
 
-def test_a_symbol_is_drawn_taught_recognised_reloaded_and_undone(open_page: Callable[..., Page]) -> None:
+def test_a_symbol_is_drawn_taught_recognised_reloaded_and_undone(
+    open_page: Callable[..., Page],
+) -> None:
     page = open_page()
     page.get_by_label("Drawing", exact=True).check()
     for number in range(4):
@@ -184,7 +214,9 @@ def test_a_symbol_is_drawn_taught_recognised_reloaded_and_undone(open_page: Call
     expect(page.locator("#undo")).to_be_disabled()
 
 
-def test_dropped_images_are_seen_taught_renamed_and_forgotten(open_page: Callable[..., Page], photos: Callable[..., Path]) -> None:
+def test_dropped_images_are_seen_taught_renamed_and_forgotten(
+    open_page: Callable[..., Page], photos: Callable[..., Path]
+) -> None:
     page = open_page()
     hand_over(page, "drop", files(photos, "wren", 1))
     expect(page.locator("#verdict")).to_have_text("wren")
@@ -208,13 +240,21 @@ def test_dropped_images_are_seen_taught_renamed_and_forgotten(open_page: Callabl
     expect(card(page, "zebra")).to_be_visible()
 
 
-def test_a_name_is_text_wherever_it_is_shown(open_page: Callable[..., Page], photos: Callable[..., Path]) -> None:
+def test_a_name_is_text_wherever_it_is_shown(
+    open_page: Callable[..., Page], photos: Callable[..., Path]
+) -> None:
     page = open_page()
     given = files(photos, "okapi", 2)
     hand_over(page, "drop", given)
     teach(page, HOSTILE)
     hand_over(page, "drop", given[:1])
-    for place in ("#verdict", ".choose span", ".bars li:first-child .name", ".card:first-child h3", "#map .taught title"):
+    for place in (
+        "#verdict",
+        ".choose span",
+        ".bars li:first-child .name",
+        ".card:first-child h3",
+        "#map .taught title",
+    ):
         expect(page.locator(place)).to_have_text(HOSTILE)
     for place in ("#history li:first-child", "#map-list li:first-child"):
         expect(page.locator(place)).to_contain_text(HOSTILE)
@@ -259,13 +299,19 @@ def test_everything_can_be_done_with_keys(open_page: Callable[..., Page]) -> Non
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_needs_no_sideways_scrolling_and_text_stands_out(open_page: Callable[..., Page], scheme: str) -> None:
-    page = open_page(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True, color_scheme=scheme)
+def test_a_phone_needs_no_sideways_scrolling_and_text_stands_out(
+    open_page: Callable[..., Page], scheme: str
+) -> None:
+    page = open_page(
+        viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True, color_scheme=scheme
+    )
     expect(page.get_by_text("Take a photo")).to_be_visible()
     assert page.locator("#photo").get_attribute("capture") == "environment"
     for mode in ("Drawing", "Images"):
         page.get_by_label(mode, exact=True).check()
-        page.get_by_role("button", name="Teach", exact=True).click()  # its hint turns into a complaint
+        page.get_by_role(
+            "button", name="Teach", exact=True
+        ).click()  # its hint turns into a complaint
         assert page.evaluate("document.documentElement.scrollWidth") == 360
         assert page.evaluate(PALE_TEXT) == []
         assert page.evaluate(NAMELESS) == []
@@ -320,13 +366,18 @@ def test_a_finger_and_a_pen_draw_as_the_mouse_does(open_page: Callable[..., Page
 
 
 @pytest.mark.soak
-def test_what_is_sent_is_centred_and_as_thick_as_the_model_expects(open_page: Callable[..., Page]) -> None:
+def test_what_is_sent_is_centred_and_as_thick_as_the_model_expects(
+    open_page: Callable[..., Page],
+) -> None:
     page = open_page()
     page.get_by_label("Drawing", exact=True).check()
     draw(page, [(0.05, 0.05), (0.2, 0.05), (0.2, 0.3)])  # small, in a corner
     expect(page.locator(".tile.now canvas")).to_be_visible()
     data = page.evaluate("document.querySelector('.tile.now canvas').toDataURL()")
-    ink = np.asarray(Image.open(io.BytesIO(base64.b64decode(data.partition(",")[2]))).convert("L")) < 128
+    ink = (
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(data.partition(",")[2]))).convert("L"))
+        < 128
+    )
     rows, columns = np.flatnonzero(ink.any(1)), np.flatnonzero(ink.any(0))
     assert ink.shape == (128, 128)
     assert abs(len(rows) - 0.7 * 128) < 4
@@ -336,7 +387,9 @@ def test_what_is_sent_is_centred_and_as_thick_as_the_model_expects(open_page: Ca
 
 
 @pytest.mark.soak
-def test_images_can_be_pasted_and_chosen_and_added_to_a_class(open_page: Callable[..., Page], photos: Callable[..., Path]) -> None:
+def test_images_can_be_pasted_and_chosen_and_added_to_a_class(
+    open_page: Callable[..., Page], photos: Callable[..., Path]
+) -> None:
     page = open_page()
     given = files(photos, "robin", 8)
     hand_over(page, "paste", given[:2])
@@ -372,7 +425,9 @@ def test_the_camera_is_watched_and_taught_from(open_page: Callable[..., Page]) -
 
 
 @pytest.mark.soak
-def test_errors_are_the_services_own_sentences(open_page: Callable[..., Page], photos: Callable[..., Path], troubles: list[str]) -> None:
+def test_errors_are_the_services_own_sentences(
+    open_page: Callable[..., Page], photos: Callable[..., Path], troubles: list[str]
+) -> None:
     page = open_page()
     broken: FilePayload = {"name": "notes.png", "mimeType": "image/png", "buffer": b"no image"}
     hand_over(page, "drop", [*files(photos, "wren", 1), broken])
@@ -407,7 +462,10 @@ def test_a_busy_service_is_asked_again_and_one_that_is_gone_is_told(
         else:
             route.continue_()
 
-    page.route("**/api/classes", lambda route: busy_once(route) if route.request.method == "POST" else route.continue_())
+    page.route(
+        "**/api/classes",
+        lambda route: busy_once(route) if route.request.method == "POST" else route.continue_(),
+    )
     hand_over(page, "drop", files(photos, "okapi", 2))
     teach(page, "okapi")
     assert len(keys) == 2
@@ -424,14 +482,18 @@ def test_what_another_client_changes_shows_with_the_next_prediction(
     open_page: Callable[..., Page], service: Service, photos: Callable[..., Path]
 ) -> None:
     page = open_page()
-    service.ask("PATCH", "classes?name=jay", b'{"name": "magpie"}', **{"Content-Type": "application/json"})
+    service.ask(
+        "PATCH", "classes?name=jay", b'{"name": "magpie"}', **{"Content-Type": "application/json"}
+    )
     hand_over(page, "drop", files(photos, "jay", 1))
     expect(card(page, "magpie")).to_be_visible()
     expect(page.locator("#verdict")).to_have_text("magpie")
 
 
 @pytest.mark.soak
-def test_with_nothing_known_it_says_what_to_do(open_page: Callable[..., Page], photos: Callable[..., Path], troubles: list[str]) -> None:
+def test_with_nothing_known_it_says_what_to_do(
+    open_page: Callable[..., Page], photos: Callable[..., Path], troubles: list[str]
+) -> None:
     page = open_page()
     for name in ("jay", "robin", "wren"):
         page.get_by_role("button", name=f"Forget {name}").click()
@@ -488,19 +550,35 @@ def test_the_model_can_be_downloaded(open_page: Callable[..., Page], tmp_path: P
         page.get_by_role("button", name="Download the model").click()
     assert download.value.suggested_filename == "birds.fewmore"
     download.value.save_as(tmp_path / "birds.fewmore")
-    assert list(IncrementalClassifier.load(tmp_path / "birds.fewmore").classes_) == ["jay", "robin", "wren"]
+    assert list(IncrementalClassifier.load(tmp_path / "birds.fewmore").classes_) == [
+        "jay",
+        "robin",
+        "wren",
+    ]
 
 
 @pytest.mark.soak
 def test_many_classes_can_be_searched_and_the_map_moves(open_page: Callable[..., Page]) -> None:
     """The answers are made up here: forty classes, with an adapter."""
     names = [f"class {number}" for number in range(40)]
-    classes = [{"name": name, "images": 5, "taught": number > 30, "thumbnails": []} for number, name in enumerate(names)]
-    places = [{"name": name, "taught": n > 30, "before": [n / 40, 0.5 * (n % 2)], "after": [n / 40, 0.0]} for n, name in enumerate(names)]
+    classes = [
+        {"name": name, "images": 5, "taught": number > 30, "thumbnails": []}
+        for number, name in enumerate(names)
+    ]
+    places = [
+        {"name": name, "taught": n > 30, "before": [n / 40, 0.5 * (n % 2)], "after": [n / 40, 0.0]}
+        for n, name in enumerate(names)
+    ]
 
     page = open_page()
-    page.route("**/api/classes?*", lambda route: route.fulfill(json={"version": 1, "total": 40, "classes": classes}))
-    page.route("**/api/map", lambda route: route.fulfill(json={"version": 1, "adapted": True, "classes": places}))
+    page.route(
+        "**/api/classes?*",
+        lambda route: route.fulfill(json={"version": 1, "total": 40, "classes": classes}),
+    )
+    page.route(
+        "**/api/map",
+        lambda route: route.fulfill(json={"version": 1, "adapted": True, "classes": places}),
+    )
     page.reload()
     expect(page.locator(".card")).to_have_count(12)
     page.get_by_role("button", name="Show more").click()

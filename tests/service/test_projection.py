@@ -14,7 +14,9 @@ def test_classes_that_are_alike_lie_together(model: Path):
     classifier = IncrementalClassifier.load(model)
     classifier.forget(classifier.classes_)
     towards = torch.eye(64)[[3, 3, 40]] + 1
-    features = {f"class {number}": row + 0.01 * torch.rand(4, 64) for number, row in enumerate(towards)}
+    features = {
+        f"class {number}": row + 0.01 * torch.rand(4, 64) for number, row in enumerate(towards)
+    }
     classifier.learn_features(features)
     before, after, adapted = plane(classifier.scorer)
     assert not adapted

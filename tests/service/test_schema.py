@@ -21,7 +21,9 @@ LEFT_OUT = ("positive_data_acceptance",)
 
 @pytest.fixture(scope="module")
 def schema(
-    serving: Callable[..., AbstractContextManager[Any]], small_model: Path, tmp_path_factory: pytest.TempPathFactory
+    serving: Callable[..., AbstractContextManager[Any]],
+    small_model: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Any]:
     """The document of a real server process."""
     model = tmp_path_factory.mktemp("schema") / "birds.fewmore"
@@ -32,21 +34,37 @@ def schema(
         assert one.process.stderr.read() == ""
 
 
-def fuzz(schema: Any, image: Callable[..., bytes], cases: int, number: int) -> "Counter[tuple[str, int]]":
+def fuzz(
+    schema: Any, image: Callable[..., bytes], cases: int, number: int
+) -> "Counter[tuple[str, int]]":
     """So many cases of every operation, half of them such as the document forbids; how many there were, by operation and answer."""
-    schemathesis.openapi.format("binary", st.sampled_from([image("a", 1), image("b", 2), b"", b"no image", image("c")[:50]]))
+    schemathesis.openapi.format(
+        "binary", st.sampled_from([image("a", 1), image("b", 2), b"", b"no image", image("c")[:50]])
+    )
     done: Counter[tuple[str, int]] = Counter()
     for found in schema.get_all_operations():
         operation = found.ok()
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-            if mode is GenerationMode.NEGATIVE and not (operation.body or list(operation.iter_parameters())):
+            if mode is GenerationMode.NEGATIVE and not (
+                operation.body or list(operation.iter_parameters())
+            ):
                 continue  # nothing could be wrong about it
 
             @seed(number)
-            @settings(max_examples=cases, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+            @settings(
+                max_examples=cases,
+                database=None,
+                deadline=None,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            )
             @given(case=operation.as_strategy(generation_mode=mode))
             def ask(case: Any) -> None:
-                answer = case.call_and_validate(excluded_checks=[check for name in LEFT_OUT for check in CHECKS.get_by_names([name])])
+                answer = case.call_and_validate(
+                    excluded_checks=[
+                        check for name in LEFT_OUT for check in CHECKS.get_by_names([name])
+                    ]
+                )
                 done[operation.label, answer.status_code] += 1  # noqa: B023
 
             ask()
@@ -63,5 +81,10 @@ def test_thousands_of_cases(schema: Any, image: Callable[..., bytes]):
     done = fuzz(schema, image, 130, int(os.environ.get("FEWMORE_SEED", "1")))
     print(f"{done.total()} cases, all answered as the document says: {sorted(done.items())}")
     assert done.total() >= 2000
-    for operation in ("POST /api/predict", "POST /api/classes", "GET /api/map", "POST /api/sessions/undo"):
+    for operation in (
+        "POST /api/predict",
+        "POST /api/classes",
+        "GET /api/map",
+        "POST /api/sessions/undo",
+    ):
         assert done[operation, 200] > 0, done

@@ -31,13 +31,18 @@ Connect = Callable[[Any], Any]
 MakeImage = Callable[..., bytes]
 
 
-def test_what_was_taught_outlives_a_kill_and_a_stop(model: Path, serving: Serving, connect: Connect, image: MakeImage):
+def test_what_was_taught_outlives_a_kill_and_a_stop(
+    model: Path, serving: Serving, connect: Connect, image: MakeImage
+):
     key = {"Idempotency-Key": "once"}
     with serving(model) as one:
         client = connect(one)
         assert client.http.get("/ready").json()["version"] == 1
         first = client.teach("okapi", **key).json()
-        assert client.predict(image("okapi", 9)).json()["predictions"][0]["classes"][0]["name"] == "okapi"
+        assert (
+            client.predict(image("okapi", 9)).json()["predictions"][0]["classes"][0]["name"]
+            == "okapi"
+        )
         one.kill()
     assert "okapi" not in IncrementalClassifier.load(model).classes_  # it is in the journal alone
     with serving(model) as one:
@@ -66,7 +71,9 @@ def test_no_secret_is_logged(model: Path, serving: Serving, connect: Connect):
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-def test_file_and_folder_are_on_the_disk_before_the_answer(model: Path, serving: Serving, connect: Connect, tmp_path: Path):
+def test_file_and_folder_are_on_the_disk_before_the_answer(
+    model: Path, serving: Serving, connect: Connect, tmp_path: Path
+):
     """By the system calls that the process makes."""
     trace = tmp_path / "trace"
     calls = "trace=openat,write,fsync,fdatasync,rename,renameat,renameat2,sendto,recvfrom"
@@ -90,7 +97,9 @@ def test_file_and_folder_are_on_the_disk_before_the_answer(model: Path, serving:
     journal, folder = re.escape(f"{model}.journal"), re.escape(str(model.parent))
 
     def first(pattern: str, since: int = 0) -> int:
-        return next(number for number, line in enumerate(lines[since:], since) if re.search(pattern, line))
+        return next(
+            number for number, line in enumerate(lines[since:], since) if re.search(pattern, line)
+        )
 
     created = first(rf'rename\w*\(.*"{folder}/\.birds\.fewmore\.journal\..*"{journal}"')
     synced = first(rf"fsync\(\d+<{folder}/\.birds\.fewmore\.journal\.")
@@ -100,7 +109,11 @@ def test_file_and_folder_are_on_the_disk_before_the_answer(model: Path, serving:
     on_disk = first(rf"fsync\(\d+<{journal}>", written)
     answered = first(r'sendto\(.*"HTTP/1\.1 200', asked)
     assert synced < created < folder_synced < asked < written < on_disk < answered
-    done = next(number for number, line in enumerate(lines[on_disk:], on_disk) if re.search(r"fsync.*= 0", line))
+    done = next(
+        number
+        for number, line in enumerate(lines[on_disk:], on_disk)
+        if re.search(r"fsync.*= 0", line)
+    )
     assert done < answered
 
 
@@ -112,12 +125,21 @@ def impatient(model: Path) -> Any:
     """The address of a service with little patience, in a thread of this process."""
     import uvicorn
 
-    limits = Limits(head_seconds=0.3, body_seconds=0.3, send_seconds=0.3, connections=20, client_connections=10)
-    config = uvicorn.Config(create_app(Store(model), limits=limits, workers=1), http=protocol(limits), ws="none", log_level="critical")
+    limits = Limits(
+        head_seconds=0.3, body_seconds=0.3, send_seconds=0.3, connections=20, client_connections=10
+    )
+    config = uvicorn.Config(
+        create_app(Store(model), limits=limits, workers=1),
+        http=protocol(limits),
+        ws="none",
+        log_level="critical",
+    )
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     with listening("127.0.0.1", 0) as at:
-        at.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # of its connections, too: what is not taken stays with the service
+        at.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
+        )  # of its connections, too: what is not taken stays with the service
         thread = threading.Thread(target=lambda: server.run(sockets=[at]))
         thread.start()
         yield at.getsockname()
@@ -146,7 +168,9 @@ HEAD = b"POST /api/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipar
 def test_a_head_that_does_not_come_ends_the_connection(impatient: Any):
     assert said(impatient) == b""
     assert said(impatient, b"GET /hea") == b""
-    answered_first = said(impatient, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"GET /hea", pause=0.1)
+    answered_first = said(
+        impatient, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"GET /hea", pause=0.1
+    )
     assert answered_first.startswith(b"HTTP/1.1 200")
     assert answered_first.count(b"HTTP/1.1") == 1
 
@@ -155,7 +179,9 @@ def test_a_body_that_does_not_come_is_answered_408(impatient: Any):
     found = said(impatient, HEAD + b"Content-Length: 100\r\n\r\n--x")
     assert found.startswith(b"HTTP/1.1 408")
     assert b"was not there after 0.3 seconds" in found
-    found = said(impatient, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[b"1\r\nx\r\n"] * 2, pause=0.1)
+    found = said(
+        impatient, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[b"1\r\nx\r\n"] * 2, pause=0.1
+    )
     assert found.startswith(b"HTTP/1.1 408")
 
 
@@ -172,11 +198,18 @@ def test_a_large_body_is_refused_by_its_length_alone(impatient: Any):
 HEALTH = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere this machine has one loopback address")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere this machine has one loopback address"
+)
 def test_too_many_connections_are_closed_and_others_go_on(impatient: Any):
     with contextlib.ExitStack() as crowd:
-        own = [crowd.enter_context(socket.create_connection(impatient[:2], timeout=20)) for _ in range(40)]
-        with socket.create_connection(impatient[:2], timeout=20, source_address=("127.0.0.2", 0)) as other:
+        own = [
+            crowd.enter_context(socket.create_connection(impatient[:2], timeout=20))
+            for _ in range(40)
+        ]
+        with socket.create_connection(
+            impatient[:2], timeout=20, source_address=("127.0.0.2", 0)
+        ) as other:
             other.sendall(HEALTH)  # meanwhile, from another address
             assert other.recv(65536).startswith(b"HTTP/1.1 200")
         for one in own:
@@ -185,9 +218,16 @@ def test_too_many_connections_are_closed_and_others_go_on(impatient: Any):
     assert said(impatient, HEALTH).startswith(b"HTTP/1.1 200")
 
 
-def test_an_answer_that_is_not_taken_ends_the_connection(impatient: Any, caplog: pytest.LogCaptureFixture):
+def test_an_answer_that_is_not_taken_ends_the_connection(
+    impatient: Any, caplog: pytest.LogCaptureFixture
+):
     ask = b"GET /api/model/file HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    whole = int(re.search(rb"content-length: (\d+)", said(impatient, ask.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")))[1])  # type: ignore[index]
+    whole = int(
+        re.search(
+            rb"content-length: (\d+)",
+            said(impatient, ask.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")),
+        )[1]
+    )  # type: ignore[index]
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.settimeout(20)
@@ -206,11 +246,17 @@ def test_an_answer_that_is_not_taken_ends_the_connection(impatient: Any, caplog:
 
 
 def test_clients_that_go_away_leave_nothing_behind(impatient: Any, image: MakeImage):
-    body = b"--x\r\nContent-Disposition: form-data; name=images; filename=a\r\n\r\n" + image("a") + b"\r\n--x--\r\n"
+    body = (
+        b"--x\r\nContent-Disposition: form-data; name=images; filename=a\r\n\r\n"
+        + image("a")
+        + b"\r\n--x--\r\n"
+    )
     for cut in (10, len(body) // 2, len(body)):
         with socket.create_connection(impatient[:2], timeout=20) as connection:
             connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body[:cut])
-    found = said(impatient, HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    found = said(
+        impatient, HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    )
     assert found.startswith(b"HTTP/1.1 200")
 
 
@@ -218,10 +264,16 @@ def test_an_answer_goes_out_at_once():
     """And does not wait until its first packet is acknowledged, which takes a client 40 ms."""
     config = uvicorn.Config(lambda scope: None, http="h11")
     loop = asyncio.new_event_loop()
-    with listening("127.0.0.1", 0) as server, socket.create_connection(server.getsockname()) as _, server.accept()[0] as own:
+    with (
+        listening("127.0.0.1", 0) as server,
+        socket.create_connection(server.getsockname()) as _,
+        server.accept()[0] as own,
+    ):
         assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
         transport = Mock(get_extra_info={"socket": own}.get)
-        protocol(Limits())(config=config, server_state=ServerState(), app_state={}, _loop=loop).connection_made(transport)
+        protocol(Limits())(
+            config=config, server_state=ServerState(), app_state={}, _loop=loop
+        ).connection_made(transport)
         assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
     loop.close()
 

@@ -68,7 +68,9 @@ def test_a_crash_after_any_change_loses_nothing(model: Path, number: int):
 
 
 @pytest.mark.parametrize("step", ["append", "save", "begun"])
-def test_a_crash_while_folding_neither_loses_nor_doubles(model: Path, step: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_crash_while_folding_neither_loses_nor_doubles(
+    model: Path, step: str, monkeypatch: pytest.MonkeyPatch
+):
     store = Store(model)
     for change in CHANGES:
         store.change(change, told, Key(f"key {id(change)}", "digest"))
@@ -91,7 +93,11 @@ def test_a_change_after_a_fold_that_failed_is_kept(model: Path, monkeypatch: pyt
     store = Store(model)
     store.change(lesson("okapi"), told)
     with monkeypatch.context() as patch:
-        patch.setattr(IncrementalClassifier, "save", lambda *_: (_ for _ in ()).throw(ModelFileError("no room")))
+        patch.setattr(
+            IncrementalClassifier,
+            "save",
+            lambda *_: (_ for _ in ()).throw(ModelFileError("no room")),
+        )
         store._try_to_fold()
     store.change(lesson("zebra", 10), told)
     expected = identity(store.current.model.knowledge)
@@ -116,7 +122,9 @@ def test_a_change_is_written_before_it_is_seen(store: Store, monkeypatch: pytest
 
 def test_a_change_that_cannot_be_written_is_not_made(store: Store, monkeypatch: pytest.MonkeyPatch):
     before = store.current
-    monkeypatch.setattr(Journal, "append", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        Journal, "append", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     with pytest.raises(OSError, match="No space"):
         store.change(lesson("okapi"), told)
     assert store.current is before
@@ -162,13 +170,24 @@ def test_keys_are_not_kept_for_ever(model: Path, monkeypatch: pytest.MonkeyPatch
         store.change(lesson("okapi", 10 * number + 1), told, Key(str(number), "d"))
     store.close()
     store = Store(model)
-    assert [store.remembered(Key(str(number), "d")) is not None for number in range(4)] == [False, False, True, True]
+    assert [store.remembered(Key(str(number), "d")) is not None for number in range(4)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
     crash(store)
 
 
 def test_what_another_program_changed_after_a_crash_is_kept_too(model: Path):
     store = Store(model)
-    for change in (lesson("okapi"), Entry("forget", ("robin",)), lesson("zebra", 10), Entry("undo"), Entry("rename", ("wren", "bird"))):
+    for change in (
+        lesson("okapi"),
+        Entry("forget", ("robin",)),
+        lesson("zebra", 10),
+        Entry("undo"),
+        Entry("rename", ("wren", "bird")),
+    ):
         store.change(change, told)
     crash(store)
     other = IncrementalClassifier.load(model)
@@ -176,7 +195,11 @@ def test_what_another_program_changed_after_a_crash_is_kept_too(model: Path):
     other.forget("wren")
     other.save(model)
     store = Store(model)
-    assert store.current.classes_ == ["jay", "yak", "okapi"]  # a class that is gone cannot be renamed
+    assert store.current.classes_ == [
+        "jay",
+        "yak",
+        "okapi",
+    ]  # a class that is gone cannot be renamed
     expected = identity(store.current.model.knowledge)
     crash(store)
     assert state(model) == expected
@@ -203,16 +226,29 @@ def test_a_journal_of_another_backbone_is_refused(model: Path, small_weights: Pa
     crash(store)
     weights = torch.load(small_weights)
     changed = small_weights.parent / "other.pth"
-    torch.save({name: value + 1 if value.is_floating_point() else value for name, value in weights.items()}, changed)
-    images = {"a": [torch.zeros(3, 8, 8, dtype=torch.uint8)], "b": [torch.full((3, 8, 8), 255, dtype=torch.uint8)]}
+    torch.save(
+        {
+            name: value + 1 if value.is_floating_point() else value
+            for name, value in weights.items()
+        },
+        changed,
+    )
+    images = {
+        "a": [torch.zeros(3, 8, 8, dtype=torch.uint8)],
+        "b": [torch.full((3, 8, 8), 255, dtype=torch.uint8)],
+    }
     IncrementalClassifier("resnet8", changed, device="cpu").fit(images).save(model)
     with pytest.raises(ModelFileError, match="lessons for another backbone"):
         Store(model)
 
 
-def test_two_stores_cannot_have_one_file(store: Store, model: Path, monkeypatch: pytest.MonkeyPatch):
+def test_two_stores_cannot_have_one_file(
+    store: Store, model: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(stores, "PATIENCE", 0.1)
-    with pytest.raises(ModelFileError, match="is served or changed by another process: stop that one first"):
+    with pytest.raises(
+        ModelFileError, match="is served or changed by another process: stop that one first"
+    ):
         Store(model)
 
 
@@ -230,7 +266,9 @@ def test_a_long_journal_is_folded(model: Path, monkeypatch: pytest.MonkeyPatch):
         assert store.journal_bytes < 7000
     assert len(IncrementalClassifier.load(model).classes_) > 15
     expected = identity(store.current.model.knowledge)
-    copy = shutil.copytree(model.parent, model.parent.parent / "copy")  # as the disk is at this moment
+    copy = shutil.copytree(
+        model.parent, model.parent.parent / "copy"
+    )  # as the disk is at this moment
     assert state(copy / model.name) == expected
     crash(store)
 

@@ -13,18 +13,37 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fewmore.errors import CheckpointError
+from fewmore.io import write_bytes
 from fewmore.training import checkpoint
-from fewmore.training.checkpoint import Checkpoint, State, read_state, write_bytes, write_state
+from fewmore.training.checkpoint import Checkpoint, State, read_state, write_state
 
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool]
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+]
 
 
 def same(one: Any, other: Any) -> bool:
     """Equal, of the same types, with the same order of keys."""
     if isinstance(one, Tensor):
-        return isinstance(other, Tensor) and one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+        return (
+            isinstance(other, Tensor)
+            and one.dtype == other.dtype
+            and one.shape == other.shape
+            and torch.equal(one, other)
+        )
     if isinstance(one, dict):
-        return isinstance(other, dict) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+        return (
+            isinstance(other, dict)
+            and list(one) == list(other)
+            and all(same(one[key], other[key]) for key in one)
+        )
     return type(one) is type(other) and bool(one == other)
 
 
@@ -64,7 +83,11 @@ leaves = st.one_of(
     st.lists(st.integers(), max_size=3),
     st.builds(tensor, st.sampled_from(DTYPES), st.lists(st.integers(0, 3), max_size=3)),
 )
-states = st.dictionaries(names, st.recursive(leaves, lambda inner: st.dictionaries(names, inner, max_size=4), max_leaves=8), max_size=4)
+states = st.dictionaries(
+    names,
+    st.recursive(leaves, lambda inner: st.dictionaries(names, inner, max_size=4), max_leaves=8),
+    max_size=4,
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -120,11 +143,17 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for length in [*range(0, len(whole), 37), len(whole) - 1]:
         path.write_bytes(whole[:length])
-        with pytest.raises(CheckpointError, match=r"state cannot be read \(.*\): it is damaged, or not fewmore's; delete it to start anew"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"state cannot be read \(.*\): it is damaged, or not fewmore's; delete it to start anew",
+        ):
             read_state(path)
 
 
-@pytest.mark.parametrize("content", [b"x", b"not a state at all", b"\xff" * 100, b"\0" * 100, b"{}", b"\x02\0\0\0\0\0\0\0{}"])
+@pytest.mark.parametrize(
+    "content",
+    [b"x", b"not a state at all", b"\xff" * 100, b"\0" * 100, b"{}", b"\x02\0\0\0\0\0\0\0{}"],
+)
 def test_bytes_of_another_kind_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "state").write_bytes(content)
     with pytest.raises(CheckpointError, match="damaged, or not fewmore's"):
@@ -132,10 +161,27 @@ def test_bytes_of_another_kind_are_refused(tmp_path: Path, content: bytes) -> No
 
 
 @pytest.mark.parametrize(
-    "tree", [None, "no json", "3", "null", "[]", '"x"', "{}", '{"tensor": "gone"}', '{"tensor": []}', '{"dict": 3}', '{"dict": {"a": 1}}']
+    "tree",
+    [
+        None,
+        "no json",
+        "3",
+        "null",
+        "[]",
+        '"x"',
+        "{}",
+        '{"tensor": "gone"}',
+        '{"tensor": []}',
+        '{"dict": 3}',
+        '{"dict": {"a": 1}}',
+    ],
 )
 def test_a_safetensors_file_of_another_program_is_refused(tmp_path: Path, tree: str | None) -> None:
-    save_file({"weight": torch.zeros(2)}, tmp_path / "state", metadata=None if tree is None else {"fewmore": tree})
+    save_file(
+        {"weight": torch.zeros(2)},
+        tmp_path / "state",
+        metadata=None if tree is None else {"fewmore": tree},
+    )
     with pytest.raises(CheckpointError, match="damaged, or not fewmore's"):
         read_state(tmp_path / "state")
 
@@ -148,7 +194,9 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
 # One move
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "state"
     write_state(path, {"t": torch.ones(3)})
 
@@ -164,13 +212,19 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path,
         assert torch.equal(read_state(path)["t"], torch.ones(3))
 
 
-def test_the_file_is_on_the_disk_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_on_the_disk_before_it_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order = []
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda number: (order.append("fsync"), fsync(number)))
-    monkeypatch.setattr(os, "replace", lambda source, target: (order.append("replace"), replace(source, target)))
+    monkeypatch.setattr(
+        os, "replace", lambda source, target: (order.append("replace"), replace(source, target))
+    )
     write_bytes(tmp_path / "file", b"content")
-    assert order == (["fsync", "replace", "fsync"] if os.name == "posix" else ["fsync", "replace"])  # the last is the folder's
+    assert order == (
+        ["fsync", "replace", "fsync"] if os.name == "posix" else ["fsync", "replace"]
+    )  # the last is the folder's
     assert (tmp_path / "file").read_bytes() == b"content"
 
 

@@ -14,7 +14,10 @@ from fewmore.training.embed import embed
 
 
 def test_features_are_those_of_each_image_alone(
-    backbone: Backbone, tiny_images: Callable[..., ImageSet], tiny_transform: Transform, monkeypatch: pytest.MonkeyPatch
+    backbone: Backbone,
+    tiny_images: Callable[..., ImageSet],
+    tiny_transform: Transform,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     images = tiny_images(3, 3)
     monkeypatch.setattr(module, "BATCH", 4)  # nine images: two batches and a rest
@@ -34,13 +37,18 @@ def test_of_a_selection_only_its_images_are_embedded_in_its_order(
     images = tiny_images(3, 3)
     chosen = torch.tensor([7, 2, 2])
     assert torch.allclose(
-        embed(backbone, images.select(chosen), tiny_transform), embed(backbone, images, tiny_transform)[chosen], atol=1e-5
+        embed(backbone, images.select(chosen), tiny_transform),
+        embed(backbone, images, tiny_transform)[chosen],
+        atol=1e-5,
     )
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_network_stays_as_it_was(
-    backbone: Backbone, tiny_images: Callable[..., ImageSet], tiny_transform: Transform, training: bool
+    backbone: Backbone,
+    tiny_images: Callable[..., ImageSet],
+    tiny_transform: Transform,
+    training: bool,
 ) -> None:
     backbone.train(training)
     before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
@@ -49,6 +57,8 @@ def test_the_network_stays_as_it_was(
     assert all(torch.equal(before[name], tensor) for name, tensor in backbone.state_dict().items())
 
 
-def test_no_images_have_no_features(backbone: Backbone, tiny_images: Callable[..., ImageSet], tiny_transform: Transform) -> None:
+def test_no_images_have_no_features(
+    backbone: Backbone, tiny_images: Callable[..., ImageSet], tiny_transform: Transform
+) -> None:
     none = tiny_images().select(torch.empty(0, dtype=torch.int64))
     assert embed(backbone, none, tiny_transform).shape == (0, 64)

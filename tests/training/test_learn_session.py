@@ -11,9 +11,18 @@ from fewmore.data import augment
 from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet
 from fewmore.nn.backbones import Backbone, build
-from fewmore.nn.prototypes import Classifier, random_rows
+from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.training.embed import embed
-from fewmore.training.learn_session import SessionConfig, mean_rows, new_rows, outputs, train_by, train_network, train_rows, untrained_rows
+from fewmore.training.learn_session import (
+    SessionConfig,
+    class_prototypes,
+    new_prototypes,
+    outputs,
+    train_by,
+    train_network,
+    train_prototypes,
+    untrained_prototypes,
+)
 from fewmore.training.loop import Round, Runtime
 
 CONFIG = SessionConfig(data_init=False, epochs=12, batch=8, lr=0.1, milestones=())
@@ -27,7 +36,7 @@ def session(tiny_images: Callable[..., ImageSet]) -> ImageSet:
 
 @pytest.fixture
 def known() -> Classifier:
-    return Classifier("cosine", random_rows(4, 64, torch.Generator().manual_seed(1)))
+    return Classifier("cosine", random_prototypes(4, 64, torch.Generator().manual_seed(1)))
 
 
 def copied(module: nn.Module) -> dict[str, Tensor]:
@@ -38,38 +47,59 @@ def unchanged(module: nn.Module, before: dict[str, Tensor]) -> bool:
     return all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
 
 
-def test_mean_rows_are_the_means_of_each_class(backbone: Backbone, session: ImageSet, tiny_transform: Transform) -> None:
+def test_mean_rows_are_the_means_of_each_class(
+    backbone: Backbone, session: ImageSet, tiny_transform: Transform
+) -> None:
     shuffled = session.select(torch.randperm(10, generator=torch.Generator().manual_seed(0)))
-    rows = mean_rows(backbone, shuffled, tiny_transform)
+    rows = class_prototypes(backbone, shuffled, tiny_transform)
     backbone.eval()
     for label in (0, 1):
         own = [i for i in range(10) if int(shuffled.labels[i]) == label]
         with torch.no_grad():
-            features = [backbone(augment.test_view(shuffled, torch.tensor([i]), tiny_transform))[0] for i in own]
+            features = [
+                backbone(augment.test_view(shuffled, torch.tensor([i]), tiny_transform))[0]
+                for i in own
+            ]
         assert torch.allclose(rows[label], sum(features[1:], features[0]) / len(own), atol=1e-5)
 
 
-def test_mean_rows_train_nothing(backbone: Backbone, session: ImageSet, tiny_transform: Transform) -> None:
+def test_mean_rows_train_nothing(
+    backbone: Backbone, session: ImageSet, tiny_transform: Transform
+) -> None:
     before = copied(backbone)
-    mean_rows(backbone, session, tiny_transform)
+    class_prototypes(backbone, session, tiny_transform)
     assert unchanged(backbone, before)
 
 
 def test_untrained_rows_depend_on_the_seed_and_the_classes(
     backbone: Backbone, session: ImageSet, tiny_images: Callable[..., ImageSet]
 ) -> None:
-    rows = untrained_rows(backbone, session, 0)
+    rows = untrained_prototypes(backbone, session, 0)
     assert rows.shape == (2, 64)
-    assert torch.equal(rows, untrained_rows(backbone, session, 0))
-    assert not torch.equal(rows, untrained_rows(backbone, session, 1))
-    assert not torch.equal(rows, untrained_rows(backbone, tiny_images(6, 5).only([2, 3]), 0))
+    assert torch.equal(rows, untrained_prototypes(backbone, session, 0))
+    assert not torch.equal(rows, untrained_prototypes(backbone, session, 1))
+    assert not torch.equal(rows, untrained_prototypes(backbone, tiny_images(6, 5).only([2, 3]), 0))
 
 
-def test_train_rows_changes_the_new_rows_alone(backbone: Backbone, known: Classifier, session: ImageSet, tiny_transform: Transform) -> None:
-    new = Classifier("cosine", untrained_rows(backbone, session, 0))
-    before = [copied(module) for module in (backbone, known, new)]  # with the statistics of the batch norms
+def test_train_rows_changes_the_new_rows_alone(
+    backbone: Backbone, known: Classifier, session: ImageSet, tiny_transform: Transform
+) -> None:
+    new = Classifier("cosine", untrained_prototypes(backbone, session, 0))
+    before = [
+        copied(module) for module in (backbone, known, new)
+    ]  # with the statistics of the batch norms
     reports: list[Round] = []
-    train_rows(backbone, known, new, session, tiny_transform, CONFIG, Runtime(on_round=reports.append), 0, "session 1")
+    train_prototypes(
+        backbone,
+        known,
+        new,
+        session,
+        tiny_transform,
+        CONFIG,
+        Runtime(on_round=reports.append),
+        0,
+        "session 1",
+    )
     assert unchanged(backbone, before[0])
     assert unchanged(known, before[1])
     assert bool((new.rows != before[2]["rows"]).any(1).all())
@@ -81,18 +111,33 @@ def test_train_rows_changes_the_new_rows_alone(backbone: Backbone, known: Classi
 def test_train_rows_learns_the_new_classes_among_all(
     backbone: Backbone, known: Classifier, session: ImageSet, tiny_transform: Transform
 ) -> None:
-    new = Classifier("cosine", untrained_rows(backbone, session, 0))
-    train_rows(backbone, known, new, session, tiny_transform, CONFIG, Runtime(), 0, "session 1")
+    new = Classifier("cosine", untrained_prototypes(backbone, session, 0))
+    train_prototypes(
+        backbone, known, new, session, tiny_transform, CONFIG, Runtime(), 0, "session 1"
+    )
     predicted = known.grown(new.rows.detach())(embed(backbone, session, tiny_transform)).argmax(1)
     assert (predicted == session.labels + 4).tolist() == [True] * 10
 
 
-def test_train_network_changes_everything(backbone: Backbone, known: Classifier, session: ImageSet, tiny_transform: Transform) -> None:
-    classifier = known.grown(untrained_rows(backbone, session, 0))
+def test_train_network_changes_everything(
+    backbone: Backbone, known: Classifier, session: ImageSet, tiny_transform: Transform
+) -> None:
+    classifier = known.grown(untrained_prototypes(backbone, session, 0))
     before = [copied(module) for module in (backbone, classifier)]
     reports: list[Round] = []
-    train_network(backbone, classifier, session, tiny_transform, CONFIG, Runtime(on_round=reports.append), 0, "session 1")
-    assert all(not torch.equal(tensor, before[0][name]) for name, tensor in backbone.state_dict().items())
+    train_network(
+        backbone,
+        classifier,
+        session,
+        tiny_transform,
+        CONFIG,
+        Runtime(on_round=reports.append),
+        0,
+        "session 1",
+    )
+    assert all(
+        not torch.equal(tensor, before[0][name]) for name, tensor in backbone.state_dict().items()
+    )
     assert bool((classifier.rows != before[1]["rows"]).any(1).all())
     assert reports[-1].loss < reports[0].loss
 
@@ -100,7 +145,7 @@ def test_train_network_changes_everything(backbone: Backbone, known: Classifier,
 def test_train_network_learns_the_last_rows_classes(
     backbone: Backbone, known: Classifier, session: ImageSet, tiny_transform: Transform
 ) -> None:
-    classifier = known.grown(untrained_rows(backbone, session, 0))
+    classifier = known.grown(untrained_prototypes(backbone, session, 0))
     train_network(backbone, classifier, session, tiny_transform, CONFIG, Runtime(), 0, "session 1")
     predicted = classifier(embed(backbone, session, tiny_transform)).argmax(1)
     assert bool((predicted >= 4).all())
@@ -109,18 +154,23 @@ def test_train_network_learns_the_last_rows_classes(
 def test_train_network_with_norms_that_stand_still(
     backbone: Backbone, known: Classifier, session: ImageSet, tiny_transform: Transform
 ) -> None:
-    classifier, before = known.grown(untrained_rows(backbone, session, 0)), copied(backbone)
+    classifier, before = known.grown(untrained_prototypes(backbone, session, 0)), copied(backbone)
     still = replace(CONFIG, frozen_norm=True, lr=0.001)
     train_network(backbone, classifier, session, tiny_transform, still, Runtime(), 0, "session 1")
-    assert {name for name, tensor in backbone.state_dict().items() if torch.equal(tensor, before[name])} == {
-        name for name in before if "running" in name
-    }
+    assert {
+        name for name, tensor in backbone.state_dict().items() if torch.equal(tensor, before[name])
+    } == {name for name in before if "running" in name}
 
 
-def test_new_rows_are_what_the_config_says(backbone: Backbone, session: ImageSet, tiny_transform: Transform) -> None:
-    means, random = (new_rows(backbone, session, tiny_transform, replace(CONFIG, data_init=init), 0) for init in (True, False))
-    assert torch.equal(means, mean_rows(backbone, session, tiny_transform))
-    assert torch.equal(random, untrained_rows(backbone, session, 0))
+def test_new_rows_are_what_the_config_says(
+    backbone: Backbone, session: ImageSet, tiny_transform: Transform
+) -> None:
+    means, random = (
+        new_prototypes(backbone, session, tiny_transform, replace(CONFIG, data_init=init), 0)
+        for init in (True, False)
+    )
+    assert torch.equal(means, class_prototypes(backbone, session, tiny_transform))
+    assert torch.equal(random, untrained_prototypes(backbone, session, 0))
 
 
 def test_outputs_are_features_and_scores(backbone: Backbone, known: Classifier) -> None:
@@ -131,8 +181,10 @@ def test_outputs_are_features_and_scores(backbone: Backbone, known: Classifier) 
     assert torch.equal(scores, known(features))
 
 
-def test_a_loss_of_ones_own(backbone: Backbone, session: ImageSet, tiny_transform: Transform) -> None:
-    classifier = Classifier("cosine", untrained_rows(backbone, session, 0))
+def test_a_loss_of_ones_own(
+    backbone: Backbone, session: ImageSet, tiny_transform: Transform
+) -> None:
+    classifier = Classifier("cosine", untrained_prototypes(backbone, session, 0))
     before, seen = copied(backbone), []
 
     def loss_of(view: Tensor, labels: Tensor) -> Tensor:
@@ -140,19 +192,34 @@ def test_a_loss_of_ones_own(backbone: Backbone, session: ImageSet, tiny_transfor
         return classifier(backbone(view)).gather(1, labels[:, None]).neg().mean()
 
     reports: list[Round] = []
-    train_by(loss_of, {"classifier": classifier}, session, tiny_transform, CONFIG, Runtime(on_round=reports.append), 0, "session 1")
+    train_by(
+        loss_of,
+        {"classifier": classifier},
+        session,
+        tiny_transform,
+        CONFIG,
+        Runtime(on_round=reports.append),
+        0,
+        "session 1",
+    )
     assert reports[-1].loss < reports[0].loss
     assert all(shape == (8, 3, 8, 8) and set(labels) <= {0, 1} for shape, labels in seen)
     assert len(seen) == CONFIG.epochs
-    assert all(torch.equal(t, before[name]) for name, t in backbone.state_dict().items() if "running" not in name), "not among the modules"
+    assert all(
+        torch.equal(t, before[name])
+        for name, t in backbone.state_dict().items()
+        if "running" not in name
+    ), "not among the modules"
 
 
 @pytest.mark.parametrize("stage", ["session 1", "session 2"])
-def test_the_same_seed_and_session_give_the_same_rows(session: ImageSet, tiny_transform: Transform, known: Classifier, stage: str) -> None:
+def test_the_same_seed_and_session_give_the_same_rows(
+    session: ImageSet, tiny_transform: Transform, known: Classifier, stage: str
+) -> None:
     learnt = []
     for name in ("session 1", stage):
         backbone = build("resnet8")
-        new = Classifier("cosine", untrained_rows(backbone, session, 0))
-        train_rows(backbone, known, new, session, tiny_transform, CONFIG, Runtime(), 0, name)
+        new = Classifier("cosine", untrained_prototypes(backbone, session, 0))
+        train_prototypes(backbone, known, new, session, tiny_transform, CONFIG, Runtime(), 0, name)
         learnt.append(new.rows.detach())
     assert torch.equal(*learnt) is (stage == "session 1")

@@ -14,8 +14,19 @@ from hypothesis import strategies as st
 from torch import Generator, Tensor, nn
 
 from fewmore.errors import CheckpointError, ConfigError
+from fewmore.random import derive_seed
 from fewmore.training.checkpoint import Checkpoint
-from fewmore.training.loop import Epochs, Group, Optimiser, Round, Runtime, _Turns, seeded, shuffled, train, train_epochs
+from fewmore.training.loop import (
+    EpochsConfig,
+    Group,
+    Round,
+    Runtime,
+    SGDConfig,
+    _Turns,
+    shuffled,
+    train,
+    train_epochs,
+)
 
 INPUTS = torch.randn(24, 5, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(24) % 3
@@ -45,19 +56,36 @@ def noisy_loss(net: nn.Module) -> Callable[[Tensor, Generator], Tensor]:
     return loss_of
 
 
-def learn(net: nn.Module, runtime: Runtime | None = None, seed: int = 0, stage: str = "stage", **changed: object) -> None:
+def learn(
+    net: nn.Module,
+    runtime: Runtime | None = None,
+    seed: int = 0,
+    stage: str = "stage",
+    **changed: object,
+) -> None:
     """Six epochs of four steps."""
-    config = Epochs(**{"epochs": 6, "batch": 6, "milestones": (2, 4), **changed})  # type: ignore[arg-type]
-    train_epochs(stage, {"net": net}, list(net.parameters()), noisy_loss(net), 24, config, runtime or Runtime(), seed)
+    config = EpochsConfig(**{"epochs": 6, "batch": 6, "milestones": (2, 4), **changed})  # type: ignore[arg-type]
+    train_epochs(
+        stage,
+        {"net": net},
+        list(net.parameters()),
+        noisy_loss(net),
+        24,
+        config,
+        runtime or Runtime(),
+        seed,
+    )
 
 
 # Settings
 
 
 def test_the_rate_falls_at_milestones() -> None:
-    optimiser = Optimiser(milestones=(2, 5), decay=0.1)
-    assert [optimiser.rate(round_) for round_ in range(7)] == pytest.approx([1, 1, 0.1, 0.1, 0.1, 0.01, 0.01])
-    assert Optimiser().rate(1000) == 1
+    optimiser = SGDConfig(milestones=(2, 5), decay=0.1)
+    assert [optimiser.rate(round_) for round_ in range(7)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.1, 0.01, 0.01]
+    )
+    assert SGDConfig().rate(1000) == 1
 
 
 @pytest.mark.parametrize(
@@ -73,16 +101,19 @@ def test_the_rate_falls_at_milestones() -> None:
         ({"lr": -1.0, "weight_decay": -1.0}, r"lr must .*; weight_decay must"),
         ({"epochs": 0}, "epochs must be at least 1, not 0"),
         ({"batch": 0}, "batch must be at least 1, not 0"),
-        ({"epochs": -1, "batch": 0}, "epochs must be at least 1, not -1; batch must be at least 1, not 0"),
+        (
+            {"epochs": -1, "batch": 0},
+            "epochs must be at least 1, not -1; batch must be at least 1, not 0",
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_named(changed: dict[str, float], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        Epochs(**changed)  # type: ignore[arg-type]
+        EpochsConfig(**changed)  # type: ignore[arg-type]
 
 
 def test_settings_at_their_limits_are_allowed() -> None:
-    Epochs(lr=0.0, momentum=0.0, nesterov=False, weight_decay=0.0, epochs=1, batch=1)
+    EpochsConfig(lr=0.0, momentum=0.0, nesterov=False, weight_decay=0.0, epochs=1, batch=1)
 
 
 # Order and randomness
@@ -108,9 +139,19 @@ def test_shuffled_is_in_random_order_and_leaves_other_images_each_time() -> None
 
 
 def test_a_seed_depends_on_all_its_parts_and_on_nothing_else() -> None:
-    assert seeded(0, "pretrain", 3, "draw") == 54739992746266122  # the same in every process and on every machine
-    assert len({seeded(*parts) for parts in [(0, "a"), (1, "a"), (0, "b"), ("0", "a"), (0, "a", 0), ("a", 0)]}) == 6
-    assert all(0 <= seeded(number) < 2**56 for number in range(100))
+    assert (
+        derive_seed(0, "pretrain", 3, "draw") == 54739992746266122
+    )  # the same in every process and on every machine
+    assert (
+        len(
+            {
+                derive_seed(*parts)
+                for parts in [(0, "a"), (1, "a"), (0, "b"), ("0", "a"), (0, "a", 0), ("a", 0)]
+            }
+        )
+        == 6
+    )
+    assert all(0 <= derive_seed(number) < 2**56 for number in range(100))
 
 
 def test_the_same_seed_gives_the_same_network_bit_for_bit() -> None:
@@ -142,13 +183,13 @@ def test_training_leaves_the_global_generator_alone() -> None:
 @pytest.mark.parametrize(
     "optimiser",
     [
-        Optimiser(lr=0.1, milestones=(3, 6)),
-        Optimiser(lr=0.05, nesterov=False),
-        Optimiser(lr=0.2, momentum=0.0, nesterov=False, weight_decay=0.0),
-        Optimiser(lr=0.1, momentum=0.5, weight_decay=0.1, milestones=(1,), decay=0.5),
+        SGDConfig(lr=0.1, milestones=(3, 6)),
+        SGDConfig(lr=0.05, nesterov=False),
+        SGDConfig(lr=0.2, momentum=0.0, nesterov=False, weight_decay=0.0),
+        SGDConfig(lr=0.1, momentum=0.5, weight_decay=0.1, milestones=(1,), decay=0.5),
     ],
 )
-def test_every_step_is_plain_sgd(optimiser: Optimiser) -> None:
+def test_every_step_is_plain_sgd(optimiser: SGDConfig) -> None:
     """One step a round, so that the weights can be compared after each."""
     net, plain = network(), network()
     shown: list[Tensor] = []
@@ -165,8 +206,18 @@ def test_every_step_is_plain_sgd(optimiser: Optimiser) -> None:
     groups = [Group(list(net[0].parameters())), Group(list(net[3].parameters()), lr=0.01)]
     train("stage", {"net": net}, groups, loss_of, draw, 8, optimiser, runtime, 0)
 
-    options = {"momentum": optimiser.momentum, "nesterov": optimiser.nesterov, "weight_decay": optimiser.weight_decay}
-    sgd = torch.optim.SGD([{"params": plain[0].parameters(), "lr": optimiser.lr}, {"params": plain[3].parameters(), "lr": 0.01}], **options)
+    options = {
+        "momentum": optimiser.momentum,
+        "nesterov": optimiser.nesterov,
+        "weight_decay": optimiser.weight_decay,
+    }
+    sgd = torch.optim.SGD(
+        [
+            {"params": plain[0].parameters(), "lr": optimiser.lr},
+            {"params": plain[3].parameters(), "lr": 0.01},
+        ],
+        **options,
+    )
     frozen = tensors(plain[1])
     for step, rows in enumerate(shown):
         for group in sgd.param_groups:
@@ -176,13 +227,21 @@ def test_every_step_is_plain_sgd(optimiser: Optimiser) -> None:
         sgd.step()
         for name, tensor in tensors(plain).items():
             assert torch.allclose(after[step][name], tensor, rtol=1e-5, atol=1e-7), (step, name)
-    assert torch.equal(after[-1]["1.weight"], frozen["weight"])  # what is in no group is not trained
+    assert torch.equal(
+        after[-1]["1.weight"], frozen["weight"]
+    )  # what is in no group is not trained
     assert len(after) == 8
 
 
 def test_training_lowers_the_loss() -> None:
     losses: list[float] = []
-    learn(network(), Runtime(on_round=lambda report: losses.append(report.loss)), epochs=30, lr=0.05, milestones=())
+    learn(
+        network(),
+        Runtime(on_round=lambda report: losses.append(report.loss)),
+        epochs=30,
+        lr=0.05,
+        milestones=(),
+    )
     assert losses[-1] < 0.5 * losses[0]
 
 
@@ -193,13 +252,28 @@ def test_a_loss_that_is_no_number_stops_the_training(tmp_path: Path) -> None:
     def loss_of(rows: Tensor, generator: Generator) -> Tensor:
         return noisy_loss(net)(rows, generator) * float("nan")
 
-    with pytest.raises(ConfigError, match=r"features: the loss became nan in round 1; lower the learning rate \(now 0.1\)"):
-        train_epochs("features", {"net": net}, list(net.parameters()), loss_of, 24, Epochs(batch=6), Runtime(checkpoint=checkpoint), 0)
+    with pytest.raises(
+        ConfigError,
+        match=r"features: the loss became nan in round 1; lower the learning rate \(now 0.1\)",
+    ):
+        train_epochs(
+            "features",
+            {"net": net},
+            list(net.parameters()),
+            loss_of,
+            24,
+            EpochsConfig(batch=6),
+            Runtime(checkpoint=checkpoint),
+            0,
+        )
     assert not checkpoint.path.exists()
 
 
 def test_a_rate_that_is_too_high_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"stage: the loss became (nan|inf) in round \d; lower the learning rate \(now 1e\+30\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"stage: the loss became (nan|inf) in round \d; lower the learning rate \(now 1e\+30\)",
+    ):
         learn(network(), lr=1e30, milestones=())
 
 
@@ -210,7 +284,9 @@ def test_every_round_is_reported() -> None:
     reports: list[Round] = []
     net = network()
     learn(net, Runtime(on_round=reports.append), lr=0.5, decay=0.1, stage="features")
-    assert [(r.stage, r.round, r.rounds) for r in reports] == [("features", number, 6) for number in range(1, 7)]
+    assert [(r.stage, r.round, r.rounds) for r in reports] == [
+        ("features", number, 6) for number in range(1, 7)
+    ]
     assert [r.lr for r in reports] == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005, 0.005])
     assert all(r.seconds >= 0 for r in reports)
 
@@ -225,9 +301,20 @@ def test_the_reported_loss_is_the_mean_over_the_rounds_steps() -> None:
         losses.append(float(loss.detach()))
         return loss
 
-    config = Epochs(epochs=3, batch=6)
-    train_epochs("stage", {"net": net}, list(net.parameters()), loss_of, 24, config, Runtime(on_round=reports.append), 0)
-    assert [r.loss for r in reports] == pytest.approx([sum(losses[i : i + 4]) / 4 for i in (0, 4, 8)])
+    config = EpochsConfig(epochs=3, batch=6)
+    train_epochs(
+        "stage",
+        {"net": net},
+        list(net.parameters()),
+        loss_of,
+        24,
+        config,
+        Runtime(on_round=reports.append),
+        0,
+    )
+    assert [r.loss for r in reports] == pytest.approx(
+        [sum(losses[i : i + 4]) / 4 for i in (0, 4, 8)]
+    )
 
 
 def test_a_cpu_computes_in_full_precision() -> None:
@@ -247,7 +334,17 @@ def learn_with_two_losses(net: nn.Module, used: list[str], runtime: Runtime) -> 
         return noisy_loss(net)(rows, generator) * {"first": 1.0, "second": 0.5}[name]
 
     losses = {0: partial(loss_of, name="first"), 3: partial(loss_of, name="second")}
-    train("stage", {"net": net}, [Group(list(net.parameters()))], losses, partial(shuffled, 24, 12), 6, Optimiser(), runtime, 0)
+    train(
+        "stage",
+        {"net": net},
+        [Group(list(net.parameters()))],
+        losses,
+        partial(shuffled, 24, 12),
+        6,
+        SGDConfig(),
+        runtime,
+        0,
+    )
 
 
 def test_each_loss_counts_from_its_round_on() -> None:
@@ -262,7 +359,11 @@ def test_a_stopped_training_goes_on_with_the_right_loss(tmp_path: Path, done: in
     learn_with_two_losses(whole, [], Runtime())
     for net, on_round in ((network(), stop_in(done + 1)), (resumed, lambda report: None)):
         with suppress(Stopped):
-            learn_with_two_losses(net, [], Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0), on_round=on_round))
+            learn_with_two_losses(
+                net,
+                [],
+                Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0), on_round=on_round),
+            )
     assert same(tensors(resumed), tensors(whole))
 
 
@@ -284,19 +385,31 @@ def stop_in(round_: int) -> Callable[[Round], None]:
 def stopped(path: Path, round_: int, every: float = 0, **changed: object) -> None:
     """A training that is stopped in a round, before the round is saved."""
     with pytest.raises(Stopped):
-        learn(network(), Runtime(checkpoint=Checkpoint(path, every), on_round=stop_in(round_)), **changed)  # type: ignore[arg-type]
+        learn(
+            network(),
+            Runtime(checkpoint=Checkpoint(path, every), on_round=stop_in(round_)),
+            **changed,
+        )  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("changed", [{}, {"momentum": 0.0, "nesterov": False}], ids=["momentum", "plain"])
+@pytest.mark.parametrize(
+    "changed", [{}, {"momentum": 0.0, "nesterov": False}], ids=["momentum", "plain"]
+)
 @pytest.mark.parametrize("done", range(6))
-def test_a_stopped_training_ends_with_the_same_weights(tmp_path: Path, done: int, changed: dict[str, object]) -> None:
+def test_a_stopped_training_ends_with_the_same_weights(
+    tmp_path: Path, done: int, changed: dict[str, object]
+) -> None:
     whole = network()
     learn(whole, **changed)  # type: ignore[arg-type]
     stopped(tmp_path / "checkpoint", done + 1, **changed)
     reports: list[Round] = []
     # With a checkpoint, everything comes from it: the weights that the new network starts with do not count.
     resumed = network(seed=1 if done else 0)
-    learn(resumed, Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0), on_round=reports.append), **changed)  # type: ignore[arg-type]
+    learn(
+        resumed,
+        Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0), on_round=reports.append),
+        **changed,
+    )  # type: ignore[arg-type]
     assert same(tensors(resumed), tensors(whole))
     assert [r.round for r in reports] == list(range(done + 1, 7))
 
@@ -347,20 +460,28 @@ def test_a_saved_state_does_not_change_with_the_network(tmp_path: Path) -> None:
         net[0].weight.zero_()
     saved = checkpoint.load("stage")
     assert saved is not None
-    assert all(torch.equal(saved["tensors"][f"net.{name}"], tensor) for name, tensor in learnt.items())
+    assert all(
+        torch.equal(saved["tensors"][f"net.{name}"], tensor) for name, tensor in learnt.items()
+    )
 
 
 @pytest.mark.parametrize("changed", [{"seed": 1}, {"epochs": 7}])
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path, changed: dict[str, object]) -> None:
     stopped(tmp_path / "checkpoint", 3)
-    with pytest.raises(CheckpointError, match=r"stage 'stage' comes from another run .*: start without --resume"):
+    with pytest.raises(
+        CheckpointError, match=r"stage 'stage' comes from another run .*: start without --resume"
+    ):
         learn(network(), Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint")), **changed)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    "layers", [[nn.Linear(5, 3)], [nn.Linear(5, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 3)]], ids=["names", "shapes"]
+    "layers",
+    [[nn.Linear(5, 3)], [nn.Linear(5, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 3)]],
+    ids=["names", "shapes"],
 )
-def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path, layers: list[nn.Module]) -> None:
+def test_a_checkpoint_of_another_network_is_refused(
+    tmp_path: Path, layers: list[nn.Module]
+) -> None:
     stopped(tmp_path / "checkpoint", 3)
     net = nn.Sequential(*layers)
     before = tensors(net)

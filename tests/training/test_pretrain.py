@@ -11,7 +11,7 @@ from torch import Tensor
 from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet, Ragged
 from fewmore.nn.backbones import Backbone, build
-from fewmore.nn.prototypes import Classifier, random_rows
+from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.training.embed import embed
 from fewmore.training.loop import Round, Runtime
 from fewmore.training.pretrain import PretrainConfig, pretrain
@@ -21,10 +21,14 @@ CONFIG = PretrainConfig(epochs=4, batch=16, lr=0.01, milestones=())
 
 def untrained(classes: int, similarity: str = "cosine") -> tuple[Backbone, Classifier]:
     backbone = build("resnet8", 0)
-    return backbone, Classifier(similarity, random_rows(classes, backbone.dim, torch.Generator().manual_seed(1)))
+    return backbone, Classifier(
+        similarity, random_prototypes(classes, backbone.dim, torch.Generator().manual_seed(1))
+    )
 
 
-def learnt(images: ImageSet, transform: Transform, config: PretrainConfig = CONFIG, seed: int = 0) -> dict[str, Tensor]:
+def learnt(
+    images: ImageSet, transform: Transform, config: PretrainConfig = CONFIG, seed: int = 0
+) -> dict[str, Tensor]:
     backbone, classifier = untrained(len(images.class_names))
     pretrain(backbone, classifier, images, transform, config, Runtime(), seed)
     return {**backbone.state_dict(), **classifier.state_dict()}
@@ -35,11 +39,15 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "linear"])
-def test_it_learns_to_tell_classes_apart(tiny_images: Callable[..., ImageSet], tiny_transform: Transform, similarity: str) -> None:
+def test_it_learns_to_tell_classes_apart(
+    tiny_images: Callable[..., ImageSet], tiny_transform: Transform, similarity: str
+) -> None:
     train, test = tiny_images(6, 24), tiny_images(6, 10, seed=1)
     backbone, classifier = untrained(6, similarity)
     reports: list[Round] = []
-    pretrain(backbone, classifier, train, tiny_transform, CONFIG, Runtime(on_round=reports.append), 0)
+    pretrain(
+        backbone, classifier, train, tiny_transform, CONFIG, Runtime(on_round=reports.append), 0
+    )
     assert [r.stage for r in reports] == ["pretrain"] * 4
     assert reports[-1].loss < 0.7 * reports[0].loss
     with torch.no_grad():
@@ -47,21 +55,30 @@ def test_it_learns_to_tell_classes_apart(tiny_images: Callable[..., ImageSet], t
     assert float((predicted == test.labels).float().mean()) > 0.8  # chance is a sixth
 
 
-def test_backbone_classifier_and_statistics_change(tiny_images: Callable[..., ImageSet], tiny_transform: Transform) -> None:
+def test_backbone_classifier_and_statistics_change(
+    tiny_images: Callable[..., ImageSet], tiny_transform: Transform
+) -> None:
     backbone, classifier = untrained(4)
-    before = {name: tensor.clone() for name, tensor in {**backbone.state_dict(), **classifier.state_dict()}.items()}
+    before = {
+        name: tensor.clone()
+        for name, tensor in {**backbone.state_dict(), **classifier.state_dict()}.items()
+    }
     after = learnt(tiny_images(), tiny_transform)
     assert all(not torch.equal(before[name], after[name]) for name in before)
 
 
-def test_the_seed_decides_the_outcome(tiny_images: Callable[..., ImageSet], tiny_transform: Transform) -> None:
+def test_the_seed_decides_the_outcome(
+    tiny_images: Callable[..., ImageSet], tiny_transform: Transform
+) -> None:
     images = tiny_images()
     one = learnt(images, tiny_transform, replace(CONFIG, epochs=1))
     assert same(one, learnt(images, tiny_transform, replace(CONFIG, epochs=1)))
     assert not same(one, learnt(images, tiny_transform, replace(CONFIG, epochs=1), seed=1))
 
 
-def test_without_augmentation_images_are_seen_as_in_testing(tiny_images: Callable[..., ImageSet], tiny_transform: Transform) -> None:
+def test_without_augmentation_images_are_seen_as_in_testing(
+    tiny_images: Callable[..., ImageSet], tiny_transform: Transform
+) -> None:
     """What only augmentation reads makes no difference then."""
     images, far = tiny_images(), replace(tiny_transform, pad=3, flip=True)
     plain = replace(CONFIG, epochs=1, augment=False)
@@ -73,9 +90,21 @@ def test_without_augmentation_images_are_seen_as_in_testing(tiny_images: Callabl
 def test_images_of_several_sizes_are_learnt_from(tiny_images: Callable[..., ImageSet]) -> None:
     images = tiny_images(3, 8, size=16)
     cut = [images.image(i).numpy()[:, : 12 + i % 5, : 16 - i % 4] for i in range(len(images))]
-    several = ImageSet.of(Ragged.from_arrays([np.ascontiguousarray(c) for c in cut]), images.labels, images.class_names)
+    several = ImageSet.of(
+        Ragged.from_arrays([np.ascontiguousarray(c) for c in cut]),
+        images.labels,
+        images.class_names,
+    )
     transform = Transform(8, (0.5,) * 3, (0.25,) * 3, "resized", scale=(0.5, 1.0), resize=9)
     backbone, classifier = untrained(3)
     reports: list[Round] = []
-    pretrain(backbone, classifier, several, transform, replace(CONFIG, epochs=6, batch=8), Runtime(on_round=reports.append), 0)
+    pretrain(
+        backbone,
+        classifier,
+        several,
+        transform,
+        replace(CONFIG, epochs=6, batch=8),
+        Runtime(on_round=reports.append),
+        0,
+    )
     assert reports[-1].loss < 0.7 * reports[0].loss

@@ -12,21 +12,39 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from fewmore.data import augment
-from fewmore.data.augment import Transform, quarter_turns, rotate
+from fewmore.data.augment import Transform, rotate, rotate90
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
 from fewmore.nn.adapter import Adapter, AdapterConfig
 from fewmore.nn.backbones import Backbone, build
+from fewmore.random import derive_seed
 from fewmore.training import pseudo_incremental as module
 from fewmore.training.checkpoint import Checkpoint
-from fewmore.training.loop import Round, Runtime, seeded
+from fewmore.training.loop import Round, Runtime
 from fewmore.training.pseudo_incremental import PseudoConfig, pseudo_incremental
 
 # Four episodes in two rounds, for images that are drawn by the fixtures; none of them augmented.
 CONFIG = PseudoConfig(
-    lr=0.01, milestones=(), episodes=4, base_way=3, base_query=2, new_way=3, new_query=2, encoder_lr=0.01, augmented_rounds=0
+    lr=0.01,
+    milestones=(),
+    episodes=4,
+    base_way=3,
+    base_query=2,
+    new_way=3,
+    new_query=2,
+    encoder_lr=0.01,
+    augmented_rounds=0,
 )
-OTHERS = replace(CONFIG, same_classes=False, base_way=3, base_shot=1, base_query=4, new_way=2, new_shot=1, new_query=3)
+OTHERS = replace(
+    CONFIG,
+    same_classes=False,
+    base_way=3,
+    base_shot=1,
+    base_query=4,
+    new_way=2,
+    new_shot=1,
+    new_query=3,
+)
 PLAIN = replace(CONFIG, angles=())
 
 
@@ -80,7 +98,9 @@ class Stage:
         adapter = Adapter(3 * 8 * 8)
         forward, cross_entropy = adapter.forward, F.cross_entropy
 
-        def watched_forward(features: Tensor, prototypes: Tensor, generator: Generator | None = None) -> Tensor:
+        def watched_forward(
+            features: Tensor, prototypes: Tensor, generator: Generator | None = None
+        ) -> Tensor:
             assert adapter.training
             seen.append(Episode(prototypes.detach(), features.detach(), torch.empty(0)))
             return forward(features, prototypes, generator)
@@ -93,7 +113,15 @@ class Stage:
         with self.monkeypatch.context() as patch:
             patch.setattr(adapter, "forward", watched_forward)
             patch.setattr(F, "cross_entropy", watched_loss)
-            pseudo_incremental(Pixels(), adapter, self.images, self.transform, replace(config, lr=0.0, encoder="none"), Runtime(), seed)
+            pseudo_incremental(
+                Pixels(),
+                adapter,
+                self.images,
+                self.transform,
+                replace(config, lr=0.0, encoder="none"),
+                Runtime(),
+                seed,
+            )
         return seen
 
     def found(self, features: Tensor) -> list[tuple[int, int] | None]:
@@ -101,7 +129,7 @@ class Stage:
         views = augment.test_view(self.images, torch.arange(len(self.images)), self.transform)
         known = {}
         for turns in range(4):
-            for index, view in enumerate(quarter_turns(views, torch.full((len(views),), turns))):
+            for index, view in enumerate(rotate90(views, torch.full((len(views),), turns))):
                 known[view.flatten().numpy().tobytes()] = (index, turns)
         return [known.get(feature.numpy().tobytes()) for feature in features]
 
@@ -120,7 +148,9 @@ def stage(images: ImageSet, tiny_transform: Transform, monkeypatch: pytest.Monke
     return Stage(images, tiny_transform, monkeypatch)
 
 
-@pytest.mark.parametrize("config", [CONFIG, OTHERS, PLAIN], ids=["same classes", "other classes", "plain"])
+@pytest.mark.parametrize(
+    "config", [CONFIG, OTHERS, PLAIN], ids=["same classes", "other classes", "plain"]
+)
 def test_an_episode_has_its_ways_shots_and_queries(stage: Stage, config: PseudoConfig) -> None:
     """Rows of different classes, queries of the class that their label says and turned as its row, and no image twice."""
     episodes = stage.episodes(config)
@@ -128,7 +158,10 @@ def test_an_episode_has_its_ways_shots_and_queries(stage: Stage, config: PseudoC
     for episode in episodes:
         ways = config.base_way + config.new_way
         assert len(episode.rows) == ways
-        assert len(episode.queries) == config.base_way * config.base_query + config.new_way * config.new_query
+        assert (
+            len(episode.queries)
+            == config.base_way * config.base_query + config.new_way * config.new_query
+        )
         rows, row_turns = stage.parts(episode.rows)
         queries, query_turns = stage.parts(episode.queries)
         labels = episode.labels.tolist()
@@ -173,7 +206,11 @@ def test_plain_meta_learning_turns_nothing_and_takes_other_classes(stage: Stage)
 @pytest.mark.parametrize("angles", [(180,), (90, 450, -270), (-90, 270)])
 def test_any_whole_quarter_turns(stage: Stage, angles: tuple[int, ...]) -> None:
     wanted = {angle // 90 % 4 for angle in angles}
-    turns = {t for episode in stage.episodes(replace(CONFIG, angles=angles)) for t in stage.parts(episode.rows)[1][3:]}
+    turns = {
+        t
+        for episode in stage.episodes(replace(CONFIG, angles=angles))
+        for t in stage.parts(episode.rows)[1][3:]
+    }
     assert turns == wanted
 
 
@@ -182,9 +219,17 @@ def test_small_angles(stage: Stage) -> None:
     met = set()
     for episode in stage.episodes(replace(CONFIG, angles=(-5, 5))):
         for way in range(3):
-            straight = torch.cat([episode.rows[way : way + 1], episode.queries[2 * way : 2 * way + 2]]).view(3, 3, 8, 8)
-            turned = torch.cat([episode.rows[3 + way : 4 + way], episode.queries[6 + 2 * way : 8 + 2 * way]]).view(3, 3, 8, 8)
-            angles = [a for a in (-5, 5) if torch.allclose(turned, rotate(straight, torch.full((3,), a)), atol=1e-5)]
+            straight = torch.cat(
+                [episode.rows[way : way + 1], episode.queries[2 * way : 2 * way + 2]]
+            ).view(3, 3, 8, 8)
+            turned = torch.cat(
+                [episode.rows[3 + way : 4 + way], episode.queries[6 + 2 * way : 8 + 2 * way]]
+            ).view(3, 3, 8, 8)
+            angles = [
+                a
+                for a in (-5, 5)
+                if torch.allclose(turned, rotate(straight, torch.full((3,), a)), atol=1e-5)
+            ]
             assert len(angles) == 1
             met.update(angles)
     assert met == {-5, 5}
@@ -192,14 +237,27 @@ def test_small_angles(stage: Stage) -> None:
 
 def test_rows_are_means_of_the_support(stage: Stage) -> None:
     """Of some two or three images of the class that are no queries."""
-    config = replace(CONFIG, episodes=2, same_classes=False, angles=(90,), base_shot=2, base_way=2, new_shot=3, new_way=2)
+    config = replace(
+        CONFIG,
+        episodes=2,
+        same_classes=False,
+        angles=(90,),
+        base_shot=2,
+        base_way=2,
+        new_shot=3,
+        new_way=2,
+    )
     views = augment.test_view(stage.images, torch.arange(len(stage.images)), stage.transform)
     for episode in stage.episodes(config):
         assert len(episode.rows) == 4
         queries, _ = stage.parts(episode.queries)
         own_class = stage.classes(queries)
         for way, shots in ((0, 2), (1, 2), (2, 3), (3, 3)):
-            others = [i for i in range(len(stage.images)) if int(stage.images.labels[i]) == own_class[2 * way] and i not in queries]
+            others = [
+                i
+                for i in range(len(stage.images))
+                if int(stage.images.labels[i]) == own_class[2 * way] and i not in queries
+            ]
             turned = torch.rot90(views[others], 1 if way >= 2 else 0, (2, 3)).flatten(1)
             choices = torch.combinations(torch.arange(len(others)), shots)
             means = turned[choices].mean(1)
@@ -208,12 +266,19 @@ def test_rows_are_means_of_the_support(stage: Stage) -> None:
 
 def test_augmentation_ends_after_its_rounds(stage: Stage) -> None:
     """Of two rounds of two episodes the first is augmented: by crops, here, which move images by a pixel."""
-    augmented = [None in stage.found(e.queries) for e in stage.episodes(replace(CONFIG, augmented_rounds=1))]
+    augmented = [
+        None in stage.found(e.queries) for e in stage.episodes(replace(CONFIG, augmented_rounds=1))
+    ]
     assert augmented == [True, True, False, False]
-    assert all(None in stage.found(e.queries) for e in stage.episodes(replace(CONFIG, augmented_rounds=100)))
+    assert all(
+        None in stage.found(e.queries)
+        for e in stage.episodes(replace(CONFIG, augmented_rounds=100))
+    )
 
 
-def test_the_loss_is_algorithm_1s(images: ImageSet, tiny_transform: Transform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_is_algorithm_1s(
+    images: ImageSet, tiny_transform: Transform, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One episode, line by line, with a graph for every query."""
     monkeypatch.setattr(module, "ROUND", 1)
     config = replace(CONFIG, episodes=1, same_classes=False, base_shot=2, new_shot=3, new_query=4)
@@ -221,7 +286,7 @@ def test_the_loss_is_algorithm_1s(images: ImageSet, tiny_transform: Transform, m
     told: list[Round] = []
 
     episodes = module._Episodes(images, config)
-    row = episodes.draw(Generator().manual_seed(seeded(3, "pseudo-incremental", 0, "draw")))[0]
+    row = episodes.draw(Generator().manual_seed(derive_seed(3, "pseudo-incremental", 0, "draw")))[0]
     base, new, angles = episodes.unpacked(row)
 
     @torch.no_grad()
@@ -230,7 +295,10 @@ def test_the_loss_is_algorithm_1s(images: ImageSet, tiny_transform: Transform, m
         return backbone.eval()(torch.rot90(view, turns, (2, 3)))[0].double()
 
     weights, tested, label = [], [], 0
-    for drawn, shot, turns in ((base, 2, [0, 0, 0]), (new, 3, [config.angles[number] // 90 for number in angles.tolist()])):
+    for drawn, shot, turns in (
+        (base, 2, [0, 0, 0]),
+        (new, 3, [config.angles[number] // 90 for number in angles.tolist()]),
+    ):
         for way in range(3):
             features = [embedded(int(index), turns[way]) for index in drawn[way]]
             weights.append(sum(features[:shot], torch.zeros(64)) / shot)
@@ -239,16 +307,29 @@ def test_the_loss_is_algorithm_1s(images: ImageSet, tiny_transform: Transform, m
     assert len(tested) == 3 * 2 + 3 * 4
 
     with torch.no_grad():
-        q, k, v, fc, bias = (t.double() for t in (adapter.queries[0], adapter.keys[0], adapter.values[0], adapter.output[0], adapter.bias))
+        q, k, v, fc, bias = (
+            t.double()
+            for t in (
+                adapter.queries[0],
+                adapter.keys[0],
+                adapter.values[0],
+                adapter.output[0],
+                adapter.bias,
+            )
+        )
         losses = []
         for x, label in tested:
             nodes = torch.stack([*weights, x])
             attention = ((nodes @ q.T) @ (nodes @ k.T).T / 8).softmax(1)
             nodes = F.layer_norm(nodes + (attention @ nodes @ v.T) @ fc.T + bias, (64,))
-            scores = [16 * float(F.cosine_similarity(nodes[-1], node, dim=0)) for node in nodes[:-1]]
+            scores = [
+                16 * float(F.cosine_similarity(nodes[-1], node, dim=0)) for node in nodes[:-1]
+            ]
             losses.append(math.log(sum(map(math.exp, scores))) - scores[label])
 
-    pseudo_incremental(backbone, adapter, images, tiny_transform, config, Runtime(on_round=told.append), 3)
+    pseudo_incremental(
+        backbone, adapter, images, tiny_transform, config, Runtime(on_round=told.append), 3
+    )
     assert [(r.stage, r.round, r.rounds) for r in told] == [("pseudo-incremental", 1, 1)]
     assert told[0].loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
@@ -268,7 +349,11 @@ def untrained() -> tuple[Backbone, Adapter]:
 
 
 def learnt(
-    images: ImageSet, transform: Transform, config: PseudoConfig = CONFIG, runtime: Runtime | None = None, seed: int = 0
+    images: ImageSet,
+    transform: Transform,
+    config: PseudoConfig = CONFIG,
+    runtime: Runtime | None = None,
+    seed: int = 0,
 ) -> dict[str, Tensor]:
     backbone, adapter = untrained()
     pseudo_incremental(backbone, adapter, images, transform, config, runtime or Runtime(), seed)
@@ -280,34 +365,50 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("encoder", "trained"), [("all", ("adapter.", "backbone.")), ("last", ("adapter.", "backbone.layer3.")), ("none", ("adapter.",))]
+    ("encoder", "trained"),
+    [
+        ("all", ("adapter.", "backbone.")),
+        ("last", ("adapter.", "backbone.layer3.")),
+        ("none", ("adapter.",)),
+    ],
 )
-def test_only_what_the_settings_say_is_trained(images: ImageSet, tiny_transform: Transform, encoder: str, trained: tuple[str, ...]) -> None:
+def test_only_what_the_settings_say_is_trained(
+    images: ImageSet, tiny_transform: Transform, encoder: str, trained: tuple[str, ...]
+) -> None:
     """And never the statistics of the batch norms."""
     before = tensors(*untrained())
     after = learnt(images, tiny_transform, replace(CONFIG, encoder=encoder))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed == {name for name in before if name.startswith(trained) and ".running_" not in name}
+    assert changed == {
+        name for name in before if name.startswith(trained) and ".running_" not in name
+    }
 
 
 @pytest.mark.parametrize("encoder", ["all", "last", "none"])
 def test_what_it_leaves_behind(images: ImageSet, tiny_transform: Transform, encoder: str) -> None:
     backbone, adapter = untrained()
     backbone.train()
-    pseudo_incremental(backbone, adapter, images, tiny_transform, replace(CONFIG, encoder=encoder), Runtime(), 0)
+    pseudo_incremental(
+        backbone, adapter, images, tiny_transform, replace(CONFIG, encoder=encoder), Runtime(), 0
+    )
     assert not backbone.training
     assert not adapter.training
     assert all(p.requires_grad for part in (backbone, adapter) for p in part.parameters())
 
 
-def test_adapter_and_encoder_have_rates_of_their_own(images: ImageSet, tiny_transform: Transform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapter_and_encoder_have_rates_of_their_own(
+    images: ImageSet, tiny_transform: Transform, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One plain step: what changes is in proportion to the rate."""
     monkeypatch.setattr(module, "ROUND", 1)
     before = tensors(*untrained())
     plain = replace(CONFIG, episodes=1, momentum=0.0, nesterov=False, weight_decay=0.0)
 
     def moved(name: str, lr: float, encoder_lr: float) -> Tensor:
-        return learnt(images, tiny_transform, replace(plain, lr=lr, encoder_lr=encoder_lr))[name] - before[name]
+        return (
+            learnt(images, tiny_transform, replace(plain, lr=lr, encoder_lr=encoder_lr))[name]
+            - before[name]
+        )
 
     for name, rates, doubled, other in (
         ("adapter.values", (0.01, 0.01), (0.02, 0.01), (0.01, 0.02)),
@@ -319,10 +420,19 @@ def test_adapter_and_encoder_have_rates_of_their_own(images: ImageSet, tiny_tran
     assert not bool(moved("backbone.conv1.weight", 0.01, 0.0).any())
 
 
-@pytest.mark.parametrize("config", [CONFIG, OTHERS, PLAIN, replace(CONFIG, angles=(-5, 5))], ids=["same", "others", "plain", "small"])
+@pytest.mark.parametrize(
+    "config",
+    [CONFIG, OTHERS, PLAIN, replace(CONFIG, angles=(-5, 5))],
+    ids=["same", "others", "plain", "small"],
+)
 def test_it_learns(images: ImageSet, tiny_transform: Transform, config: PseudoConfig) -> None:
     told: list[Round] = []
-    learnt(images, tiny_transform, replace(config, episodes=24, augmented_rounds=2), Runtime(on_round=told.append))
+    learnt(
+        images,
+        tiny_transform,
+        replace(config, episodes=24, augmented_rounds=2),
+        Runtime(on_round=told.append),
+    )
     losses = [r.loss for r in told]
     assert len(losses) == 12
     assert sum(losses[-4:]) < 0.9 * sum(losses[:4])
@@ -337,10 +447,16 @@ def test_the_seed_decides_the_outcome(images: ImageSet, tiny_transform: Transfor
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_dropout_is_on_in_training_and_drawn_from_the_seed(images: ImageSet, tiny_transform: Transform) -> None:
+def test_dropout_is_on_in_training_and_drawn_from_the_seed(
+    images: ImageSet, tiny_transform: Transform
+) -> None:
     def outcome(rate: float) -> dict[str, Tensor]:
         backbone = build("resnet8", 0)
-        adapter = Adapter(64, AdapterConfig(attention_dropout=rate, output_dropout=rate), Generator().manual_seed(0)).eval()
+        adapter = Adapter(
+            64,
+            AdapterConfig(attention_dropout=rate, output_dropout=rate),
+            Generator().manual_seed(0),
+        ).eval()
         pseudo_incremental(backbone, adapter, images, tiny_transform, CONFIG, Runtime(), 0)
         return tensors(backbone, adapter)
 
@@ -356,7 +472,9 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("stopped_in", [2, 3, 4])
-def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path, images: ImageSet, tiny_transform: Transform, stopped_in: int) -> None:
+def test_a_stopped_run_goes_on_to_the_same_bits(
+    tmp_path: Path, images: ImageSet, tiny_transform: Transform, stopped_in: int
+) -> None:
     """Before, at and after the round in which augmentation ends."""
     config = replace(CONFIG, episodes=8, augmented_rounds=2, milestones=(3,))
     whole = learnt(images, tiny_transform, config)
@@ -367,15 +485,29 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path, images: ImageSet
             raise Stopped
 
     with pytest.raises(Stopped):
-        learnt(images, tiny_transform, config, Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0), on_round=stop))
+        learnt(
+            images,
+            tiny_transform,
+            config,
+            Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0), on_round=stop),
+        )
     told: list[Round] = []
-    resumed = learnt(images, tiny_transform, config, Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0), on_round=told.append))
+    resumed = learnt(
+        images,
+        tiny_transform,
+        config,
+        Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0), on_round=told.append),
+    )
     assert [r.round for r in told] == list(range(stopped_in, 5))
     assert same(whole, resumed)
 
 
-def test_a_stage_that_was_done_is_taken_as_it_is(tmp_path: Path, images: ImageSet, tiny_transform: Transform) -> None:
-    whole = learnt(images, tiny_transform, runtime=Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0)))
+def test_a_stage_that_was_done_is_taken_as_it_is(
+    tmp_path: Path, images: ImageSet, tiny_transform: Transform
+) -> None:
+    whole = learnt(
+        images, tiny_transform, runtime=Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0))
+    )
     told: list[Round] = []
     runtime = Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0), on_round=told.append)
     assert same(whole, learnt(images, tiny_transform, runtime=runtime))
@@ -387,7 +519,12 @@ def test_a_stage_that_was_done_is_taken_as_it_is(tmp_path: Path, images: ImageSe
 
 def test_rounds_of_fifty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROUND", 50)
-    assert [PseudoConfig(episodes=episodes).rounds for episodes in (1, 50, 120, 5000)] == [1, 1, 2, 100]
+    assert [PseudoConfig(episodes=episodes).rounds for episodes in (1, 50, 120, 5000)] == [
+        1,
+        1,
+        2,
+        100,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -395,14 +532,31 @@ def test_rounds_of_fifty(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         *(
             ({name: 0, "same_classes": False}, f"^pseudo: {name} must be at least 1, not 0$")
-            for name in ("episodes", "base_way", "base_shot", "base_query", "new_way", "new_shot", "new_query")
+            for name in (
+                "episodes",
+                "base_way",
+                "base_shot",
+                "base_query",
+                "new_way",
+                "new_shot",
+                "new_query",
+            )
         ),
         ({"encoder": "first"}, "^pseudo: encoder must be all, last or none, not 'first'$"),
         ({"encoder_lr": -1.0}, "^pseudo: encoder_lr must not be negative, and is -1.0$"),
         ({"augmented_rounds": -1}, "^pseudo: augmented_rounds must not be negative, and is -1$"),
-        ({"new_way": 5}, "^pseudo: with same_classes, pseudo-base and pseudo-incremental classes need the same ways, shots and queries$"),
-        ({"angles": (90, 360)}, r"^pseudo: angles must turn an image, and \(90, 360\) holds one that does not$"),
-        ({"angles": (0,), "encoder": "", "episodes": -1}, "episodes must be .*; encoder must be .*; angles must turn"),
+        (
+            {"new_way": 5},
+            "^pseudo: with same_classes, pseudo-base and pseudo-incremental classes need the same ways, shots and queries$",
+        ),
+        (
+            {"angles": (90, 360)},
+            r"^pseudo: angles must turn an image, and \(90, 360\) holds one that does not$",
+        ),
+        (
+            {"angles": (0,), "encoder": "", "episodes": -1},
+            "episodes must be .*; encoder must be .*; angles must turn",
+        ),
         ({"lr": -1.0}, "^optimiser: lr must be a number of at least 0, not -1.0$"),
     ],
 )
@@ -419,13 +573,30 @@ def test_ways_may_differ_where_classes_do() -> None:
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"base_way": 8, "new_way": 8}, "an episode of 8 classes was asked for, and there are 7 base classes: lower the ways"),
-        ({"angles": (), "base_way": 4, "new_way": 4}, "an episode of 8 classes was asked for, and there are 7"),
-        ({"same_classes": False, "base_way": 5}, "an episode of 8 classes was asked for, and there are 7"),
-        ({"base_query": 8, "new_query": 8}, "an episode takes 9 images a class, and the smallest base class has 8: lower shots"),
-        ({"same_classes": False, "new_query": 9}, "an episode takes 10 images a class, and the smallest base class has 8"),
+        (
+            {"base_way": 8, "new_way": 8},
+            "an episode of 8 classes was asked for, and there are 7 base classes: lower the ways",
+        ),
+        (
+            {"angles": (), "base_way": 4, "new_way": 4},
+            "an episode of 8 classes was asked for, and there are 7",
+        ),
+        (
+            {"same_classes": False, "base_way": 5},
+            "an episode of 8 classes was asked for, and there are 7",
+        ),
+        (
+            {"base_query": 8, "new_query": 8},
+            "an episode takes 9 images a class, and the smallest base class has 8: lower shots",
+        ),
+        (
+            {"same_classes": False, "new_query": 9},
+            "an episode takes 10 images a class, and the smallest base class has 8",
+        ),
     ],
 )
-def test_episodes_that_the_images_do_not_allow(images: ImageSet, tiny_transform: Transform, changed: dict[str, Any], sentence: str) -> None:
+def test_episodes_that_the_images_do_not_allow(
+    images: ImageSet, tiny_transform: Transform, changed: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(ConfigError, match=sentence):
         learnt(images, tiny_transform, replace(CONFIG, **changed))

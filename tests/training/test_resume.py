@@ -24,7 +24,9 @@ from fewmore.data.images import ImageSet
 from fewmore.research import results
 from fewmore.training.checkpoint import State, read_state
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system cannot kill a process without its notice")
+pytestmark = pytest.mark.skipif(
+    not hasattr(signal, "SIGKILL"), reason="this system cannot kill a process without its notice"
+)
 
 # `fewmore` itself, but that it saves every round, says when it begins and ends, and may die while it writes a file.
 PROGRAM = """
@@ -71,7 +73,14 @@ main()
 SMALL = ["backbone=resnet8", "transform.size=16", "transform.resize=18"]
 SHORT = ["pretrain.epochs=12", "pretrain.batch=16", "pretrain.milestones=8,10", "session.epochs=6"]
 EPISODES = [
-    f"pseudo.{way}={value}" for way, value in (("base_way", 3), ("new_way", 3), ("base_query", 4), ("new_query", 4), ("episodes", 100))
+    f"pseudo.{way}={value}"
+    for way, value in (
+        ("base_way", 3),
+        ("new_way", 3),
+        ("base_query", 4),
+        ("new_query", 4),
+        ("episodes", 100),
+    )
 ]
 
 
@@ -112,7 +121,16 @@ class Trial:
 
     def start(self, kill: Kill) -> subprocess.Popen[str]:
         """Start it, or go on with it where there is something to go on with."""
-        command = ["run", f"folder:{self.images}", "--method", self.method, "--recipe", "quick", "--runs", str(self.folder / "runs")]
+        command = [
+            "run",
+            f"folder:{self.images}",
+            "--method",
+            self.method,
+            "--recipe",
+            "quick",
+            "--runs",
+            str(self.folder / "runs"),
+        ]
         command += ["--base", "4", "--way", "2", "--shot", "3", "--device", "cpu"]
         command += [part for setting in self.settings for part in ("--set", setting)]
         command += ["--resume"] if any((self.folder / "runs").glob("*/config.json")) else []
@@ -145,7 +163,9 @@ class Trial:
             if not kill.file:
                 if kill.share > 1:
                     process.stderr.readline()  # "begun"
-                time.sleep((kill.share - 1) * seconds[1] if kill.share > 1 else kill.share * seconds[0])
+                time.sleep(
+                    (kill.share - 1) * seconds[1] if kill.share > 1 else kill.share * seconds[0]
+                )
                 process.kill()
             errors = process.stderr.read()
         assert process.returncode in (-signal.SIGKILL, 0), errors
@@ -165,7 +185,10 @@ class Trial:
 
     def metrics(self) -> list[dict[str, object]]:
         """What was told of every round and session, but for the time, and for what was taken over from another run."""
-        lines = [json.loads(line) for line in (self.outcome / "seed0" / "metrics.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line)
+            for line in (self.outcome / "seed0" / "metrics.jsonl").read_text().splitlines()
+        ]
         own = [line for line in lines if "(shared)" not in str(line.get("stage"))]
         return [{key: value for key, value in line.items() if key != "seconds"} for line in own]
 
@@ -202,7 +225,9 @@ def same(alone: Trial, killed: Trial) -> None:
     one, other = (results.read(trial.outcome) for trial in (alone, killed))
     assert one.accuracy == other.accuracy
     assert alone.metrics() == killed.metrics()
-    assert not [path.name for path in (killed.outcome / "seed0").iterdir() if path.name.startswith(".check")]
+    assert not [
+        path.name for path in (killed.outcome / "seed0").iterdir() if path.name.startswith(".check")
+    ]
 
 
 def test_a_killed_run_ends_with_the_same_bits(images: Path) -> None:
@@ -216,10 +241,20 @@ TRAINED_ROWS = "session.data_init=False"
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("method", "settings"),
-    [("finetune", []), ("decoupled-cosine", [TRAINED_ROWS]), ("joint", []), ("cec", EPISODES), ("eeil", []), ("lucir", []), ("topic", [])],
+    [
+        ("finetune", []),
+        ("decoupled-cosine", [TRAINED_ROWS]),
+        ("joint", []),
+        ("cec", EPISODES),
+        ("eeil", []),
+        ("lucir", []),
+        ("topic", []),
+    ],
     ids=["finetune", "decoupled-cosine", "joint", "cec", "eeil", "lucir", "topic"],
 )
-def test_a_run_killed_many_times_ends_with_the_same_bits(images: Path, method: str, settings: list[str]) -> None:
+def test_a_run_killed_many_times_ends_with_the_same_bits(
+    images: Path, method: str, settings: list[str]
+) -> None:
     seed = random.SystemRandom().getrandbits(32)
     print(f"seed {seed}")  # shown where the test fails
     dice = random.Random(seed)
@@ -229,4 +264,9 @@ def test_a_run_killed_many_times_ends_with_the_same_bits(images: Path, method: s
 @pytest.mark.soak
 @pytest.mark.parametrize("moment", ["partly", "before", "after"])
 def test_a_run_killed_in_every_write_ends_with_the_same_bits(images: Path, moment: str) -> None:
-    check(images, "finetune", [*SMALL, *SHORT], (Kill(file=number, moment=moment) for number in range(1, 15)))
+    check(
+        images,
+        "finetune",
+        [*SMALL, *SHORT],
+        (Kill(file=number, moment=moment) for number in range(1, 15)),
+    )

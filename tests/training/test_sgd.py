@@ -14,13 +14,15 @@ def test_training_does_not_import_the_compiler():
     """Which takes longer than importing PyTorch."""
     program = """
 import sys, torch
-from fewmore.training.loop import Epochs, Runtime, train_epochs
+from fewmore.training.loop import EpochsConfig, Runtime, train_epochs
 layer = torch.nn.Linear(2, 1)
 loss = lambda rows, generator: layer(rows[:, None].expand(-1, 2).float()).mean()
-train_epochs("stage", {"layer": layer}, list(layer.parameters()), loss, 8, Epochs(epochs=1, batch=4), Runtime(), 0)
+train_epochs("stage", {"layer": layer}, list(layer.parameters()), loss, 8, EpochsConfig(epochs=1, batch=4), Runtime(), 0)
 print("torch._dynamo" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["False"]
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewmore.accel.compiler import tl, triton
-from fewmore.accel.side_streams import Aside, way_aside
+from fewmore.accel.side_streams import SideStreams, current_side_streams
 
 ROWS, CHANNELS = 256, 16  # pixels and channels that a program holds at a time
 GROUPS = 128
@@ -37,19 +37,48 @@ class BatchNorm(nn.BatchNorm2d):
     def forward(self, x: Tensor, shortcut: Tensor | None = None, relu: bool = False) -> Tensor:
         if self.training and 0 < self.ghost < len(x):
             shortcuts = repeat(None) if shortcut is None else torch.split(shortcut, self.ghost)
-            return torch.cat([self._normed(*part, relu) for part in zip(torch.split(x, self.ghost), shortcuts, strict=False)])
+            return torch.cat(
+                [
+                    self._normed(*part, relu)
+                    for part in zip(torch.split(x, self.ghost), shortcuts, strict=False)
+                ]
+            )
         return self._normed(x, shortcut, relu)
 
     def _normed(self, x: Tensor, shortcut: Tensor | None, relu: bool) -> Tensor:
-        if triton is not None and x.is_cuda and x.is_contiguous(memory_format=torch.channels_last) and x.shape[1] % CHANNELS == 0:
+        if (
+            triton is not None
+            and x.is_cuda
+            and x.is_contiguous(memory_format=torch.channels_last)
+            and x.shape[1] % CHANNELS == 0
+        ):
             mean, variance = self.running_mean, self.running_var
             if shortcut is not None:
                 shortcut = shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)
             out: Tensor = _Fused.apply(  # type: ignore[no-untyped-call]
-                x, shortcut, self.weight, self.bias, mean, variance, self.training, relu, self.eps, self.momentum, way_aside()
+                x,
+                shortcut,
+                self.weight,
+                self.bias,
+                mean,
+                variance,
+                self.training,
+                relu,
+                self.eps,
+                self.momentum,
+                current_side_streams(),
             )
             return out
-        x = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum or 0.0, self.eps)
+        x = F.batch_norm(
+            x,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training,
+            self.momentum or 0.0,
+            self.eps,
+        )
         if shortcut is not None:
             x = x + shortcut
         return F.relu(x, inplace=True) if relu else x
@@ -76,7 +105,7 @@ class _Fused(torch.autograd.Function):
         relu: bool,
         eps: float,
         momentum: float,
-        aside: Aside | None,
+        aside: SideStreams | None,
     ) -> Tensor:
         channels = x.shape[1]
         pixels = x.numel() // channels
@@ -84,7 +113,9 @@ class _Fused(torch.autograd.Function):
         blocks = channels // CHANNELS
         sums = torch.empty(2, GROUPS, channels, device=x.device) if training else mean
         if training:
-            _sums[(groups, blocks)](x, x, x, mean, mean, sums, pixels, channels, groups, 0, BACKWARD=False)
+            _sums[(groups, blocks)](
+                x, x, x, mean, mean, sums, pixels, channels, groups, 0, BACKWARD=False
+            )
         # What the backward pass needs: the mean and the inverse deviation that were used.
         used = torch.empty(2, channels, device=x.device)
         y = torch.empty_like(x)
@@ -93,7 +124,12 @@ class _Fused(torch.autograd.Function):
             int(shortcut is not None), int(relu), TRAINING=training,
         )  # fmt: skip
         ctx.save_for_backward(x, y, weight, used)
-        ctx.shape, ctx.training, ctx.relu, ctx.shortcut = (pixels, channels, groups, blocks), training, relu, shortcut is not None
+        ctx.shape, ctx.training, ctx.relu, ctx.shortcut = (
+            (pixels, channels, groups, blocks),
+            training,
+            relu,
+            shortcut is not None,
+        )
         ctx.parameters, ctx.aside = (bias, weight), aside
         return y
 
@@ -103,9 +139,23 @@ class _Fused(torch.autograd.Function):
         pixels, channels, groups, blocks = ctx.shape
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         programs = triton.cdiv(pixels, ROWS)
-        sums = torch.empty((2, GROUPS, channels) if ctx.training else (2, channels, programs), device=x.device)
+        sums = torch.empty(
+            (2, GROUPS, channels) if ctx.training else (2, channels, programs), device=x.device
+        )
         if ctx.training:
-            _sums[(groups, blocks)](gradient, y, x, used[0], used[1], sums, pixels, channels, groups, int(ctx.relu), BACKWARD=True)
+            _sums[(groups, blocks)](
+                gradient,
+                y,
+                x,
+                used[0],
+                used[1],
+                sums,
+                pixels,
+                channels,
+                groups,
+                int(ctx.relu),
+                BACKWARD=True,
+            )
         to_x = torch.empty_like(x)
         # Without a ReLU the shortcut's gradient is the gradient itself.
         to_shortcut = torch.empty_like(x) if ctx.shortcut and ctx.relu else gradient
@@ -141,8 +191,15 @@ if triton is not None:
             inside = (pixel < pixels)[:, None]
             value = tl.load(a + place, mask=inside, other=0.0).to(tl.float32)
             if BACKWARD:
-                value = tl.where(tl.load(y + place, mask=(pixel < pixels * relu)[:, None], other=1.0) > 0, value, 0.0)
-                other = (tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - tl.load(mean + channel)) * tl.load(inverse + channel)
+                value = tl.where(
+                    tl.load(y + place, mask=(pixel < pixels * relu)[:, None], other=1.0) > 0,
+                    value,
+                    0.0,
+                )
+                other = (
+                    tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+                    - tl.load(mean + channel)
+                ) * tl.load(inverse + channel)
             else:
                 other = value
             first += tl.sum(value, 0)
@@ -178,16 +235,23 @@ if triton is not None:
             tl.store(used + channel, centre)
             tl.store(used + channels + channel, inverse)
             if TRAINING:
-                tl.store(mean + channel, (1 - momentum) * tl.load(mean + channel) + momentum * centre)
+                tl.store(
+                    mean + channel, (1 - momentum) * tl.load(mean + channel) + momentum * centre
+                )
                 unbiased = spread * pixels / (pixels - 1)
-                tl.store(variance + channel, (1 - momentum) * tl.load(variance + channel) + momentum * unbiased)
+                tl.store(
+                    variance + channel,
+                    (1 - momentum) * tl.load(variance + channel) + momentum * unbiased,
+                )
         scale = inverse * tl.load(weight + channel)
         shift = tl.load(bias + channel) - centre * scale
         pixel = tl.program_id(0) * ROWS_ + tl.arange(0, ROWS_)
         place = pixel[:, None] * channels + channel[None, :]
         inside = (pixel < pixels)[:, None]
         value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) * scale + shift
-        value += tl.load(shortcut + place, mask=(pixel < pixels * has_shortcut)[:, None], other=0.0).to(tl.float32)
+        value += tl.load(
+            shortcut + place, mask=(pixel < pixels * has_shortcut)[:, None], other=0.0
+        ).to(tl.float32)
         value = tl.where(relu != 0, tl.maximum(value, 0.0), value)
         tl.store(y + place, value.to(y.dtype.element_ty), mask=inside)
 
@@ -202,9 +266,17 @@ if triton is not None:
         place = pixel[:, None] * channels + channel[None, :]
         inside = (pixel < pixels)[:, None]
         value = tl.load(gradient + place, mask=inside, other=0.0).to(tl.float32)
-        value = tl.where(tl.load(y + place, mask=(pixel < pixels * relu)[:, None], other=1.0) > 0, value, 0.0)
-        tl.store(to_shortcut + place, value.to(to_shortcut.dtype.element_ty), mask=(pixel < pixels * has_shortcut)[:, None])
-        normed = (tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - tl.load(used + channel)) * inverse
+        value = tl.where(
+            tl.load(y + place, mask=(pixel < pixels * relu)[:, None], other=1.0) > 0, value, 0.0
+        )
+        tl.store(
+            to_shortcut + place,
+            value.to(to_shortcut.dtype.element_ty),
+            mask=(pixel < pixels * has_shortcut)[:, None],
+        )
+        normed = (
+            tl.load(x + place, mask=inside, other=0.0).to(tl.float32) - tl.load(used + channel)
+        ) * inverse
         if TRAINING:
             first, second = _total(sums, groups, channels, channel)
             if tl.program_id(0) == 0:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 STREAMS = 2  # a third one brings nothing
 
 
-class Aside:
+class SideStreams:
     """Streams beside the one of a step, the gradients that are under way on them, and weights in half precision."""
 
     def __init__(self, device: torch.device) -> None:
@@ -40,7 +40,12 @@ class Aside:
             self._casts[weight] = weight.detach().to(dtype)
         return self._casts[weight]
 
-    def give(self, parameters: Sequence[nn.Parameter], gradients: Callable[[], Sequence[Tensor]], reads: Sequence[Tensor]) -> None:
+    def give(
+        self,
+        parameters: Sequence[nn.Parameter],
+        gradients: Callable[[], Sequence[Tensor]],
+        reads: Sequence[Tensor],
+    ) -> None:
         """Compute the gradients of some parameters; `reads` are the tensors that this takes."""
         stream = next(self._streams)
         stream.wait_stream(torch.cuda.current_stream())
@@ -64,7 +69,7 @@ _THREAD = threading.local()
 
 
 @contextmanager
-def gradients_go(aside: Aside | None) -> Iterator[None]:
+def gradients_on(aside: SideStreams | None) -> Iterator[None]:
     """Layers that are called within send their weights' gradients there, to be joined after the backward pass; None: nowhere."""
     if aside is not None:
         aside.begin()
@@ -75,6 +80,6 @@ def gradients_go(aside: Aside | None) -> Iterator[None]:
         _THREAD.aside = None
 
 
-def way_aside() -> Aside | None:
+def current_side_streams() -> SideStreams | None:
     """Where a layer that is called now sends its weights' gradients; asked in the forward pass, as the backward one has its own threads."""
     return getattr(_THREAD, "aside", None)

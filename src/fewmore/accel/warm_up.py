@@ -40,15 +40,26 @@ def wait() -> None:
 def scenes(device: torch.device) -> list[Callable[[], None]]:
     """Layers in training, with statistics that stand still, and for features in full precision."""
     channels = FEW[0]
-    with torch.random.fork_rng(devices=[]):  # constructors draw from the global generator: it is put back as it was
-        wide, trained = (nn.Sequential(*(nn.Conv2d(MANY, MANY, *shape) for shape in ((3, 1, 1), (3, 2, 1), (1, 2)))) for _ in range(2))
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # constructors draw from the global generator: it is put back as it was
+        wide, trained = (
+            nn.Sequential(
+                *(nn.Conv2d(MANY, MANY, *shape) for shape in ((3, 1, 1), (3, 2, 1), (1, 2)))
+            )
+            for _ in range(2)
+        )
     return [
         partial(_features, BatchNorm(channels).eval(), channels, device),
         partial(_features, wide, MANY, device),
         partial(_step, trained, MANY, device),
         partial(_step, BatchNorm(channels), channels, device),
         partial(_step, BatchNorm(channels).eval(), channels, device),
-        *(partial(_convolution, few, few, part, device) for few in FEW for part in ("out", "input", "weight")),
+        *(
+            partial(_convolution, few, few, part, device)
+            for few in FEW
+            for part in ("out", "input", "weight")
+        ),
         *(partial(_convolution, COLOURS, channels, part, device) for part in ("out", "weight")),
     ]
 
@@ -72,7 +83,9 @@ def _step(layer: nn.Module, channels: int, device: torch.device) -> None:
     maps = _maps(channels, device).bfloat16().requires_grad_()
     with torch.autocast(device.type, torch.bfloat16):
         out = layer.to(device)(maps)
-    if hasattr(out.grad_fn, "apply"):  # a backward pass of our own: in this thread, as the engine of gradients has but one for a GPU
+    if hasattr(
+        out.grad_fn, "apply"
+    ):  # a backward pass of our own: in this thread, as the engine of gradients has but one for a GPU
         out.grad_fn.apply(torch.ones_like(out))
     else:
         out.sum().backward()
@@ -91,4 +104,6 @@ def _convolution(given: int, made: int, part: str, device: torch.device) -> None
 
 
 def _maps(channels: int, device: torch.device) -> torch.Tensor:
-    return torch.zeros(IMAGES, channels, SIDE, SIDE, device=device).to(memory_format=torch.channels_last)
+    return torch.zeros(IMAGES, channels, SIDE, SIDE, device=device).to(
+        memory_format=torch.channels_last
+    )

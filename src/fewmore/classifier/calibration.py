@@ -18,7 +18,9 @@ def expected_calibration_error(confidences: Tensor, correct: Tensor) -> float:
     if not len(confidences):
         return math.nan
     bins = (confidences.double() * BINS).ceil().long().clamp(1, BINS) - 1
-    gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(0, bins.cpu(), (confidences.double() - correct.double()).cpu())
+    gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(
+        0, bins.cpu(), (confidences.double() - correct.double()).cpu()
+    )
     return float(gaps.abs().sum() / len(confidences))
 
 
@@ -31,7 +33,9 @@ def temperature(scores: Tensor, labels: Tensor) -> float:
     if scores.shape[1] < 2 or not len(scores):
         return 1.0
     soft = 1 / (len(scores) + 2)
-    wanted = (1 - soft) * scores.gather(1, labels[:, None]).double().sum() + soft * scores.double().mean(1).sum()
+    wanted = (1 - soft) * scores.gather(
+        1, labels[:, None]
+    ).double().sum() + soft * scores.double().mean(1).sum()
     low, high = math.log(1 / FLATTEST), math.log(1 / SHARPEST)
     for _ in range(40):
         middle = (low + high) / 2

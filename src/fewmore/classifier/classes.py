@@ -26,7 +26,9 @@ class KnownClass:
     name: str
     total: Tensor  # (d,) float64 on the CPU; features are added one by one, so the grouping leaves no trace in its bits
     count: int
-    prints: frozenset[int] = frozenset()  # fingerprints of its images, where images were shown and not features
+    prints: frozenset[int] = (
+        frozenset()
+    )  # fingerprints of its images, where images were shown and not features
 
     @property
     def mean(self) -> Tensor:
@@ -37,7 +39,9 @@ class KnownClass:
         total = self.total.clone()
         for row in features.detach().cpu().double():
             total += row
-        return KnownClass(self.name, total, self.count + len(features), self.prints | frozenset(prints))
+        return KnownClass(
+            self.name, total, self.count + len(features), self.prints | frozenset(prints)
+        )
 
 
 @dataclass(frozen=True)
@@ -78,14 +82,18 @@ class Knowledge:
 
     classes: tuple[KnownClass, ...]
     history: tuple[Change, ...]
-    reversals: tuple[Reversal, ...] = ()  # of the last changes, the newest last; training itself has none
+    reversals: tuple[
+        Reversal, ...
+    ] = ()  # of the last changes, the newest last; training itself has none
     version: int = 1  # grows with every change, an undo among them
 
     @classmethod
     def founded(cls, classes: Sequence[KnownClass]) -> "Knowledge":
         """What training leaves."""
         names = tuple(known.name for known in classes)
-        return cls(tuple(classes), (Change("fit", names, sum(known.count for known in classes), now()),))
+        return cls(
+            tuple(classes), (Change("fit", names, sum(known.count for known in classes), now()),)
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,7 +102,10 @@ class Knowledge:
     @property
     def kept(self) -> tuple[KnownClass, ...]:
         """All classes, and behind them those that an undo can bring back."""
-        return (*self.classes, *(known for reversal in self.reversals for _, known in reversal.restore))
+        return (
+            *self.classes,
+            *(known for reversal in self.reversals for _, known in reversal.restore),
+        )
 
     def learned(self, lessons: Sequence[Lesson]) -> "Knowledge":
         """With new classes at the end, and known ones refined in their places."""
@@ -107,7 +118,9 @@ class Knowledge:
                 replaced.append((place, classes[place]))
                 classes[place] = classes[place].refined(lesson.features, lesson.prints)
             else:
-                nothing = KnownClass(lesson.name, torch.zeros(lesson.features.shape[1], dtype=torch.float64), 0)
+                nothing = KnownClass(
+                    lesson.name, torch.zeros(lesson.features.shape[1], dtype=torch.float64), 0
+                )
                 classes.append(nothing.refined(lesson.features, lesson.prints))
         names = tuple(lesson.name for lesson in lessons)
         change = Change("learn", names, sum(len(lesson.features) for lesson in lessons), now())
@@ -121,14 +134,21 @@ class Knowledge:
             raise ConfigError("no class was named: say which ones to forget")
         places = {place for place, _ in gone}
         classes = [known for place, known in enumerate(self.classes) if place not in places]
-        change = Change("forget", tuple(known.name for _, known in gone), sum(known.count for _, known in gone), now())
+        change = Change(
+            "forget",
+            tuple(known.name for _, known in gone),
+            sum(known.count for _, known in gone),
+            now(),
+        )
         return self._changed(classes, change, Reversal((), _by_place(gone)))
 
     def renamed(self, old: str, new: str) -> "Knowledge":
         """With another name for a class."""
         place, new = self.found(old), clean_name(new)
         if new in self.names:
-            raise ConfigError(f"'{new}' is the name of a class already: forget that one first, or choose another name")
+            raise ConfigError(
+                f"'{new}' is the name of a class already: forget that one first, or choose another name"
+            )
         known = self.classes[place]
         classes = [*self.classes[:place], replace(known, name=new), *self.classes[place + 1 :]]
         change = Change("rename", (known.name, new), known.count, now())
@@ -140,12 +160,16 @@ class Knowledge:
         if last.kind == "fit":
             raise ConfigError("there is nothing to undo: no change was made since training")
         if not self.reversals:
-            raise ConfigError(f"the {last} cannot be undone: only the last {UNDOABLE} changes can, and those were taken back already")
+            raise ConfigError(
+                f"the {last} cannot be undone: only the last {UNDOABLE} changes can, and those were taken back already"
+            )
         reversal = self.reversals[-1]
         classes = [known for known in self.classes if known.name not in set(reversal.drop)]
         for place, known in reversal.restore:
             classes.insert(place, known)
-        return Knowledge(tuple(classes), self.history[:-1], self.reversals[:-1], self.version + 1), last
+        return Knowledge(
+            tuple(classes), self.history[:-1], self.reversals[:-1], self.version + 1
+        ), last
 
     def found(self, name: str) -> int:
         """The place of a class."""
@@ -154,10 +178,14 @@ class Knowledge:
             if known.name == name:
                 return place
         if not self.classes:
-            raise ConfigError(f"no class is named '{name}': no class is known at all; learn some first")
+            raise ConfigError(
+                f"no class is named '{name}': no class is known at all; learn some first"
+            )
         raise UnknownName("class", name, self.names)
 
-    def _changed(self, classes: Sequence[KnownClass], change: Change, reversal: Reversal) -> "Knowledge":
+    def _changed(
+        self, classes: Sequence[KnownClass], change: Change, reversal: Reversal
+    ) -> "Knowledge":
         reversals = (*self.reversals, reversal)[-UNDOABLE:]
         return Knowledge(tuple(classes), (*self.history, change), reversals, self.version + 1)
 
@@ -189,9 +217,13 @@ def clean_name(name: object) -> str:
     if not clean:
         raise DataError(f"a class's name must not be empty, and {name!r} is")
     if len(clean) > LONGEST_NAME:
-        raise DataError(f"a class's name must have at most {LONGEST_NAME} characters, and '{clean[:20]}…' has {len(clean)}")
+        raise DataError(
+            f"a class's name must have at most {LONGEST_NAME} characters, and '{clean[:20]}…' has {len(clean)}"
+        )
     if odd := next((c for c in clean if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")), None):
-        raise DataError(f"a class's name must hold no control characters, and {clean!r} holds {odd!r}")
+        raise DataError(
+            f"a class's name must hold no control characters, and {clean!r} holds {odd!r}"
+        )
     return clean
 
 

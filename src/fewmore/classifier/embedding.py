@@ -46,14 +46,18 @@ class Shown:
         return len(self.labels)
 
     def counts(self) -> Tensor:
-        return torch.bincount(torch.tensor(self.labels, dtype=torch.int64), minlength=len(self.names))
+        return torch.bincount(
+            torch.tensor(self.labels, dtype=torch.int64), minlength=len(self.names)
+        )
 
 
 def shown(images: LabelledImages) -> Shown:
     """A folder of class folders, a set of images or a table of them, by class; names are cleaned and must differ."""
     if isinstance(images, (str, Path)):
         listing = list_classes(Path(images))
-        return _by_class(listing.class_names, listing.labels, [str(path) for path in listing.paths])  # a Path takes four times the memory
+        return _by_class(
+            listing.class_names, listing.labels, [str(path) for path in listing.paths]
+        )  # a Path takes four times the memory
     if isinstance(images, ImageSet):
         return _by_class(images.class_names, images.labels.tolist(), Stored(images))
     if not isinstance(images, Mapping):
@@ -74,7 +78,9 @@ def shown(images: LabelledImages) -> Shown:
 
 def _by_class(names: Sequence[str], labels: Sequence[int], images: Sequence[Any]) -> Shown:
     clean = [clean_name(name) for name in names]
-    if twice := sorted({name for name in clean if clean.count(name) > 1} if len(set(clean)) < len(clean) else ()):
+    if twice := sorted(
+        {name for name in clean if clean.count(name) > 1} if len(set(clean)) < len(clean) else ()
+    ):
         raise DataError(f"class names must differ; more than once: {listed(twice)}")
     counts = [0] * len(clean)
     order = sorted(range(len(labels)), key=labels.__getitem__)
@@ -83,11 +89,17 @@ def _by_class(names: Sequence[str], labels: Sequence[int], images: Sequence[Any]
         label = labels[position]
         counts[label] += 1
         image = None if isinstance(images, Stored) else images[position]
-        titles.append(str(image) if isinstance(image, (str, Path)) else f"image {counts[label]} of {clean[label]}")
+        titles.append(
+            str(image)
+            if isinstance(image, (str, Path))
+            else f"image {counts[label]} of {clean[label]}"
+        )
     if empty := [name for name, count in zip(clean, counts, strict=True) if not count]:
         raise DataError(f"class '{empty[0]}' has no images: give at least one")
     in_order = images if order == list(range(len(labels))) else _Reordered(images, order)
-    return Shown(tuple(clean), tuple(labels[position] for position in order), in_order, tuple(titles))
+    return Shown(
+        tuple(clean), tuple(labels[position] for position in order), in_order, tuple(titles)
+    )
 
 
 def one_or_more(images: Any) -> Sequence[ImageLike]:
@@ -143,7 +155,9 @@ def square(image: ImageLike, title: str, transform: Transform) -> Tensor:
 
 def fingerprint(pixels: Tensor) -> int:
     """A number of 64 bits that other pixels do not have."""
-    return int.from_bytes(hashlib.blake2b(pixels.numpy().data, digest_size=8).digest(), "big", signed=True)
+    return int.from_bytes(
+        hashlib.blake2b(pixels.numpy().data, digest_size=8).digest(), "big", signed=True
+    )
 
 
 def _centre(pixels: Tensor, side: int) -> Tensor:
@@ -163,7 +177,13 @@ class Batch:
         return len(self.squares)
 
 
-def squares(images: Sequence[Any], titles: Sequence[str], transform: Transform, batch: int, prints: bool = False) -> Iterator[Batch]:
+def squares(
+    images: Sequence[Any],
+    titles: Sequence[str],
+    transform: Transform,
+    batch: int,
+    prints: bool = False,
+) -> Iterator[Batch]:
     """All images in order, decoded a few batches ahead. Where some cannot be read, one error names them."""
 
     def decode(start: int) -> tuple[int, list[tuple[Tensor, int] | FewmoreError]]:
@@ -181,7 +201,11 @@ def squares(images: Sequence[Any], titles: Sequence[str], transform: Transform, 
         broken += [one for one in found if isinstance(one, FewmoreError)]
         good = [one for one in found if not isinstance(one, FewmoreError)]
         if not broken:  # else only the rest of the broken ones is looked for
-            yield Batch(start, torch.stack([pixels for pixels, _ in good]), tuple(number for _, number in good) if prints else ())
+            yield Batch(
+                start,
+                torch.stack([pixels for pixels, _ in good]),
+                tuple(number for _, number in good) if prints else (),
+            )
     if broken:
         raise broken_images(broken)
 
@@ -191,7 +215,9 @@ def broken_images(broken: Sequence[FewmoreError]) -> FewmoreError:
     if len(broken) == 1:
         return broken[0]
     more = f" and {len(broken) - NAMED:,} more" if len(broken) > NAMED else ""
-    return ImageError(f"{len(broken)} images cannot be used: {'; '.join(map(str, broken[:NAMED]))}{more}")
+    return ImageError(
+        f"{len(broken)} images cannot be used: {'; '.join(map(str, broken[:NAMED]))}{more}"
+    )
 
 
 # Features
@@ -210,13 +236,19 @@ class Embedder:
         """Features of squares (n, 3, s, s), seen in each of these quarter turns: (turns, n, d) float32."""
         upright = _centre(squares.to(self.device), self.transform.size)
         turned = (torch.rot90(upright, turn, (2, 3)) for turn in turns)
-        return torch.stack([self.backbone(normalise(view, self.transform)).float() for view in turned])
+        return torch.stack(
+            [self.backbone(normalise(view, self.transform)).float() for view in turned]
+        )
 
-    def embedded(self, images: Sequence[Any], titles: Sequence[str], prints: bool = False) -> tuple[Tensor, tuple[int, ...]]:
+    def embedded(
+        self, images: Sequence[Any], titles: Sequence[str], prints: bool = False
+    ) -> tuple[Tensor, tuple[int, ...]]:
         """Features of images, (n, d), and their fingerprints where they are asked for."""
         features: list[Tensor] = []
         numbers: list[int] = []
         for batch in squares(images, titles, self.transform, self.batch, prints):
             features.append(self.features(batch.squares)[0])
             numbers += batch.prints
-        return torch.cat(features) if features else torch.empty(0, self.dim, device=self.device), tuple(numbers)
+        return torch.cat(features) if features else torch.empty(
+            0, self.dim, device=self.device
+        ), tuple(numbers)

@@ -24,8 +24,24 @@ from fewmore import __version__
 from fewmore.classifier import fitting
 from fewmore.classifier import model_file as modelfile
 from fewmore.classifier.calibration import expected_calibration_error
-from fewmore.classifier.classes import Change, Knowledge, KnownClass, Lesson, clean_name, listed, now
-from fewmore.classifier.embedding import Embedder, LabelledImages, Progress, Shown, one_or_more, shown, squares
+from fewmore.classifier.classes import (
+    Change,
+    Knowledge,
+    KnownClass,
+    Lesson,
+    clean_name,
+    listed,
+    now,
+)
+from fewmore.classifier.embedding import (
+    Embedder,
+    LabelledImages,
+    Progress,
+    Shown,
+    one_or_more,
+    shown,
+    squares,
+)
 from fewmore.classifier.heads import Head, Scorer
 from fewmore.classifier.model_file import Calibration, Model
 from fewmore.data.download import pretrained_weights
@@ -107,7 +123,9 @@ class IncrementalClassifier:
 
     # Training
 
-    def fit(self, images: LabelledImages, progress: Progress | None = None) -> "IncrementalClassifier":
+    def fit(
+        self, images: LabelledImages, progress: Progress | None = None
+    ) -> "IncrementalClassifier":
         """Train on a folder with one sub-folder a class, a set of images, or a table from names to images.
 
         With a pretrained backbone each image is embedded, and an adapter is trained and kept only if it helps. A fifth
@@ -119,7 +137,9 @@ class IncrementalClassifier:
         device = _device(self.device)
         base = shown(images)
         if len(base.names) < 2:
-            raise DataError(f"one class was given, {base.names[0]}, and at least 2 are needed to train: give more")
+            raise DataError(
+                f"one class was given, {base.names[0]}, and at least 2 are needed to train: give more"
+            )
         notes: list[str] = []
         backbone = self._pretrained(notes, progress)
         if backbone is not None:
@@ -128,7 +148,12 @@ class IncrementalClassifier:
             fitted = fitting.fit_frozen(backbone, transform, base, device, self.seed, progress)
         else:
             fitted, recipe = fitting.fit_from_scratch(
-                self.recipe, self.backbone if self.weights is None else None, base, device, self.seed, progress
+                self.recipe,
+                self.backbone if self.weights is None else None,
+                base,
+                device,
+                self.seed,
+                progress,
             )
             name, transform = recipe.backbone, recipe.transform
             notes.append(f"{name} was trained from scratch")
@@ -141,11 +166,18 @@ class IncrementalClassifier:
             knowledge=Knowledge.founded(fitted.base.classes),
             calibration=fitted.calibration,
             spread=head.spread,
-            adapter=None if head.adapter is None else {key: tensor.cpu() for key, tensor in head.adapter.state_dict().items()},
+            adapter=None
+            if head.adapter is None
+            else {key: tensor.cpu() for key, tensor in head.adapter.state_dict().items()},
             adapter_config=AdapterConfig() if head.adapter is None else head.adapter.config,
             projection=None if head.projection is None else head.projection.cpu(),
             notes=(*notes, *fitted.notes),
-            origin={"fewmore": __version__, "weights": _origin(self.weights, backbone), "seed": self.seed, "when": now()},
+            origin={
+                "fewmore": __version__,
+                "weights": _origin(self.weights, backbone),
+                "seed": self.seed,
+                "when": now(),
+            },
         )
         self._adopt(model, fitted.backbone, head)
         return self
@@ -160,11 +192,20 @@ class IncrementalClassifier:
         path = Path(self.weights).expanduser()
         if self.weights == "imagenet":
             try:
-                path = pretrained_weights(name, on_progress=lambda done, total: progress("downloading weights", done, total or done))
+                path = pretrained_weights(
+                    name,
+                    on_progress=lambda done, total: progress(
+                        "downloading weights", done, total or done
+                    ),
+                )
             except DownloadError as error:
-                notes.append(f"no ImageNet weights for {name} could be had, so a network is trained from scratch ({error})")
+                notes.append(
+                    f"no ImageNet weights for {name} could be had, so a network is trained from scratch ({error})"
+                )
                 return None
-        notes.append(f"{name} with {'ImageNet' if self.weights == 'imagenet' else path} weights, not trained further")
+        notes.append(
+            f"{name} with {'ImageNet' if self.weights == 'imagenet' else path} weights, not trained further"
+        )
         return build(name, weights=path)
 
     # Learning
@@ -177,7 +218,9 @@ class IncrementalClassifier:
         name new classes that are close to a known one.
         """
         given = shown(images)
-        return self.learn_embedded(given, *self._fitted().embedder.embedded(given.images, given.titles, prints=True))
+        return self.learn_embedded(
+            given, *self._fitted().embedder.embedded(given.images, given.titles, prints=True)
+        )
 
     def learn_embedded(self, given: Shown, features: Tensor, prints: tuple[int, ...]) -> Learned:
         """The same where the images were embedded elsewhere: their features (n, d) and fingerprints, in their order."""
@@ -191,32 +234,48 @@ class IncrementalClassifier:
         for name, rows in features.items():
             rows = torch.as_tensor(rows)
             if rows.dim() != 2 or rows.shape[1] != dim or not len(rows):
-                raise DataError(f"features of '{name}' must have the shape (images, {dim}), and have {tuple(rows.shape)}")
+                raise DataError(
+                    f"features of '{name}' must have the shape (images, {dim}), and have {tuple(rows.shape)}"
+                )
             if not bool(torch.isfinite(rows).all()):
                 raise DataError(f"features of '{name}' hold numbers that are not finite")
             lessons.append(Lesson(clean_name(name), rows.float()))
         if len({lesson.name for lesson in lessons}) < len(lessons):
-            raise DataError(f"class names must differ: {listed([lesson.name for lesson in lessons])}")
+            raise DataError(
+                f"class names must differ: {listed([lesson.name for lesson in lessons])}"
+            )
         with self._changing:
             return self._learn(lessons, [])
 
-    def _lessons(self, given: Shown, features: Tensor, prints: tuple[int, ...]) -> tuple[list[Lesson], list[str]]:
+    def _lessons(
+        self, given: Shown, features: Tensor, prints: tuple[int, ...]
+    ) -> tuple[list[Lesson], list[str]]:
         """The images of each class that it does not have yet, and warnings about the others."""
         known = {one.name: one.prints for one in self._fitted().knowledge.classes}
         rows: dict[str, list[int]] = {name: [] for name in given.names}
         met: dict[int, list[str]] = {}  # in this call: classes by fingerprint
         warnings = []
-        for row, (label, number, title) in enumerate(zip(given.labels, prints, given.titles, strict=True)):
+        for row, (label, number, title) in enumerate(
+            zip(given.labels, prints, given.titles, strict=True)
+        ):
             name = given.names[label]
             own = met.setdefault(number, [])
             if name in own or number in known.get(name, ()):
-                warnings.append(f"{title} is a duplicate: {name} has that image already, and it is not counted again")
+                warnings.append(
+                    f"{title} is a duplicate: {name} has that image already, and it is not counted again"
+                )
                 continue
-            if other := next((one for one, others in known.items() if number in others), own[0] if own else None):
+            if other := next(
+                (one for one, others in known.items() if number in others), own[0] if own else None
+            ):
                 warnings.append(f"{title} is an image of {other} too: it now counts for both")
             own.append(name)
             rows[name].append(row)
-        return [Lesson(name, features[fresh], tuple(prints[row] for row in fresh)) for name, fresh in rows.items() if fresh], warnings
+        return [
+            Lesson(name, features[fresh], tuple(prints[row] for row in fresh))
+            for name, fresh in rows.items()
+            if fresh
+        ], warnings
 
     def _learn(self, lessons: list[Lesson], warnings: list[str]) -> Learned:
         state = self._fitted()
@@ -227,7 +286,12 @@ class IncrementalClassifier:
         added = [known.name for known in new]
         warnings = [*warnings, *self._close(state.scorer, new)]
         self._change(knowledge)
-        return Learned(added, [lesson.name for lesson in lessons if lesson.name not in added], warnings, knowledge.version)
+        return Learned(
+            added,
+            [lesson.name for lesson in lessons if lesson.name not in added],
+            warnings,
+            knowledge.version,
+        )
 
     def _close(self, scorer: Scorer, added: Sequence[KnownClass]) -> list[str]:
         """New classes that look like one that was known before."""
@@ -238,13 +302,17 @@ class IncrementalClassifier:
         for new in added:
             closeness, place = scorer.closeness(new.mean, new.count).max(0)
             if float(closeness) > limit:
-                warnings.append(f"{new.name} is close to {scorer.classes[int(place)].name}: they may be taken for one another")
+                warnings.append(
+                    f"{new.name} is close to {scorer.classes[int(place)].name}: they may be taken for one another"
+                )
         return warnings
 
     def forget(self, names: str | Iterable[str]) -> None:
         """Remove classes. What is needed to undo this stays in the model file until 20 more changes were made."""
         with self._changing:
-            self._change(self._fitted().knowledge.forgot([names] if isinstance(names, str) else names))
+            self._change(
+                self._fitted().knowledge.forgot([names] if isinstance(names, str) else names)
+            )
 
     def rename(self, old: str, new: str) -> None:
         """Give a class another name."""
@@ -260,7 +328,9 @@ class IncrementalClassifier:
 
     def _change(self, knowledge: Knowledge) -> None:
         state = self._fitted()
-        self._state = replace(state, knowledge=knowledge, scorer=state.scorer.knowing(knowledge.classes))
+        self._state = replace(
+            state, knowledge=knowledge, scorer=state.scorer.knowing(knowledge.classes)
+        )
 
     def knowing(self, knowledge: Knowledge) -> "IncrementalClassifier":
         """Another classifier with the same backbone that knows this. The two share what they have in common; neither changes the other."""
@@ -275,27 +345,35 @@ class IncrementalClassifier:
         """The likeliest `top` classes of each image; a single image gives a list of one. May run in several threads at once."""
         state = self._knowing()
         several = one_or_more(images)
-        features, _ = state.embedder.embedded(several, [_title(one, number) for number, one in enumerate(several, 1)])
+        features, _ = state.embedder.embedded(
+            several, [_title(one, number) for number, one in enumerate(several, 1)]
+        )
         return _predicted(features, top, state)
 
     def predict_features(self, features: Tensor, top: int = 1) -> list[Prediction]:
         """The same from features (q, d), as `embed` gives them."""
         state, features = self._knowing(), torch.as_tensor(features)
         if features.dim() != 2 or features.shape[1] != state.model.dim:
-            raise DataError(f"features must have the shape (images, {state.model.dim}), and have {tuple(features.shape)}")
+            raise DataError(
+                f"features must have the shape (images, {state.model.dim}), and have {tuple(features.shape)}"
+            )
         return _predicted(features.float().to(state.embedder.device), top, state)
 
     def embed(self, images: Any) -> Tensor:
         """Features of images, (n, d)."""
         several = one_or_more(images)
-        return self._fitted().embedder.embedded(several, [_title(one, number) for number, one in enumerate(several, 1)])[0]
+        return self._fitted().embedder.embedded(
+            several, [_title(one, number) for number, one in enumerate(several, 1)]
+        )[0]
 
     def evaluate(self, images: LabelledImages, progress: Progress | None = None) -> Evaluation:
         """Accuracy by class and in all on images of known classes, in a stream."""
         state = self._knowing()
         embedder = state.embedder
         given = shown(images)
-        labels = torch.tensor([state.knowledge.found(name) for name in given.names])[torch.tensor(given.labels)]
+        labels = torch.tensor([state.knowledge.found(name) for name in given.names])[
+            torch.tensor(given.labels)
+        ]
         answers, sure, known = [], [], []
         for batch in squares(given.images, given.titles, embedder.transform, embedder.batch):
             for prediction in _predicted(embedder.features(batch.squares)[0], 1, state):
@@ -307,11 +385,15 @@ class IncrementalClassifier:
         places = {name: place for place, name in enumerate(state.knowledge.names)}
         answer = torch.tensor([places[name] for name in answers])
         classes = len(places)
-        confusion = torch.bincount(labels * classes + answer, minlength=classes**2).view(classes, classes)
+        confusion = torch.bincount(labels * classes + answer, minlength=classes**2).view(
+            classes, classes
+        )
         right, shown_ = confusion.diagonal(), confusion.sum(1)
         return Evaluation(
             accuracy=float(right.sum() / shown_.sum()),
-            by_class={name: float(right[places[name]] / shown_[places[name]]) for name in given.names},
+            by_class={
+                name: float(right[places[name]] / shown_[places[name]]) for name in given.names
+            },
             classes=state.knowledge.names,
             confusion=confusion,
             ece=expected_calibration_error(torch.tensor(sure), answer == labels),
@@ -365,8 +447,14 @@ class IncrementalClassifier:
     def info(self) -> dict[str, Any]:
         """What is known, where it came from and how sure it is, as JSON values."""
         model = self.model
-        knowledge, tensors = model.knowledge, {"backbone": model.weights, "adapter": model.adapter or {}}
-        sizes = {name: sum(t.numel() * t.element_size() for t in part.values()) for name, part in tensors.items()}
+        knowledge, tensors = (
+            model.knowledge,
+            {"backbone": model.weights, "adapter": model.adapter or {}},
+        )
+        sizes = {
+            name: sum(t.numel() * t.element_size() for t in part.values())
+            for name, part in tensors.items()
+        }
         sizes["projection"] = 0 if model.projection is None else 4 * model.projection.numel()
         sizes["classes"] = sum(8 * model.dim + 8 * len(known.prints) for known in knowledge.classes)
         used = "adapter" if model.adapter is not None else "plain cosine"
@@ -407,18 +495,27 @@ class IncrementalClassifier:
             adapter = adapter.to(place)
         projection = None if model.projection is None else model.projection.to(place)
         classifier = cls(model.backbone, device=device)
-        classifier._adopt(model, backbone, Head(place, model.dim, model.spread, adapter, projection))
+        classifier._adopt(
+            model, backbone, Head(place, model.dim, model.spread, adapter, projection)
+        )
         return classifier
 
     def _adopt(self, model: Model, backbone: Backbone, head: Head) -> None:
         """Become this model."""
-        state = _State(model, Embedder(backbone, model.transform, head.device), model.knowledge, Scorer.of(head, model.knowledge.classes))
+        state = _State(
+            model,
+            Embedder(backbone, model.transform, head.device),
+            model.knowledge,
+            Scorer.of(head, model.knowledge.classes),
+        )
         with self._changing:
             self._state = state
 
     def _fitted(self) -> _State:
         if self._state is None:
-            raise NotFitted("nothing is learnt yet: call fit with images of the first classes, or load a model file")
+            raise NotFitted(
+                "nothing is learnt yet: call fit with images of the first classes, or load a model file"
+            )
         return self._state
 
     def _knowing(self) -> _State:
@@ -443,7 +540,9 @@ def _predicted(features: Tensor, top: int, state: _State) -> list[Prediction]:
             calibration.threshold is None or familiarity >= calibration.threshold,
             familiarity,
         )
-        for own_places, own_sure, familiarity in zip(places.tolist(), sure.tolist(), familiar, strict=True)
+        for own_places, own_sure, familiarity in zip(
+            places.tolist(), sure.tolist(), familiar, strict=True
+        )
     ]
 
 
@@ -464,5 +563,7 @@ def _device(name: str | torch.device) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device '{name}' cannot be used ({str(error).splitlines()[0]}): take auto, cpu or cuda") from error
+        raise ConfigError(
+            f"device '{name}' cannot be used ({str(error).splitlines()[0]}): take auto, cpu or cuda"
+        ) from error
     return device

@@ -35,7 +35,9 @@ from fewmore.nn.adapter import Adapter, Context
 from fewmore.nn.similarity import TEMPERATURE
 
 FORMAT = 1  # of classes.json
-TOLERANCE = 1e-4  # between onnxruntime and PyTorch; relative to the largest number, where that is above 1
+TOLERANCE = (
+    1e-4  # between onnxruntime and PyTorch; relative to the largest number, where that is above 1
+)
 CONTEXT = "context_"  # how the names of the adapter's arrays begin
 ADAPTED = {  # what an adapter's context holds of the classes, and which axis counts them
     "rows": 0, "asking": 1, "messages": 1, "basis": 1, "largest": 1, "log_rest": 1, "gram": 3, "along_shift": 1,
@@ -55,12 +57,23 @@ def to_onnx(classifier: IncrementalClassifier, folder: str | Path) -> list[Expor
     """Write a classifier into a folder; a backbone and a scorer that are there already are kept."""
     packages()
     folder = Path(folder).expanduser()
-    embedder, scorer, calibration = classifier.embedder, classifier.scorer, classifier.model.calibration
+    embedder, scorer, calibration = (
+        classifier.embedder,
+        classifier.scorer,
+        classifier.model.calibration,
+    )
     if embedder.device.type != "cpu":
-        raise ConfigError(f"the classifier is on {embedder.device}, and export works on the CPU: load it with device='cpu'")
+        raise ConfigError(
+            f"the classifier is on {embedder.device}, and export works on the CPU: load it with device='cpu'"
+        )
     if not len(scorer):
-        raise ConfigError("the classifier knows no class, so there is nothing to export: learn some first")
-    graphs = {"backbone.onnx": _Backbone(embedder), "scorer.onnx": _Scorer(scorer, calibration.temperature)}
+        raise ConfigError(
+            "the classifier knows no class, so there is nothing to export: learn some first"
+        )
+    graphs = {
+        "backbone.onnx": _Backbone(embedder),
+        "scorer.onnx": _Scorer(scorer, calibration.temperature),
+    }
     about = {
         "format": FORMAT,
         "fewmore": __version__,
@@ -73,11 +86,17 @@ def to_onnx(classifier: IncrementalClassifier, folder: str | Path) -> list[Expor
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as temporary:
             return _export(graphs, class_arrays(scorer), about, folder, Path(temporary))
     except OSError as error:
-        raise ExportError(f"{folder} cannot be written ({error.strerror or error}): give a folder that you may write to") from error
+        raise ExportError(
+            f"{folder} cannot be written ({error.strerror or error}): give a folder that you may write to"
+        ) from error
 
 
 def _export(
-    graphs: "dict[str, _Graph]", arrays: dict[str, np.ndarray], about: dict[str, Any], folder: Path, temporary: Path
+    graphs: "dict[str, _Graph]",
+    arrays: dict[str, np.ndarray],
+    about: dict[str, Any],
+    folder: Path,
+    temporary: Path,
 ) -> list[Exported]:
     there, done = _described(folder), []
     for name, graph in graphs.items():
@@ -90,8 +109,12 @@ def _export(
         about[name] = {"origin": origin, "sha256": _sha256(path)}
         done.append(Exported(folder / name, not kept))
     np.savez(temporary / "classes.npz", **arrays)  # type: ignore[arg-type]  # the stubs take any keyword for a switch
-    (temporary / "classes.json").write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    done += [Exported(folder / name, True) for name in ("classes.npz", "classes.json")]  # the description last: it vouches for the others
+    (temporary / "classes.json").write_text(
+        json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    done += [
+        Exported(folder / name, True) for name in ("classes.npz", "classes.json")
+    ]  # the description last: it vouches for the others
     for one in done:
         if one.written:
             os.replace(temporary / one.path.name, one.path)
@@ -105,7 +128,9 @@ def packages() -> Any:
             importlib.import_module(name)
         return importlib.import_module("onnxruntime")
     except ImportError as error:
-        raise ConfigError(f"export takes packages that are not installed ({error}): pip install 'fewmore[export]'") from error
+        raise ConfigError(
+            f"export takes packages that are not installed ({error}): pip install 'fewmore[export]'"
+        ) from error
 
 
 def class_arrays(scorer: Scorer) -> dict[str, np.ndarray]:
@@ -113,7 +138,11 @@ def class_arrays(scorer: Scorer) -> dict[str, np.ndarray]:
     tensors = {"rows": scorer.unit_rows * scorer.stretch[:, None]}
     if scorer.head.adapter is not None:
         tensors |= {f"{CONTEXT}{name}": getattr(scorer.context, name) for name in ADAPTED}
-    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items() if tensor is not None}
+    return {
+        name: tensor.detach().cpu().numpy()
+        for name, tensor in tensors.items()
+        if tensor is not None
+    }
 
 
 # The two graphs
@@ -163,7 +192,9 @@ class _Backbone(_Graph):
 
     def _noise(self, count: int) -> Tensor:
         shape = (count, 3, self.side, self.side)
-        return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(count))
+        return torch.randint(
+            0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(count)
+        )
 
 
 class _Scorer(_Graph):
@@ -175,13 +206,19 @@ class _Scorer(_Graph):
         super().__init__()
         self.scorer, self.temperature = scorer, temperature
         self.adapter, self.projection = scorer.head.adapter, scorer.head.projection
-        self.classes = {name: torch.from_numpy(array) for name, array in class_arrays(scorer).items()}
+        self.classes = {
+            name: torch.from_numpy(array) for name, array in class_arrays(scorer).items()
+        }
         self.inputs = ("features", *self.classes)
 
     def forward(self, features: Tensor, *arrays: Tensor) -> tuple[Tensor, Tensor]:
         classes = dict(zip(self.inputs[1:], arrays, strict=True))
         likeness = F.normalize(features, dim=1) @ classes["rows"].T
-        scores = TEMPERATURE * likeness if self.adapter is None else self._adapted(self.adapter, features, classes)
+        scores = (
+            TEMPERATURE * likeness
+            if self.adapter is None
+            else self._adapted(self.adapter, features, classes)
+        )
         return (scores / self.temperature).softmax(1), likeness.amax(1)
 
     def _adapted(self, adapter: Adapter, features: Tensor, classes: dict[str, Tensor]) -> Tensor:
@@ -189,11 +226,18 @@ class _Scorer(_Graph):
         maps = {"similar": adapter.similarity_map(), "message": adapter.message_map()}
         context = Context(**known, **maps, left=features)  # type: ignore[arg-type]  # scoring has no use for what is left
         features = features if self.projection is None else features @ self.projection
-        return adapter.scores_at_once(features, context) if adapter.config.query_node else adapter.scores(features, context)
+        return (
+            adapter.scores_at_once(features, context)
+            if adapter.config.query_node
+            else adapter.scores(features, context)
+        )
 
     def example(self) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
         # A length of 1 would be taken for a constant: the example has the first class several times.
-        classes = [tensor.narrow(AXES[name], 0, 1).repeat_interleave(4, AXES[name]) for name, tensor in self.classes.items()]
+        classes = [
+            tensor.narrow(AXES[name], 0, 1).repeat_interleave(4, AXES[name])
+            for name, tensor in self.classes.items()
+        ]
         any_number = torch.export.Dim("classes")
         axes = tuple({AXES[name]: any_number} for name in self.classes)
         return (self._noise(3), *classes), ({0: torch.export.Dim("images")}, axes)
@@ -204,11 +248,17 @@ class _Scorer(_Graph):
         return (features, *self.classes.values()), (confidences, self.scorer.familiarity(features))
 
     def settings(self) -> object:
-        projected = None if self.projection is None else hashlib.sha256(self.projection.numpy().tobytes()).hexdigest()
+        projected = (
+            None
+            if self.projection is None
+            else hashlib.sha256(self.projection.numpy().tobytes()).hexdigest()
+        )
         return self.temperature, None if self.adapter is None else self.adapter.config, projected
 
     def _noise(self, count: int) -> Tensor:
-        return torch.rand(count, self.classes["rows"].shape[1], generator=torch.Generator().manual_seed(count))
+        return torch.rand(
+            count, self.classes["rows"].shape[1], generator=torch.Generator().manual_seed(count)
+        )
 
 
 # Written, and checked
@@ -234,7 +284,9 @@ def _write(graph: _Graph, path: Path) -> None:
             while cause.__cause__ is not None:
                 cause = cause.__cause__
             why = (str(cause) or type(cause).__name__).splitlines()[0][:200]
-            raise ExportError(f"PyTorch {torch.__version__} cannot turn the {path.stem} into ONNX ({why}): try another version") from error
+            raise ExportError(
+                f"PyTorch {torch.__version__} cannot turn the {path.stem} into ONNX ({why}): try another version"
+            ) from error
 
 
 def _check(graph: _Graph, path: Path) -> None:
@@ -242,9 +294,14 @@ def _check(graph: _Graph, path: Path) -> None:
     inputs, wanted = graph.trial()
     try:
         session = packages().InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        found = session.run(list(graph.outputs), {name: tensor.numpy() for name, tensor in zip(graph.inputs, inputs, strict=True)})
+        found = session.run(
+            list(graph.outputs),
+            {name: tensor.numpy() for name, tensor in zip(graph.inputs, inputs, strict=True)},
+        )
     except Exception as error:  # onnxruntime's own kinds, which have no common name
-        raise ExportError(f"onnxruntime cannot run the {path.stem} ({str(error).splitlines()[0][:200]}): try another version") from error
+        raise ExportError(
+            f"onnxruntime cannot run the {path.stem} ({str(error).splitlines()[0][:200]}): try another version"
+        ) from error
     for name, theirs, ours in zip(graph.outputs, found, wanted, strict=True):
         apart = float(np.abs(theirs - ours.numpy()).max()) / max(1.0, float(ours.abs().max()))
         if not apart <= TOLERANCE:
@@ -281,12 +338,19 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 def _is_kept(claim: object, origin: str, path: Path) -> bool:
-    return isinstance(claim, dict) and claim.get("origin") == origin and path.exists() and claim.get("sha256") == _sha256(path)
+    return (
+        isinstance(claim, dict)
+        and claim.get("origin") == origin
+        and path.exists()
+        and claim.get("sha256") == _sha256(path)
+    )
 
 
 def _origin(graph: _Graph) -> str:
     """A name of all that decides a graph."""
-    digest = hashlib.sha256(repr((__version__, torch.__version__, graph.inputs, graph.settings())).encode())
+    digest = hashlib.sha256(
+        repr((__version__, torch.__version__, graph.inputs, graph.settings())).encode()
+    )
     for name, tensor in graph.state_dict().items():
         digest.update(name.encode() + tensor.numpy().tobytes())
     return digest.hexdigest()[:32]

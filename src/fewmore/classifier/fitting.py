@@ -39,7 +39,8 @@ from fewmore.methods.base import Recipe
 from fewmore.methods.cec import CEC
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import Backbone
-from fewmore.training.loop import Round, Runtime, seeded
+from fewmore.random import derive_seed
+from fewmore.training.loop import Round, Runtime
 from fewmore.training.pretrain import PretrainConfig
 from fewmore.training.pseudo_incremental import PseudoConfig, pseudo_incremental_on_features
 
@@ -52,7 +53,9 @@ PLAYED = 20  # pseudo-sessions in which adapter and plain cosine compete
 DIRECTIONS = 128  # that an adapter of a pretrained backbone works in
 SMALL_IMAGES = 48  # pixels of the short side, up to which a network for 32 pixels is taken
 QUARTERS = (0, 1, 2, 3)
-ON_FEATURES = PseudoConfig(lr=0.02, episodes=100, milestones=(1,))  # of the adapter; ways and queries are the folder's
+ON_FEATURES = PseudoConfig(
+    lr=0.02, episodes=100, milestones=(1,)
+)  # of the adapter; ways and queries are the folder's
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +82,10 @@ class Base:
         sums = torch.zeros(len(self.classes), self.views.shape[2], dtype=torch.float64)
         sums.index_add_(0, self.labels[held].cpu(), self.views[0, held].cpu().double())
         counts = torch.bincount(self.labels[held], minlength=len(self.classes)).tolist()
-        return [KnownClass(one.name, one.total - sums[i], one.count - counts[i]) for i, one in enumerate(self.classes)]
+        return [
+            KnownClass(one.name, one.total - sums[i], one.count - counts[i])
+            for i, one in enumerate(self.classes)
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +102,22 @@ class Fitted:
 # With a pretrained backbone
 
 
-def fit_frozen(backbone: Backbone, transform: Transform, shown: Shown, device: torch.device, seed: int, progress: Progress) -> Fitted:
+def fit_frozen(
+    backbone: Backbone,
+    transform: Transform,
+    shown: Shown,
+    device: torch.device,
+    seed: int,
+    progress: Progress,
+) -> Fitted:
     """Class means on features that are as they were published; an adapter where it earns its place."""
     embedder = Embedder(backbone, transform, device)
-    generator = torch.Generator().manual_seed(seeded(seed, "sample"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "sample"))
     sample = _sample(shown, generator) if int(shown.counts().min()) >= FEWEST else frozenset()
     base = embed(embedder, shown, sample, QUARTERS, generator, progress)
-    if min(one.count for one in base.classes) < FEWEST:  # also where duplicates made it look like more
+    if (
+        min(one.count for one in base.classes) < FEWEST
+    ):  # also where duplicates made it look like more
         base = base.unsampled()
     head = Head(device, embedder.dim, spread(base))
     if not len(base.labels):
@@ -110,7 +125,9 @@ def fit_frozen(backbone: Backbone, transform: Transform, shown: Shown, device: t
     adapted = train_adapter(base, head, seed, progress)
     by_plain, by_adapter = compete(base, (head, adapted), generator)
     gain = by_adapter - by_plain
-    if shipped := float(gain.mean()) > float(gain.std(correction=0)) / math.sqrt(len(gain)):  # by more than one standard error
+    if shipped := float(gain.mean()) > float(gain.std(correction=0)) / math.sqrt(
+        len(gain)
+    ):  # by more than one standard error
         head = adapted
     plain, with_it = float(by_plain.mean()), float(by_adapter.mean())
     verdict = (
@@ -145,14 +162,27 @@ def _drawn(shown: Shown, counts: Sequence[int], generator: Generator) -> frozens
     return frozenset(chosen)
 
 
-def embed(embedder: Embedder, shown: Shown, sample: frozenset[int], turns: Sequence[int], generator: Generator, progress: Progress) -> Base:
+def embed(
+    embedder: Embedder,
+    shown: Shown,
+    sample: frozenset[int],
+    turns: Sequence[int],
+    generator: Generator,
+    progress: Progress,
+) -> Base:
     """Every image counts in its class's mean, once however often it is there; the sample's features are kept, in all turns."""
     totals = torch.zeros(len(shown.names), embedder.dim, dtype=torch.float64)
     seen = _Seen(shown)
     views = torch.empty(len(turns), len(sample), embedder.dim, device=embedder.device)
     labels: list[int] = []
-    for batch in squares(shown.images, shown.titles, embedder.transform, embedder.batch, prints=True):
-        fresh = [row for row in range(len(batch)) if seen.first_time(batch.start + row, batch.prints[row])]
+    for batch in squares(
+        shown.images, shown.titles, embedder.transform, embedder.batch, prints=True
+    ):
+        fresh = [
+            row
+            for row in range(len(batch))
+            if seen.first_time(batch.start + row, batch.prints[row])
+        ]
         upright = embedder.features(batch.squares)
         for row, features in zip(fresh, upright[0, fresh].cpu().double(), strict=True):
             totals[shown.labels[batch.start + row]] += features
@@ -169,7 +199,9 @@ def embed(embedder: Embedder, shown: Shown, sample: frozenset[int], turns: Seque
         for name, total, prints in zip(shown.names, totals, seen.prints, strict=True)
     ]
     label = torch.tensor(labels, dtype=torch.int64, device=embedder.device)
-    return Base(tuple(classes), views[:, : len(labels)], label, _folds(label, generator), seen.notes())
+    return Base(
+        tuple(classes), views[:, : len(labels)], label, _folds(label, generator), seen.notes()
+    )
 
 
 class _Seen:
@@ -198,9 +230,13 @@ class _Seen:
         """What to say of them."""
         notes = []
         if self.twice:
-            notes.append(f"{counted(len(self.twice), 'duplicate')} of images in the same class, not counted again: {listed(self.twice)}")
+            notes.append(
+                f"{counted(len(self.twice), 'duplicate')} of images in the same class, not counted again: {listed(self.twice)}"
+            )
         if self.in_two:
-            notes.append(f"{counted(len(self.in_two), 'image')} in two classes: {listed(self.in_two)}")
+            notes.append(
+                f"{counted(len(self.in_two), 'image')} in two classes: {listed(self.in_two)}"
+            )
         return tuple(notes)
 
 
@@ -221,7 +257,9 @@ def spread(base: Base) -> float:
         labels = base.labels[held].cpu()
         means = torch.stack([one.mean for one in classes])[labels]
         counts = torch.tensor([one.count for one in classes])[labels]
-        squares_ += float(((base.views[0, held].cpu().double() - means).square().sum(1) / (1 + 1 / counts)).sum())
+        squares_ += float(
+            ((base.views[0, held].cpu().double() - means).square().sum(1) / (1 + 1 / counts)).sum()
+        )
         images += len(labels)
     return squares_ / max(1, images)
 
@@ -236,7 +274,7 @@ def train_adapter(base: Base, head: Head, seed: int, progress: Progress) -> Head
     projection = _directions(base.views[0, rest], DIRECTIONS) if head.dim > DIRECTIONS else None
     seen = (base.views if projection is None else base.views @ projection)[:, rest]
     width = seen.shape[2]
-    adapter = Adapter(width, generator=Generator().manual_seed(seeded(seed, "adapter")))
+    adapter = Adapter(width, generator=Generator().manual_seed(derive_seed(seed, "adapter")))
     # It begins as the cosine of centred features: what the classes tell one another is to be learnt, not unlearnt.
     with torch.no_grad():
         for parameter in (adapter.output, adapter.bias):
@@ -248,9 +286,13 @@ def train_adapter(base: Base, head: Head, seed: int, progress: Progress) -> Head
     way = min(15, classes)
     config = replace(ON_FEATURES, base_way=way, new_way=way, base_query=query, new_query=query)
     unseen = ImageSet.of(
-        torch.empty(len(labels), 3, 0, 0, dtype=torch.uint8, device=head.device), labels, [one.name for one in base.classes]
+        torch.empty(len(labels), 3, 0, 0, dtype=torch.uint8, device=head.device),
+        labels,
+        [one.name for one in base.classes],
     )
-    pseudo_incremental_on_features(adapter, seen, unseen, config, _runtime(head.device, progress), seed, "training the adapter")
+    pseudo_incremental_on_features(
+        adapter, seen, unseen, config, _runtime(head.device, progress), seed, "training the adapter"
+    )
     return replace(head, adapter=adapter.requires_grad_(False), projection=projection)
 
 
@@ -259,7 +301,9 @@ def _directions(features: Tensor, count: int) -> Tensor:
     some = features[:: math.ceil(len(features) / 1000)].double().cpu()
     some = F.normalize(some, dim=1)
     vectors = torch.linalg.eigh(some @ some.T)[1]
-    basis: Tensor = torch.linalg.qr(some.T @ vectors[:, -count:])[0]  # of as many columns as there are images, where these are few
+    basis: Tensor = torch.linalg.qr(some.T @ vectors[:, -count:])[
+        0
+    ]  # of as many columns as there are images, where these are few
     scale = math.sqrt(math.sqrt(basis.shape[1]) / float(features.double().square().sum(1).mean()))
     return (scale * basis).float().to(features.device)
 
@@ -267,7 +311,9 @@ def _directions(features: Tensor, count: int) -> Tensor:
 def session(base: Base, fold: int, generator: Generator) -> list[KnownClass]:
     """A pseudo-session: a fold is held out, and four classes in ten play new ones, known from five other images."""
     classes = base.without(fold)
-    for label in torch.randperm(len(classes), generator=generator)[: max(1, round(0.4 * len(classes)))].tolist():
+    for label in torch.randperm(len(classes), generator=generator)[
+        : max(1, round(0.4 * len(classes)))
+    ].tolist():
         own = ((base.labels == label) & (base.folds != fold)).nonzero().squeeze(1)
         few = own[torch.randperm(len(own), generator=generator)[:SHOTS].to(own.device)]
         nothing = KnownClass(classes[label].name, torch.zeros_like(classes[label].total), 0)
@@ -299,14 +345,21 @@ def calibrate(base: Base, head: Head, folds: Sequence[int], generator: Generator
     for fold in folds:
         held = base.folds == fold
         whole.add(Scorer.of(head, base.without(fold)), base.views[0, held], base.labels[held])
-        played.add(Scorer.of(head, session(base, fold, generator)), base.views[0, held], base.labels[held])
-    scores, labels = torch.cat([whole.scores, played.scores]), torch.cat([whole.labels, played.labels])
+        played.add(
+            Scorer.of(head, session(base, fold, generator)), base.views[0, held], base.labels[held]
+        )
+    scores, labels = (
+        torch.cat([whole.scores, played.scores]),
+        torch.cat([whole.labels, played.labels]),
+    )
     temperature = measures.temperature(scores, labels)
     sure, answers = scores.softmax(1).max(1)
     calibrated = (scores / temperature).softmax(1).amax(1)
     return Calibration(
         temperature=temperature,
-        threshold=measures.acceptance_threshold(torch.cat([whole.likeness, played.likeness]).amax(1)),
+        threshold=measures.acceptance_threshold(
+            torch.cat([whole.likeness, played.likeness]).amax(1)
+        ),
         closeness=usual_closeness(base, head),
         held_out=len(whole.labels),
         accuracy=float((whole.scores.argmax(1) == whole.labels).float().mean()),
@@ -323,7 +376,9 @@ class _Evidence:
         self.parts: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def add(self, scorer: Scorer, features: Tensor, labels: Tensor) -> None:
-        self.parts.append((scorer.scores(features).cpu(), scorer.likeness(features).cpu(), labels.cpu()))
+        self.parts.append(
+            (scorer.scores(features).cpu(), scorer.likeness(features).cpu(), labels.cpu())
+        )
 
     @property
     def scores(self) -> Tensor:
@@ -370,7 +425,12 @@ def usual_closeness(base: Base, head: Head) -> float | None:
 
 
 def fit_from_scratch(
-    recipe: Recipe | None, backbone: str | None, shown: Shown, device: torch.device, seed: int, progress: Progress
+    recipe: Recipe | None,
+    backbone: str | None,
+    shown: Shown,
+    device: torch.device,
+    seed: int,
+    progress: Progress,
 ) -> tuple[Fitted, Recipe]:
     """Stages 1 and 2 on all images but a tenth, which is held out; by a recipe, or by one made for the folder's size."""
     counts = shown.counts()
@@ -379,25 +439,33 @@ def fit_from_scratch(
             f"class '{shown.names[int(counts.argmin())]}' has one image, and training from scratch takes at least 2 a class: "
             f"add images, or train with a pretrained backbone"
         )
-    generator = torch.Generator().manual_seed(seeded(seed, "held out"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "held out"))
     holds_out = int(counts.min()) >= FEWEST
     most = max(1, IN_ALL // len(counts))
     shares = [max(1, min(most, count // TENTH)) if holds_out else 0 for count in counts.tolist()]
     held = _drawn(shown, shares, generator)
     if recipe is None:
         chosen = backbone or ("resnet20" if _short_side(shown) <= SMALL_IMAGES else "resnet18")
-        recipe = recipe_for(chosen, [count - share for count, share in zip(counts.tolist(), shares, strict=True)])
+        recipe = recipe_for(
+            chosen, [count - share for count, share in zip(counts.tolist(), shares, strict=True)]
+        )
     with _stored(shown, recipe.transform, progress) as stored:
         trained = torch.tensor([position for position in range(len(shown)) if position not in held])
         method = CEC(recipe, _runtime(device, progress), seed)
         method.fit(stored.select(trained).to(device))
         network = method.network.backbone
         squares_ = Shown(shown.names, shown.labels, Stored(stored), shown.titles)
-        base = embed(Embedder(network, recipe.transform, device), squares_, held, (0,), generator, progress)
+        base = embed(
+            Embedder(network, recipe.transform, device), squares_, held, (0,), generator, progress
+        )
     head = Head(device, network.dim, spread(base), method.adapter.requires_grad_(False))
     if not len(base.labels):
-        return Fitted(network, base, head, Calibration(), (*base.notes, _nothing_held_out(base))), recipe
-    return Fitted(network, base, head, calibrate(base, head, base.folds_in_turn, generator), base.notes), recipe
+        return Fitted(
+            network, base, head, Calibration(), (*base.notes, _nothing_held_out(base))
+        ), recipe
+    return Fitted(
+        network, base, head, calibrate(base, head, base.folds_in_turn, generator), base.notes
+    ), recipe
 
 
 def recipe_for(backbone: str, counts: Sequence[int]) -> Recipe:
@@ -417,7 +485,14 @@ def recipe_for(backbone: str, counts: Sequence[int]) -> Recipe:
         new_query=query,
         encoder_lr=0.002 if small else 0.0002,
     )
-    return Recipe("practice", backbone, transform_for(backbone, pretrained=False), None, pretrain, pseudo=pseudo)
+    return Recipe(
+        "practice",
+        backbone,
+        transform_for(backbone, pretrained=False),
+        None,
+        pretrain,
+        pseudo=pseudo,
+    )
 
 
 def transform_for(backbone: str, pretrained: bool) -> Transform:
@@ -433,7 +508,10 @@ def _short_side(shown: Shown) -> int:
     """Of an image in the middle: one of each class is looked at, of twenty classes at most."""
     firsts = {label: position for position, label in reversed(list(enumerate(shown.labels)))}
     positions = list(firsts.values())[:20]
-    sides = sorted(min(as_rgb(shown.images[position], shown.titles[position]).shape[1:]) for position in positions)
+    sides = sorted(
+        min(as_rgb(shown.images[position], shown.titles[position]).shape[1:])
+        for position in positions
+    )
     return sides[len(sides) // 2]
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fewmore.classifier.classes import KnownClass
 from fewmore.nn.adapter import Adapter, Context
-from fewmore.nn.prototypes import Growing
+from fewmore.nn.prototypes import GrowingBuffer
 from fewmore.nn.similarity import TEMPERATURE
 
 REBUILD = 0.25  # a context of which a larger share changes at once is built anew
@@ -29,7 +29,9 @@ class Head:
 
     device: torch.device
     dim: int  # features an image
-    spread: float = 0.0  # the squared distance of an image's features from their class's mean, on average
+    spread: float = (
+        0.0  # the squared distance of an image's features from their class's mean, on average
+    )
     adapter: Adapter | None = None
     projection: Tensor | None = None  # (d, r)
 
@@ -43,7 +45,7 @@ class Scorer:
 
     head: Head
     classes: tuple[KnownClass, ...]
-    rows: Growing  # unit means, (N, d)
+    rows: GrowingBuffer  # unit means, (N, d)
     stretch: Tensor  # (N,): how much longer a mean is than the mean of very many images would be
     context: Context | None
 
@@ -51,7 +53,7 @@ class Scorer:
     def of(cls, head: Head, classes: Sequence[KnownClass]) -> "Scorer":
         """Built from nothing."""
         units, stretch = _units(classes, head)
-        return cls(head, tuple(classes), Growing(units), stretch, _context(head, classes))
+        return cls(head, tuple(classes), GrowingBuffer(units), stretch, _context(head, classes))
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -69,14 +71,16 @@ class Scorer:
         if classes[:known] == self.classes:  # compared as objects: nothing but new ones at the end
             units, stretch = _units(classes[known:], self.head)
             rows, stretch = self.rows.grown(units), torch.cat([self.stretch, stretch])
-            return Scorer(self.head, classes, rows, stretch, self._context_with((), (), classes, known))
+            return Scorer(
+                self.head, classes, rows, stretch, self._context_with((), (), classes, known)
+            )
         places = {id(one.total): place for place, one in enumerate(self.classes)}
         kept = [places.get(id(one.total), -1) for one in classes]
         fresh = [place for place, old in enumerate(kept) if old < 0]
         units, lengths = _units([classes[place] for place in fresh], self.head)
         taken, stretch = self.unit_rows[kept], self.stretch[kept]
         taken[fresh], stretch[fresh] = units, lengths
-        return Scorer(self.head, classes, Growing(taken), stretch, self._context_for(classes))
+        return Scorer(self.head, classes, GrowingBuffer(taken), stretch, self._context_for(classes))
 
     @torch.no_grad()
     def scores(self, features: Tensor) -> Tensor:
@@ -98,20 +102,44 @@ class Scorer:
         """The cosine of a class's mean, made of so many images, with each known one, corrected on both sides: (N,)."""
         length = mean.norm()
         closeness = self.unit_rows @ mean.to(self.unit_rows) * self.stretch
-        return closeness * float(_stretch(length.square(), count, self.head.spread) / length.clamp(min=1e-12))
+        return closeness * float(
+            _stretch(length.square(), count, self.head.spread) / length.clamp(min=1e-12)
+        )
 
     def _context_for(self, classes: tuple[KnownClass, ...]) -> Context | None:
         """The adapter's context for classes of which some are gone, some refined and some added."""
         if self.head.adapter is None:
             return None
         totals, names = {id(one.total) for one in classes}, {one.name for one in classes}
-        gone = [place for place, one in enumerate(self.classes) if id(one.total) not in totals and one.name not in names]
+        gone = [
+            place
+            for place, one in enumerate(self.classes)
+            if id(one.total) not in totals and one.name not in names
+        ]
         kept = [one for place, one in enumerate(self.classes) if place not in set(gone)]
-        refined = [place for place, (a, b) in enumerate(zip(kept, classes, strict=False)) if a.total is not b.total]
-        in_order = kept and len(classes) >= len(kept) and all(kept[place].name == classes[place].name for place in refined)
-        return self._context_with(gone, refined, classes, len(kept)) if in_order else _context(self.head, classes)
+        refined = [
+            place
+            for place, (a, b) in enumerate(zip(kept, classes, strict=False))
+            if a.total is not b.total
+        ]
+        in_order = (
+            kept
+            and len(classes) >= len(kept)
+            and all(kept[place].name == classes[place].name for place in refined)
+        )
+        return (
+            self._context_with(gone, refined, classes, len(kept))
+            if in_order
+            else _context(self.head, classes)
+        )
 
-    def _context_with(self, gone: Sequence[int], refined: Sequence[int], classes: tuple[KnownClass, ...], kept: int) -> Context | None:
+    def _context_with(
+        self,
+        gone: Sequence[int],
+        refined: Sequence[int],
+        classes: tuple[KnownClass, ...],
+        kept: int,
+    ) -> Context | None:
         """The adapter's context without some classes, with others in the places of some, and with those behind the kept ones added."""
         adapter, context = self.head.adapter, self.context
         if adapter is None or context is None:

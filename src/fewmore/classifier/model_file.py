@@ -26,12 +26,20 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from fewmore import __version__
-from fewmore.classifier.classes import UNDOABLE, Change, Knowledge, KnownClass, Reversal, class_sessions, clean_name
+from fewmore.classifier.classes import (
+    UNDOABLE,
+    Change,
+    Knowledge,
+    KnownClass,
+    Reversal,
+    class_sessions,
+    clean_name,
+)
 from fewmore.data.augment import Transform
 from fewmore.errors import ConfigError, FewmoreError, ModelFileError
+from fewmore.io import write_bytes
 from fewmore.nn.adapter import Adapter, AdapterConfig
 from fewmore.nn.backbones import BACKBONES, build
-from fewmore.training.checkpoint import write_bytes
 
 FORMAT = 1
 LARGEST_HEADER = 100_000_000  # bytes; the library refuses more as well
@@ -48,7 +56,9 @@ class Calibration:
 
     temperature: float = 1.0
     threshold: float | None = None  # familiarity below which the answer is "none of these"
-    closeness: float | None = None  # of two classes' means, above which a new class is said to be close to a known one
+    closeness: float | None = (
+        None  # of two classes' means, above which a new class is said to be close to a known one
+    )
     held_out: int = 0  # images
     accuracy: float | None = None
     ece_before: float | None = None
@@ -79,7 +89,9 @@ class Model:
     adapter_config: AdapterConfig = field(default_factory=AdapterConfig)
     projection: Tensor | None = None  # (d, r)
     notes: tuple[str, ...] = ()
-    origin: dict[str, str | int] = field(default_factory=dict)  # how it was trained: version, weights, seed, date
+    origin: dict[str, str | int] = field(
+        default_factory=dict
+    )  # how it was trained: version, weights, seed, date
 
 
 # Writing
@@ -97,9 +109,16 @@ def write(path: str | Path, model: Model) -> None:
     if stored:
         tensors["totals"] = torch.stack([known.total for known in stored])
     tensors["prints"] = torch.tensor(prints, dtype=torch.int64)
-    described = json.dumps(_described(model), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    data = save({name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}, {"fewmore": described})
-    place = data.index(_UNSIGNED.encode())  # the first: it stands before anything that a user could name
+    described = json.dumps(
+        _described(model), ensure_ascii=True, allow_nan=False, separators=(",", ":")
+    )
+    data = save(
+        {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()},
+        {"fewmore": described},
+    )
+    place = data.index(
+        _UNSIGNED.encode()
+    )  # the first: it stands before anything that a user could name
     data = data[:place] + hashlib.sha256(data).hexdigest().encode() + data[place + 64 :]
     try:
         _sweep(path)
@@ -126,7 +145,12 @@ def _described(model: Model) -> dict[str, Any]:
         "classes": [_class_described(known) for known in knowledge.classes],
         "history": [asdict(change) for change in knowledge.history],
         "reversals": [
-            {"drop": one.drop, "restore": [{"at": place, **_class_described(known)} for place, known in one.restore]}
+            {
+                "drop": one.drop,
+                "restore": [
+                    {"at": place, **_class_described(known)} for place, known in one.restore
+                ],
+            }
             for one in knowledge.reversals
         ],
         "notes": model.notes,
@@ -158,14 +182,25 @@ def read(path: str | Path) -> Model:
         with path.open("rb") as file:
             return _read(file)
     except OSError as error:
-        raise ModelFileError(f"{path} cannot be read ({error.strerror or error}): give the path of a model file") from error
+        raise ModelFileError(
+            f"{path} cannot be read ({error.strerror or error}): give the path of a model file"
+        ) from error
     except _Newer as error:
         raise ModelFileError(
             f"{path} has format {error}, and fewmore {__version__} knows formats up to {FORMAT}: update it with pip install -U fewmore"
         ) from error
     except ConfigError as error:
         raise ModelFileError(f"{path} cannot be used here: {error}") from error
-    except (SafetensorError, FewmoreError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+    except (
+        SafetensorError,
+        FewmoreError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise ModelFileError(
             f"{path} is damaged, or not a model file of fewmore's ({why}): take a copy of it that is whole, or train anew"
@@ -175,7 +210,9 @@ def read(path: str | Path) -> Model:
 def check_there(path: Path) -> None:
     """Refuse a path without a file: by itself where the file is about to be locked, which would make a file beside it."""
     if not path.expanduser().exists():
-        raise ModelFileError(f"there is no model file {path}: check its name, or make one with `fewmore train PHOTOS -o {path}`")
+        raise ModelFileError(
+            f"there is no model file {path}: check its name, or make one with `fewmore train PHOTOS -o {path}`"
+        )
 
 
 class _Newer(Exception):
@@ -191,7 +228,9 @@ def _read(file: IO[bytes]) -> Model:
     if _whole(about["format"], least=1) > FORMAT:
         raise _Newer(str(about["format"]))
     layout = _layout(about, entries)
-    if size != len(header) + sum(math.prod(shape) * dtype.itemsize for shape, dtype in layout.values()):
+    if size != len(header) + sum(
+        math.prod(shape) * dtype.itemsize for shape, dtype in layout.values()
+    ):
         raise ValueError("its size does not fit its content")
     data = header + file.read()
     _check_sum(data, about["sha256"])
@@ -215,20 +254,31 @@ def _header(file: IO[bytes], size: int) -> bytes:
 def _layout(about: dict[str, Any], entries: dict[str, Any]) -> Layout:
     """Names, shapes and types of all tensors as the metadata promise them; compared with the header before any is read."""
     dim = _whole(about["dim"], least=1)
-    classes = [*about["classes"], *(known for one in about["reversals"] for known in one["restore"])]
-    layout = {f"backbone/{name}": form for name, form in _form(_empty_backbone(_text(about["backbone"]))).items()}
+    classes = [
+        *about["classes"],
+        *(known for one in about["reversals"] for known in one["restore"]),
+    ]
+    layout = {
+        f"backbone/{name}": form
+        for name, form in _form(_empty_backbone(_text(about["backbone"]))).items()
+    }
     if about["adapter"] is not None:
         width = dim
         if "projection" in entries:
             width = _whole(entries["projection"]["shape"][1], least=1, most=dim)
             layout["projection"] = ((dim, width), torch.float32)
         with torch.device("meta"):
-            layout |= {f"adapter/{name}": form for name, form in _form(Adapter(width, AdapterConfig(**about["adapter"]))).items()}
+            layout |= {
+                f"adapter/{name}": form
+                for name, form in _form(Adapter(width, AdapterConfig(**about["adapter"]))).items()
+            }
     if classes:
         layout["totals"] = ((len(classes), dim), torch.float64)
     layout["prints"] = ((sum(_whole(known["prints"]) for known in classes),), torch.int64)
     if entries.keys() != layout.keys():
-        raise ValueError(f"its tensors are others than its backbone and classes need, such as {min(entries.keys() ^ layout.keys())}")
+        raise ValueError(
+            f"its tensors are others than its backbone and classes need, such as {min(entries.keys() ^ layout.keys())}"
+        )
     for name, (shape, dtype) in layout.items():
         if tuple(entries[name]["shape"]) != shape or entries[name]["dtype"] != _CODES[dtype]:
             raise ValueError(f"its tensor {name} should be {_CODES[dtype]} of {shape}")
@@ -247,7 +297,9 @@ def _empty_backbone(name: str) -> nn.Module:
 
 
 def _form(module: nn.Module) -> Layout:
-    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in module.state_dict().items()}
+    return {
+        name: (tuple(tensor.shape), tensor.dtype) for name, tensor in module.state_dict().items()
+    }
 
 
 def _no_number(text: str) -> float:
@@ -269,18 +321,29 @@ def _model(about: dict[str, Any], tensors: dict[str, Tensor]) -> Model:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise ValueError(f"its tensor {name} holds numbers that are not finite")
-    totals, prints = iter(tensors.get("totals", torch.empty(0, 0))), _Pieces(tensors["prints"].tolist())
+    totals, prints = (
+        iter(tensors.get("totals", torch.empty(0, 0))),
+        _Pieces(tensors["prints"].tolist()),
+    )
 
     def known(raw: dict[str, Any]) -> KnownClass:
         if clean_name(raw["name"]) != raw["name"]:
             raise ValueError(f"{raw['name']!r} is no class's name")
-        return KnownClass(raw["name"], next(totals).clone(), _whole(raw["count"], least=1), frozenset(prints.take(raw["prints"])))
+        return KnownClass(
+            raw["name"],
+            next(totals).clone(),
+            _whole(raw["count"], least=1),
+            frozenset(prints.take(raw["prints"])),
+        )
 
     classes = tuple(known(raw) for raw in about["classes"])
     if len({one.name for one in classes}) != len(classes):
         raise ValueError("two of its classes have the same name")
     reversals = tuple(
-        Reversal(tuple(map(_text, one["drop"])), tuple((_whole(raw["at"]), known(raw)) for raw in one["restore"]))
+        Reversal(
+            tuple(map(_text, one["drop"])),
+            tuple((_whole(raw["at"]), known(raw)) for raw in one["restore"]),
+        )
         for one in about["reversals"]
     )
     history = tuple(
@@ -296,7 +359,9 @@ def _model(about: dict[str, Any], tensors: dict[str, Tensor]) -> Model:
         raise ValueError("its history does not fit its changes")
     knowledge = Knowledge(classes, history, reversals, _whole(about["version"], least=1))
     _check_history(knowledge)
-    if not isinstance(about["origin"], dict) or not all(isinstance(value, (str, int)) for value in about["origin"].values()):
+    if not isinstance(about["origin"], dict) or not all(
+        isinstance(value, (str, int)) for value in about["origin"].values()
+    ):
         raise ValueError("its origin is no table of texts and numbers")
     return Model(
         backbone=_text(about["backbone"]),
@@ -316,7 +381,9 @@ def _model(about: dict[str, Any], tensors: dict[str, Tensor]) -> Model:
 
 def _check_history(knowledge: Knowledge) -> None:
     """Refuse a history that does not lead to the classes: to those of now, and to those after each undo."""
-    if [change.kind for change in knowledge.history].count("fit") != 1 or knowledge.history[0].kind != "fit":
+    if [change.kind for change in knowledge.history].count("fit") != 1 or knowledge.history[
+        0
+    ].kind != "fit":
         raise ValueError("its history does not begin with its training")
     try:
         fits = sorted(class_sessions(knowledge.history)) == sorted(knowledge.names)
@@ -340,14 +407,25 @@ class _Pieces:
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 def _transform(raw: dict[str, Any]) -> Transform:
-    values: dict[str, Any] = {name: tuple(map(_number, value)) if isinstance(value, list) else value for name, value in raw.items()}
+    values: dict[str, Any] = {
+        name: tuple(map(_number, value)) if isinstance(value, list) else value
+        for name, value in raw.items()
+    }
     transform = Transform(**values)
     sides = (transform.size, transform.pad, transform.resize or 0)
-    if max(_whole(side) for side in sides) > LARGEST_VIEW or (len(transform.mean), len(transform.std), len(transform.scale)) != (3, 3, 2):
+    if max(_whole(side) for side in sides) > LARGEST_VIEW or (
+        len(transform.mean),
+        len(transform.std),
+        len(transform.scale),
+    ) != (3, 3, 2):
         raise ValueError(f"a view of {transform}")
     return transform
 

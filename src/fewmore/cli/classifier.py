@@ -26,7 +26,12 @@ AT_ONCE = 64  # images predicted together
 SHOWN = 30  # classes, changes or notes that are listed, where there are many more
 NONE_OF_THESE = "none of these"
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, such as birds.fewmore.", show_default=False)]
+Model = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL", help="A model file, such as birds.fewmore.", show_default=False
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
@@ -35,15 +40,27 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 
 def train(
-    photos: Annotated[Path, typer.Argument(help="A folder with one sub-folder a class.", show_default=False)],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The model file.", show_default="PHOTOS.fewmore")] = None,
-    backbone: Annotated[
-        str | None, typer.Option(help="The network that sees (table: docs/method.md).", show_default="mobilenet_v2")
+    photos: Annotated[
+        Path, typer.Argument(help="A folder with one sub-folder a class.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The model file.", show_default="PHOTOS.fewmore"),
     ] = None,
-    weights: Annotated[str, typer.Option(help="imagenet, the path of a weight file, or none: train from scratch.")] = "imagenet",
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            help="The network that sees (table: docs/method.md).", show_default="mobilenet_v2"
+        ),
+    ] = None,
+    weights: Annotated[
+        str, typer.Option(help="imagenet, the path of a weight file, or none: train from scratch.")
+    ] = "imagenet",
     seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn at random.")] = 0,
     device: Device = "auto",
-    force: Annotated[bool, typer.Option("--force", help="Replace the model file if it is there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the model file if it is there.")
+    ] = False,
 ) -> None:
     """Train a classifier on a folder of photos, one sub-folder a class.
 
@@ -55,7 +72,9 @@ def train(
     from fewmore.classifier.model_file import locked
 
     out = plain()
-    classifier = IncrementalClassifier(backbone, None if weights == "none" else weights, device=device, seed=seed)
+    classifier = IncrementalClassifier(
+        backbone, None if weights == "none" else weights, device=device, seed=seed
+    )
     with stages(out) as progress:
         classifier.fit(photos, progress)
     with locked(target, PATIENCE):
@@ -70,13 +89,21 @@ def train(
 def _check_target(target: Path, force: bool) -> None:
     """Before training: an hour later would be a bad time to learn that the model cannot be written."""
     if target.is_dir():
-        raise ConfigError(f"-o {target} is a folder: give the name of a file, such as -o {target / 'model.fewmore'}")
+        raise ConfigError(
+            f"-o {target} is a folder: give the name of a file, such as -o {target / 'model.fewmore'}"
+        )
     if target.exists() and not force:
-        raise ConfigError(f"{target} is there already: give another name with -o, or replace it with --force")
+        raise ConfigError(
+            f"{target} is there already: give another name with -o, or replace it with --force"
+        )
     if not target.parent.is_dir():
-        raise ConfigError(f"-o {target}: there is no folder {target.parent}; make it, or give another name")
+        raise ConfigError(
+            f"-o {target}: there is no folder {target.parent}; make it, or give another name"
+        )
     if not os.access(target.parent, os.W_OK):
-        raise ConfigError(f"-o {target}: you may not write into the folder {target.resolve().parent}; give another name")
+        raise ConfigError(
+            f"-o {target}: you may not write into the folder {target.resolve().parent}; give another name"
+        )
 
 
 # Changes
@@ -84,8 +111,15 @@ def _check_target(target: Path, force: bool) -> None:
 
 def learn(
     model: Model,
-    photos: Annotated[list[Path], typer.Argument(help="A folder with one sub-folder a class; with --name, images.", show_default=False)],
-    name: Annotated[str | None, typer.Option(help="The class that all these images show.", show_default=False)] = None,
+    photos: Annotated[
+        list[Path],
+        typer.Argument(
+            help="A folder with one sub-folder a class; with --name, images.", show_default=False
+        ),
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="The class that all these images show.", show_default=False)
+    ] = None,
 ) -> None:
     """Learn new classes, or more images of known ones.
 
@@ -111,12 +145,16 @@ def learn(
     if len(learned.warnings) > SHOWN:
         out.print(f"and {len(learned.warnings) - SHOWN:,} more notes of these kinds")
     if learned.added or learned.refined:
-        out.print(f"{model}: {counted(len(counts), 'class')}; take it back with: fewmore undo {_quoted(model)}")
+        out.print(
+            f"{model}: {counted(len(counts), 'class')}; take it back with: fewmore undo {_quoted(model)}"
+        )
     else:
         out.print(f"{model}: nothing new was learnt, and it is as it was")
 
 
-def _lesson(model: Path, photos: Sequence[Path], name: str | None) -> "Path | dict[str, list[Path]]":
+def _lesson(
+    model: Path, photos: Sequence[Path], name: str | None
+) -> "Path | dict[str, list[Path]]":
     """What to learn: a folder of classes, or images of the one class that was named."""
     if name is not None:
         return {name: _images(photos, "*")}
@@ -136,7 +174,9 @@ def _lesson(model: Path, photos: Sequence[Path], name: str | None) -> "Path | di
 
 def forget(
     model: Model,
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Classes to forget.", show_default=False)],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME", help="Classes to forget.", show_default=False)
+    ],
 ) -> None:
     """Forget classes.
 
@@ -147,7 +187,9 @@ def forget(
     with _changed(model) as classifier:
         classifier.forget(names)
     left = counted(len(classifier.classes_), "class")
-    plain().print(f"forgot {', '.join(dict.fromkeys(names))}; {model}: {left}; take it back with: fewmore undo {_quoted(model)}")
+    plain().print(
+        f"forgot {', '.join(dict.fromkeys(names))}; {model}: {left}; take it back with: fewmore undo {_quoted(model)}"
+    )
 
 
 def rename(
@@ -196,7 +238,10 @@ def _changed(model: Path) -> "Iterator[IncrementalClassifier]":
 
 def predict(
     model: Model,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Images, or folders of them.", show_default=False)],
+    images: Annotated[
+        list[Path],
+        typer.Argument(metavar="IMAGE", help="Images, or folders of them.", show_default=False),
+    ],
     top: Annotated[int, typer.Option(min=1, help="So many of the likeliest classes.")] = 1,
     json: Json = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row an image.")] = False,
@@ -211,7 +256,9 @@ def predict(
     Example: fewmore predict birds.fewmore holiday/ --top 5 --csv > holiday.csv
     """
     if json and csv:
-        raise ConfigError("--json and --csv were given together, and there is one output: keep one of them")
+        raise ConfigError(
+            "--json and --csv were given together, and there is one output: keep one of them"
+        )
     from fewmore.classifier.estimator import IncrementalClassifier
 
     paths = _images(images, "**/*")
@@ -219,7 +266,11 @@ def predict(
     with stages(plain(stderr=True), quiet=json or csv or len(paths) <= AT_ONCE) as progress:
         answers = _predicted(classifier, paths, top, progress)
     if json:
-        typer.echo(json_format.dumps([_as_json(*answer) for answer in answers], indent=1, ensure_ascii=False))
+        typer.echo(
+            json_format.dumps(
+                [_as_json(*answer) for answer in answers], indent=1, ensure_ascii=False
+            )
+        )
     elif csv:
         _print_csv(answers, min(top, len(classifier.classes_)))
     else:
@@ -235,7 +286,10 @@ Answer = tuple[Path, "Prediction | DataError"]
 
 
 def _predicted(
-    classifier: "IncrementalClassifier", paths: Sequence[Path], top: int, progress: Callable[[str, int, int], None]
+    classifier: "IncrementalClassifier",
+    paths: Sequence[Path],
+    top: int,
+    progress: Callable[[str, int, int], None],
 ) -> list[Answer]:
     answers: list[Answer] = []
     for start in range(0, len(paths), AT_ONCE):
@@ -255,8 +309,16 @@ def _predicted(
 def _as_json(path: Path, answer: "Prediction | DataError") -> dict[str, Any]:
     if isinstance(answer, DataError):
         return {"image": str(path), "error": str(answer)}
-    classes = [{"name": name, "confidence": round(sure, 6)} for name, sure in zip(answer.names, answer.confidences, strict=True)]
-    return {"image": str(path), "known": answer.known, "familiarity": round(answer.familiarity, 6), "classes": classes}
+    classes = [
+        {"name": name, "confidence": round(sure, 6)}
+        for name, sure in zip(answer.names, answer.confidences, strict=True)
+    ]
+    return {
+        "image": str(path),
+        "known": answer.known,
+        "familiarity": round(answer.familiarity, 6),
+        "classes": classes,
+    }
 
 
 def _print_csv(answers: Sequence[Answer], top: int) -> None:
@@ -264,13 +326,23 @@ def _print_csv(answers: Sequence[Answer], top: int) -> None:
     writer = csv_format.writer(sys.stdout, lineterminator="\n")
     numbers = [""] + [f"_{place}" for place in range(2, top + 1)]
     writer.writerow(
-        ["image", *(f"{what}{number}" for number in numbers for what in ("name", "confidence")), "known", "familiarity", "error"]
+        [
+            "image",
+            *(f"{what}{number}" for number in numbers for what in ("name", "confidence")),
+            "known",
+            "familiarity",
+            "error",
+        ]
     )
     for path, answer in answers:
         if isinstance(answer, DataError):
             writer.writerow([path, *[""] * (2 * top + 2), answer])
             continue
-        pairs = [value for name, sure in zip(answer.names, answer.confidences, strict=True) for value in (name, f"{sure:.6f}")]
+        pairs = [
+            value
+            for name, sure in zip(answer.names, answer.confidences, strict=True)
+            for value in (name, f"{sure:.6f}")
+        ]
         writer.writerow([path, *pairs, str(answer.known).lower(), f"{answer.familiarity:.6f}", ""])
 
 
@@ -282,7 +354,10 @@ def _print_answers(answers: Sequence[Answer]) -> None:
         if isinstance(answer, DataError):
             table.add_row(Text(str(path)), Text("cannot be read", style="red"), "")
             continue
-        rows = [(name, f"{100 * sure:.1f} %") for name, sure in zip(answer.names, answer.confidences, strict=True)]
+        rows = [
+            (name, f"{100 * sure:.1f} %")
+            for name, sure in zip(answer.names, answer.confidences, strict=True)
+        ]
         if not answer.known:
             rows = [(NONE_OF_THESE, ""), *((f"  if any, {name}", sure) for name, sure in rows)]
         for number, (name, sure) in enumerate(rows):
@@ -304,7 +379,11 @@ def info(model: Model, json: Json = False) -> None:
     about = classifier.info()
     if json:
         typer.echo(
-            json_format.dumps({"file": str(model), "file bytes": model.expanduser().stat().st_size, **about}, indent=1, ensure_ascii=False)
+            json_format.dumps(
+                {"file": str(model), "file bytes": model.expanduser().stat().st_size, **about},
+                indent=1,
+                ensure_ascii=False,
+            )
         )
         return
     out = plain()
@@ -314,7 +393,9 @@ def info(model: Model, json: Json = False) -> None:
     names = [f"{name} {count}" for name, count in about["classes"].items()]
     out.print(Columns([Text(name) for name in names[: 4 * SHOWN]], padding=(0, 3)))
     if len(names) > 4 * SHOWN:
-        out.print(f"and {len(names) - 4 * SHOWN:,} more; all of them: fewmore info {_quoted(model)} --json")
+        out.print(
+            f"and {len(names) - 4 * SHOWN:,} more; all of them: fewmore info {_quoted(model)} --json"
+        )
     out.print("\nHistory:")
     changes = classifier.history_
     if len(changes) > SHOWN:
@@ -325,8 +406,19 @@ def info(model: Model, json: Json = False) -> None:
 
 def evaluate(
     model: Model,
-    photos: Annotated[Path, typer.Argument(help="A folder with one sub-folder a class, of images not seen before.", show_default=False)],
-    plot: Annotated[Path | None, typer.Option(help="The confusion matrix: .png, .svg or .pdf.", show_default="MODEL-confusion.png")] = None,
+    photos: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder with one sub-folder a class, of images not seen before.",
+            show_default=False,
+        ),
+    ],
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="The confusion matrix: .png, .svg or .pdf.", show_default="MODEL-confusion.png"
+        ),
+    ] = None,
     json: Json = False,
     device: Device = "auto",
 ) -> None:
@@ -339,7 +431,9 @@ def evaluate(
     from fewmore.research.reporting import figures
 
     if plot and plot.suffix.lower() not in figures.FORMATS:
-        raise ConfigError(f"--plot {plot} does not end in .png, .svg or .pdf: use --plot {plot.with_suffix('.png')}")
+        raise ConfigError(
+            f"--plot {plot} does not end in .png, .svg or .pdf: use --plot {plot.with_suffix('.png')}"
+        )
     classifier = IncrementalClassifier.load(model, device)
     with stages(plain(stderr=True), quiet=json) as progress:
         found = classifier.evaluate(photos, progress)
@@ -351,7 +445,9 @@ def evaluate(
     out = plain()
     given = f"{counted(found.images, 'image')} of {counted(len(found.by_class), 'class')}"
     out.print(f"accuracy: {100 * found.accuracy:.1f} % of {given}")
-    out.print(f"expected calibration error: {found.ece:.3f}; answered with '{NONE_OF_THESE}': {100 * found.rejected:.1f} %")
+    out.print(
+        f"expected calibration error: {found.ece:.3f}; answered with '{NONE_OF_THESE}': {100 * found.rejected:.1f} %"
+    )
     out.print()
     _print_classes(out, found, model)
     boxes = "" if all_drawn else "; its font lacks characters of some names, which show as boxes"
@@ -366,7 +462,9 @@ def _print_classes(out: "Console", found: "Evaluation", model: Path) -> None:
     table = _table("class", "accuracy", "images", "mostly taken for")
     for row in rows[:SHOWN]:
         mistaken = ", ".join(f"{name} ({count})" for name, count in row["taken for"][:2])
-        table.add_row(Text(row["class"]), f"{100 * row['accuracy']:.1f} %", str(row["images"]), Text(mistaken))
+        table.add_row(
+            Text(row["class"]), f"{100 * row['accuracy']:.1f} %", str(row["images"]), Text(mistaken)
+        )
     out.print(table)
     if len(rows) > SHOWN:
         out.print(
@@ -382,16 +480,29 @@ def _by_class(found: "Evaluation") -> list[dict[str, Any]]:
         place = found.classes.index(name)
         counts = found.confusion[place].tolist()
         others = sorted(
-            ((count, other) for other, count in zip(found.classes, counts, strict=True) if count and other != name), reverse=True
+            (
+                (count, other)
+                for other, count in zip(found.classes, counts, strict=True)
+                if count and other != name
+            ),
+            reverse=True,
         )
         taken = [(other, count) for count, other in others]
-        rows.append({"class": name, "accuracy": accuracy, "images": sum(counts), "taken for": taken})
+        rows.append(
+            {"class": name, "accuracy": accuracy, "images": sum(counts), "taken for": taken}
+        )
     return sorted(rows, key=lambda row: (row["accuracy"], -row["images"]))
 
 
 def _evaluation_as_json(found: "Evaluation") -> dict[str, Any]:
     by_class = [{**row, "taken for": dict(row["taken for"])} for row in _by_class(found)]
-    return {"accuracy": found.accuracy, "images": found.images, "ece": found.ece, "rejected": found.rejected, "by class": by_class}
+    return {
+        "accuracy": found.accuracy,
+        "images": found.images,
+        "ece": found.ece,
+        "rejected": found.rejected,
+        "by class": by_class,
+    }
 
 
 def _plot(found: "Evaluation", history: "Sequence[Change]", target: Path) -> bool:
@@ -409,9 +520,14 @@ def _plot(found: "Evaluation", history: "Sequence[Change]", target: Path) -> boo
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            figures.save(figures.confusion_figure(found.confusion.numpy(), by_class, heading, found.classes), target)
+            figures.save(
+                figures.confusion_figure(found.confusion.numpy(), by_class, heading, found.classes),
+                target,
+            )
     except OSError as error:
-        raise ConfigError(f"{target} cannot be written ({error.strerror or error}): give another place with --plot") from error
+        raise ConfigError(
+            f"{target} cannot be written ({error.strerror or error}): give another place with --plot"
+        ) from error
     return not any("missing from font" in str(one.message) for one in said)
 
 
@@ -420,7 +536,9 @@ def _plot(found: "Evaluation", history: "Sequence[Change]", target: Path) -> boo
 
 def export(
     model: Model,
-    onnx: Annotated[Path, typer.Option("--onnx", help="The folder to write to.", show_default=False)],
+    onnx: Annotated[
+        Path, typer.Option("--onnx", help="The folder to write to.", show_default=False)
+    ],
 ) -> None:
     """Write a model as ONNX, for programs without PyTorch.
 
@@ -436,7 +554,9 @@ def export(
 
     out = plain()
     for one in to_onnx(IncrementalClassifier.load(model, "cpu"), onnx):
-        out.print(f"{one.path}: {_size(one.path)}, {'written' if one.written else 'kept as it was'}")
+        out.print(
+            f"{one.path}: {_size(one.path)}, {'written' if one.written else 'kept as it was'}"
+        )
     out.print("checked with onnxruntime; docs/quickstart.md shows how to use it")
 
 
@@ -452,7 +572,9 @@ def _images(places: Sequence[Path], pattern: str) -> list[Path]:
         inside = _inside(place, pattern) if place.is_dir() else [place]
         if not inside:
             where = "in it" if pattern == "**/*" else "straight in it"
-            raise DataError(f"{place} has no images {where}: give a folder that has some ({', '.join(sorted(SUFFIXES))}), or images")
+            raise DataError(
+                f"{place} has no images {where}: give a folder that has some ({', '.join(sorted(SUFFIXES))}), or images"
+            )
         found += inside
     return found
 
@@ -463,9 +585,16 @@ def _inside(folder: Path, pattern: str) -> list[Path]:
 
     try:
         paths = sorted(path for path in folder.glob(pattern) if path.suffix.lower() in SUFFIXES)
-        return [path for path in paths if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+        return [
+            path
+            for path in paths
+            if path.is_file()
+            and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        ]
     except OSError as error:
-        raise DataError(f"{folder} cannot be read ({error.strerror or error}): check who may read it") from error
+        raise DataError(
+            f"{folder} cannot be read ({error.strerror or error}): check who may read it"
+        ) from error
 
 
 def _describe(out: "Console", about: dict[str, Any]) -> None:
@@ -474,7 +603,10 @@ def _describe(out: "Console", about: dict[str, Any]) -> None:
 
     measured, sizes = about["calibration"], about["bytes"]
     lines = [
-        ("classes", f"{len(about['classes']):,}, from {counted(about['images'], 'image')} in {counted(about['sessions'], 'session')}"),
+        (
+            "classes",
+            f"{len(about['classes']):,}, from {counted(about['images'], 'image')} in {counted(about['sessions'], 'session')}",
+        ),
         (
             "backbone",
             f"{about['backbone']}, weights: {about['origin'].get('weights', 'unknown')}; {about['features']:,} features an image",
@@ -484,12 +616,21 @@ def _describe(out: "Console", about: dict[str, Any]) -> None:
     if measured["held_out"]:
         ece = f"expected calibration error {measured['ece_after']:.3f} ({measured['ece_before']:.3f} uncalibrated)"
         lines += [
-            ("accuracy", f"{100 * measured['accuracy']:.1f} % of {counted(measured['held_out'], 'held-out image')}"),
+            (
+                "accuracy",
+                f"{100 * measured['accuracy']:.1f} % of {counted(measured['held_out'], 'held-out image')}",
+            ),
             ("confidence", ece),
-            (NONE_OF_THESE, f"below a familiarity of {measured['threshold']:.3f}, which 95 % of held-out images reach"),
+            (
+                NONE_OF_THESE,
+                f"below a familiarity of {measured['threshold']:.3f}, which 95 % of held-out images reach",
+            ),
         ]
         if measured["auroc"] is not None:
-            lines[-1] = (NONE_OF_THESE, lines[-1][1] + f"; AUROC on held-out classes {measured['auroc']:.3f}")
+            lines[-1] = (
+                NONE_OF_THESE,
+                lines[-1][1] + f"; AUROC on held-out classes {measured['auroc']:.3f}",
+            )
     parts = ", ".join(f"{name} {_bytes(size)}" for name, size in sizes.items() if size)
     lines.append(("sizes", parts))
     width = max(len(title) for title, _ in lines)
@@ -504,7 +645,11 @@ def _table(*columns: str) -> Any:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in columns:
-        table.add_column(name, justify="right" if name in ("confidence", "accuracy", "images") else "left", overflow="fold")
+        table.add_column(
+            name,
+            justify="right" if name in ("confidence", "accuracy", "images") else "left",
+            overflow="fold",
+        )
     return table
 
 

@@ -13,40 +13,73 @@ if TYPE_CHECKING:  # torch and matplotlib wait until the command runs
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or result files such as those in results/.", show_default=False)],
-    published: Annotated[bool, typer.Option(help="Put the published row of each method below it.")] = True,
-    all_published: Annotated[bool, typer.Option("--all-published", help="Add all published rows of the benchmark.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV: one table of everything, with more decimals.")] = False,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Run folders, or result files such as those in results/.", show_default=False
+        ),
+    ],
+    published: Annotated[
+        bool, typer.Option(help="Put the published row of each method below it.")
+    ] = True,
+    all_published: Annotated[
+        bool, typer.Option("--all-published", help="Add all published rows of the benchmark.")
+    ] = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV: one table of everything, with more decimals.")
+    ] = False,
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX (booktabs).")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw accuracy by session into this .png, .svg or .pdf.", show_default=False)] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw accuracy by session into this .png, .svg or .pdf.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Put results side by side, with what was published: accuracy by session, average, PD, base and novel, gAcc."""
     _check(published, all_published, csv, latex, markdown, plot)
     from fewmore.research.reporting import tables
 
     groups = tables.groups(_read(runs))
-    built = [tables.build(group, with_published=published, all_published=all_published) for group in groups]
+    built = [
+        tables.build(group, with_published=published, all_published=all_published)
+        for group in groups
+    ]
     if csv:
         typer.echo(tables.to_csv(built), nl=False)
     elif latex or markdown:
-        typer.echo("\n".join(map(tables.to_latex if latex else tables.to_markdown, built)), nl=False)
+        typer.echo(
+            "\n".join(map(tables.to_latex if latex else tables.to_markdown, built)), nl=False
+        )
     else:
         _print(built)
     if plot:
         for path in _plot(groups, plot, published, all_published):
-            typer.echo(f"plot: {path}", err=csv or latex or markdown)  # what is piped on stays clean
+            typer.echo(
+                f"plot: {path}", err=csv or latex or markdown
+            )  # what is piped on stays clean
 
 
-def _check(published: bool, all_published: bool, csv: bool, latex: bool, markdown: bool, plot: Path | None) -> None:
-    formats = [name for name, asked in (("--csv", csv), ("--latex", latex), ("--markdown", markdown)) if asked]
+def _check(
+    published: bool, all_published: bool, csv: bool, latex: bool, markdown: bool, plot: Path | None
+) -> None:
+    formats = [
+        name
+        for name, asked in (("--csv", csv), ("--latex", latex), ("--markdown", markdown))
+        if asked
+    ]
     wrong = []
     if len(formats) > 1:
-        wrong.append(f"{' and '.join(formats)} were given together, and a table is printed in one format: keep one of them")
+        wrong.append(
+            f"{' and '.join(formats)} were given together, and a table is printed in one format: keep one of them"
+        )
     if all_published and not published:
         wrong.append("--all-published and --no-published contradict each other: keep one of them")
     if plot and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
-        wrong.append(f"--plot {plot} does not end in .png, .svg or .pdf: use --plot {plot.with_suffix('.png')}")
+        wrong.append(
+            f"--plot {plot} does not end in .png, .svg or .pdf: use --plot {plot.with_suffix('.png')}"
+        )
     if wrong:
         raise ConfigError("; ".join(wrong))
 
@@ -77,13 +110,17 @@ def _print(built: "list[Table]") -> None:
         out.print(render(table, out.width))
 
 
-def _plot(groups: "list[list[RunResult]]", path: Path, published: bool, all_published: bool) -> list[Path]:
+def _plot(
+    groups: "list[list[RunResult]]", path: Path, published: bool, all_published: bool
+) -> list[Path]:
     """A figure for each group; with several groups the benchmark, and a number if need be, is added to the file's name."""
     from fewmore.research.reporting import figures, tables
 
     written: list[Path] = []
     for group in groups:
-        target = path if len(groups) == 1 else path.with_stem(f"{path.stem}-{slug(group[0].benchmark)}")
+        target = (
+            path if len(groups) == 1 else path.with_stem(f"{path.stem}-{slug(group[0].benchmark)}")
+        )
         count = 2
         while target in written:
             target = path.with_stem(f"{path.stem}-{slug(group[0].benchmark)}-{count}")

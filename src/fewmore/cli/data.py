@@ -19,13 +19,23 @@ app = typer.Typer(help="Fetch benchmarks, and check what is there.", no_args_is_
 
 Root = Annotated[
     Path | None,
-    typer.Option("--data-root", envvar="FEWMORE_DATA", help="The folder that benchmarks lie in.", show_default="~/.cache/fewmore/data"),
+    typer.Option(
+        "--data-root",
+        envvar="FEWMORE_DATA",
+        help="The folder that benchmarks lie in.",
+        show_default="~/.cache/fewmore/data",
+    ),
 ]
 
 
 @app.command()
 def get(
-    name: Annotated[str, typer.Argument(help="cifar100, miniimagenet, cub200, or resnet18 or mobilenet_v2 for their ImageNet weights.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="cifar100, miniimagenet, cub200, or resnet18 or mobilenet_v2 for their ImageNet weights."
+        ),
+    ],
     data_root: Root = None,
 ) -> None:
     """Download a benchmark from its publisher, and say what has to be fetched by hand.
@@ -63,7 +73,10 @@ def get(
 
 
 @app.command()
-def check(name: Annotated[str, typer.Argument(help="A benchmark, or folder:PATH.")], data_root: Root = None) -> None:
+def check(
+    name: Annotated[str, typer.Argument(help="A benchmark, or folder:PATH.")],
+    data_root: Root = None,
+) -> None:
     """Read all images and session lists of a benchmark, and say for which use they suffice."""
     from fewmore.data import benchmarks, files
 
@@ -71,11 +84,17 @@ def check(name: Annotated[str, typer.Argument(help="A benchmark, or folder:PATH.
     benchmark = benchmarks.find(name)
     with _bar(console, "reading images") as on_progress:
         found = benchmarks.images(benchmark, root, on_progress)
-    console.print(f"{name}: {benchmark.title}" + (f", in {root}" if name in benchmarks.BENCHMARKS and name != "glyphs" else ""))
+    console.print(
+        f"{name}: {benchmark.title}"
+        + (f", in {root}" if name in benchmarks.BENCHMARKS and name != "glyphs" else "")
+    )
     for part, images in (("train", found.train), ("test", found.test)):
         console.print(f"  {part}: {_describe(images, benchmark)}")
     usable = False
-    for use, problem in (("official split", _official_problem(benchmark, found, root)), ("other draws", _draw_problem(benchmark, found))):
+    for use, problem in (
+        ("official split", _official_problem(benchmark, found, root)),
+        ("other draws", _draw_problem(benchmark, found)),
+    ):
         usable |= problem is None
         shape = f"{benchmark.base} base classes, then {benchmark.sessions - 1} sessions of {benchmark.way}-way {benchmark.shot}-shot"
         console.print(f"  {use}: {f'ready ({shape})' if problem is None else problem}")
@@ -93,23 +112,35 @@ def list_(data_root: Root = None) -> None:
     from fewmore.data.sources import SOURCES
 
     console, root = plain(), files.data_root(data_root)
-    places = {"cifar100": "cifar-100-python/train", "miniimagenet": "miniimagenet/images", "cub200": "CUB_200_2011/images"}
+    places = {
+        "cifar100": "cifar-100-python/train",
+        "miniimagenet": "miniimagenet/images",
+        "cub200": "CUB_200_2011/images",
+    }
     for name, benchmark in BENCHMARKS.items():
         there = name not in SOURCES or (root / places[name]).exists()
-        console.print(f"{name}: {benchmark.title} ({'there' if there else f'not there: fewmore data get {name}'})")
-    console.print(f"Data root: {root}\nCache: {files.cache_folder()} (may be deleted at any time, but for a data root inside it)")
+        console.print(
+            f"{name}: {benchmark.title} ({'there' if there else f'not there: fewmore data get {name}'})"
+        )
+    console.print(
+        f"Data root: {root}\nCache: {files.cache_folder()} (may be deleted at any time, but for a data root inside it)"
+    )
 
 
 def _describe(images: "ImageSet", benchmark: "Benchmark") -> str:
     """How many images, of how many classes, of which size."""
     counts = images.counts().tolist()
-    each = f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
+    each = (
+        f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
+    )
     size = f"{images.size[0]} × {images.size[1]} pixels" if images.size else "of several sizes"
     text = f"{len(images):,} images of {len(counts)} classes, {each} of each, {size}"
     if len(counts) != benchmark.classes:
         text += f"; {benchmark.name} has {benchmark.classes} classes"
     if empty := [images.class_names[label] for label, count in enumerate(counts) if not count]:
-        text += f"; no images of {', '.join(empty[:5])}" + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
+        text += f"; no images of {', '.join(empty[:5])}" + (
+            f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        )
     return text
 
 
@@ -150,13 +181,26 @@ def _weights_state(benchmark: "Benchmark", root: Path) -> str:
     from fewmore.data.sources import WEIGHTS
 
     path = root / WEIGHTS[benchmark.backbone].to
-    return "ready" if path.exists() else f"not there, will be downloaded when needed; or run `fewmore data get {benchmark.backbone}`"
+    return (
+        "ready"
+        if path.exists()
+        else f"not there, will be downloaded when needed; or run `fewmore data get {benchmark.backbone}`"
+    )
 
 
 @contextmanager
-def _bar(console: "Console", title: str, bytes_: bool = False) -> Iterator[Callable[[int, int | None], None]]:
+def _bar(
+    console: "Console", title: str, bytes_: bool = False
+) -> Iterator[Callable[[int, int | None], None]]:
     """A progress bar that goes away when it is done; nothing where nobody looks."""
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     amount = DownloadColumn() if bytes_ else MofNCompleteColumn()
     with Progress(

@@ -23,12 +23,19 @@ from fewmore.training.loop import Round
 def console() -> Console:
     """The terminal, or a page of 120 columns where output goes to a file."""
     out = Console(highlight=False)
-    return out if out.is_terminal or "COLUMNS" in os.environ else Console(width=120, highlight=False)
+    return (
+        out if out.is_terminal or "COLUMNS" in os.environ else Console(width=120, highlight=False)
+    )
 
 
 def progress_bars(out: Console) -> Progress:
     """A bar for each thing that is under way, with its state and its time; nothing where there is no terminal."""
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(30), TextColumn("{task.fields[state]}"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(30),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+    )
     return Progress(*columns, console=out, disable=not out.is_terminal)
 
 
@@ -57,7 +64,12 @@ class LiveWatcher(Watcher):
         self.live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.live.stop()
 
     def on_load(self, done: int, total: int) -> None:
@@ -84,7 +96,9 @@ class LiveWatcher(Watcher):
             if not self.under_way:
                 self.under_way = True
                 # A run ends in a report. What draws it takes a second to import: meanwhile, now that a GPU is at work.
-                threading.Thread(target=import_module, args=("fewmore.research.reporting.html",)).start()
+                threading.Thread(
+                    target=import_module, args=("fewmore.research.reporting.html",)
+                ).start()
             bar = self._bar(run)
             state = f"{report.stage} {report.round}/{report.rounds}, loss {report.loss:.3f}"
             self.progress.update(bar, total=report.rounds, completed=report.round, state=state)
@@ -131,7 +145,12 @@ class StudyWatcher:
         self.progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for bar in self.progress.task_ids:  # what was said remains, the bars do not
             self.progress.remove_task(bar)
         self.progress.stop()

@@ -16,37 +16,95 @@ if TYPE_CHECKING:
     from fewmore.research.results import RunResult
     from fewmore.research.runner import Experiment
 
-DATA = typer.Option("--data-root", envvar="FEWMORE_DATA", help="Where data sets lie.", show_default=False)
+DATA = typer.Option(
+    "--data-root", envvar="FEWMORE_DATA", help="Where data sets lie.", show_default=False
+)
 
 
 def run(
-    benchmark: Annotated[str, typer.Argument(help="A benchmark (see: fewmore benchmarks), or folder:PATH.", show_default=False)],
-    method: Annotated[
-        list[str], typer.Option("--method", "-m", help="A method (see: fewmore methods), file.py:Class, or all. Repeatable.")
+    benchmark: Annotated[
+        str,
+        typer.Argument(
+            help="A benchmark (see: fewmore benchmarks), or folder:PATH.", show_default=False
+        ),
     ],
-    recipe: Annotated[str | None, typer.Option(help="official, paper, mild or quick.", show_default="the benchmark's")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: --set pretrain.epochs=50. Repeatable.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0 … N−1.", show_default="1")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Run this one seed.", show_default=False)] = None,
-    draws: Annotated[int | None, typer.Option(min=1, help="Draw the shots anew N times.", show_default=False)] = None,
-    draw: Annotated[int | None, typer.Option(min=0, help="Use this one draw of the shots.", show_default="the official lists")] = None,
-    base: Annotated[int | None, typer.Option(help="Base classes.", show_default="the benchmark's")] = None,
-    way: Annotated[int | None, typer.Option(help="Classes a session.", show_default="the benchmark's")] = None,
-    shot: Annotated[int | None, typer.Option(help="Images of a new class.", show_default="the benchmark's")] = None,
-    class_order: Annotated[int | None, typer.Option(help="Shuffle the classes by this seed.", show_default="label order")] = None,
+    method: Annotated[
+        list[str],
+        typer.Option(
+            "--method",
+            "-m",
+            help="A method (see: fewmore methods), file.py:Class, or all. Repeatable.",
+        ),
+    ],
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="official, paper, mild or quick.", show_default="the benchmark's"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting: --set pretrain.epochs=50. Repeatable."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Run seeds 0 … N−1.", show_default="1")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Run this one seed.", show_default=False)
+    ] = None,
+    draws: Annotated[
+        int | None, typer.Option(min=1, help="Draw the shots anew N times.", show_default=False)
+    ] = None,
+    draw: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Use this one draw of the shots.", show_default="the official lists"
+        ),
+    ] = None,
+    base: Annotated[
+        int | None, typer.Option(help="Base classes.", show_default="the benchmark's")
+    ] = None,
+    way: Annotated[
+        int | None, typer.Option(help="Classes a session.", show_default="the benchmark's")
+    ] = None,
+    shot: Annotated[
+        int | None, typer.Option(help="Images of a new class.", show_default="the benchmark's")
+    ] = None,
+    class_order: Annotated[
+        int | None,
+        typer.Option(help="Shuffle the classes by this seed.", show_default="label order"),
+    ] = None,
     data_root: Annotated[Path | None, DATA] = None,
     runs: Annotated[Path, typer.Option(help="Where run folders go.")] = Path("runs"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the newest unfinished run of the same settings.")] = False,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="cuda if there is one")] = None,
-    parallel: Annotated[int | None, typer.Option(min=1, help="Runs side by side.", show_default="5 on a GPU, else 1")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Train stage 1 anew even where another method's can be shared.")] = False,
-    record: Annotated[Path | None, typer.Option(help="Also write each result into this folder.", show_default=False)] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the newest unfinished run of the same settings."),
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda.", show_default="cuda if there is one")
+    ] = None,
+    parallel: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs side by side.", show_default="5 on a GPU, else 1"),
+    ] = None,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh", help="Train stage 1 anew even where another method's can be shared."
+        ),
+    ] = False,
+    record: Annotated[
+        Path | None,
+        typer.Option(help="Also write each result into this folder.", show_default=False),
+    ] = None,
 ) -> None:
     """Run methods on a benchmark, session by session, and show how much they keep and how much they learn."""
     if seeds is not None and seed is not None:
-        raise ConfigError("--seeds (how many) and --seed (which one) were both given: keep one of them")
+        raise ConfigError(
+            "--seeds (how many) and --seed (which one) were both given: keep one of them"
+        )
     if draws is not None and draw is not None:
-        raise ConfigError("--draws (how many) and --draw (which one) were both given: keep one of them")
+        raise ConfigError(
+            "--draws (how many) and --draw (which one) were both given: keep one of them"
+        )
     from fewmore import methods as table
     from fewmore.data import benchmarks as known
     from fewmore.research import recipes
@@ -54,7 +112,9 @@ def run(
 
     entry = known.find(benchmark)
     given = [name for names in method for name in names.split(",")]
-    names = list(dict.fromkeys(one for name in given for one in (table.METHODS if name == "all" else [name])))
+    names = list(
+        dict.fromkeys(one for name in given for one in (table.METHODS if name == "all" else [name]))
+    )
     experiments = [
         Experiment(
             benchmark,
@@ -71,7 +131,16 @@ def run(
         for name in names
     ]
     try:
-        _run_all(experiments, runs, resume, device, data_root, parallel, None if fresh else runs / "stage1", record)
+        _run_all(
+            experiments,
+            runs,
+            resume,
+            device,
+            data_root,
+            parallel,
+            None if fresh else runs / "stage1",
+            record,
+        )
     except KeyboardInterrupt:
         typer.secho("stopped; go on with the same command and --resume", err=True)
         raise typer.Exit(130) from None
@@ -94,12 +163,12 @@ def _run_all(
     from fewmore.cli.tables import render
     from fewmore.research import results, runner
     from fewmore.research.reporting import tables
-    from fewmore.training.loop import try_kernels
+    from fewmore.training.loop import enable_cudnn_benchmark
 
     place = device_of(device)
     if record is not None:
         _make(record)
-    try_kernels(place)
+    enable_cudnn_benchmark(place)
     rehearsal.begin(place)
     command = command_line(sys.argv[1:])
     task = None  # all experiments share it
@@ -113,7 +182,17 @@ def _run_all(
         folder = begun or runner.new_folder(runs, experiment)
         try:
             with LiveWatcher(out, experiment, place) as watcher:
-                result = runner.run(experiment, folder, place, data_root, command, parallel, share=share, watcher=watcher, task=task)
+                result = runner.run(
+                    experiment,
+                    folder,
+                    place,
+                    data_root,
+                    command,
+                    parallel,
+                    share=share,
+                    watcher=watcher,
+                    task=task,
+                )
         except FewmoreError:
             runner.discard_unused(folder)
             raise
@@ -134,7 +213,10 @@ def _draw(result: "RunResult", folder: Path, task: "Task | None") -> None:
 
     if task is not None:
         report.write(folder, task)
-    figures.save(figures.sessions_figure([result], tables.published_rows([result])), folder / "figures" / "sessions")
+    figures.save(
+        figures.sessions_figure([result], tables.published_rows([result])),
+        folder / "figures" / "sessions",
+    )
     if len(result.sessions) > 1:
         figures.save(figures.base_novel_figure([result]), folder / "figures" / "base-novel")
 
@@ -144,7 +226,9 @@ def _make(record: Path) -> None:
     try:
         record.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--record {record} cannot be made ({error.strerror}): give a folder that you may write to") from error
+        raise ConfigError(
+            f"--record {record} cannot be made ({error.strerror}): give a folder that you may write to"
+        ) from error
 
 
 def command_line(words: list[str]) -> str:
@@ -167,7 +251,9 @@ def device_of(name: str | None) -> "torch.device":
     count = torch.cuda.device_count()
     if kind == "cuda" and int(number or 0) >= count:
         seen = f"only {count} GPUs, numbered from 0" if count else "no GPU"
-        raise ConfigError(f"--device {name}: PyTorch sees {seen} here; use --device {'cuda' if count else 'cpu'}")
+        raise ConfigError(
+            f"--device {name}: PyTorch sees {seen} here; use --device {'cuda' if count else 'cpu'}"
+        )
     return torch.device(name)
 
 
@@ -179,10 +265,30 @@ def benchmarks() -> None:
     from fewmore.data.benchmarks import BENCHMARKS
 
     out = console()
-    table = Table("name", "what it is", "classes", "base", "way × shot", "pixels", "backbone", box=None, header_style="bold")
+    table = Table(
+        "name",
+        "what it is",
+        "classes",
+        "base",
+        "way × shot",
+        "pixels",
+        "backbone",
+        box=None,
+        header_style="bold",
+    )
     for b in BENCHMARKS.values():
-        table.add_row(b.name, b.title, str(b.classes), str(b.base), f"{b.way} × {b.shot}", str(b.transform.size), b.backbone)
-    table.add_row("folder:PATH", "any folder with one sub-folder a class", "", "", "", "84", "resnet18")
+        table.add_row(
+            b.name,
+            b.title,
+            str(b.classes),
+            str(b.base),
+            f"{b.way} × {b.shot}",
+            str(b.transform.size),
+            b.backbone,
+        )
+    table.add_row(
+        "folder:PATH", "any folder with one sub-folder a class", "", "", "", "84", "resnet18"
+    )
     out.print(table)
 
 
@@ -194,7 +300,9 @@ def methods() -> None:
     from fewmore.methods import METHODS
 
     out = console()
-    table = Table("name", "what it is", "from", "keeps of old images", box=None, header_style="bold")
+    table = Table(
+        "name", "what it is", "from", "keeps of old images", box=None, header_style="bold"
+    )
     for info in METHODS.values():
         table.add_row(info.name, info.title, info.paper, info.memory)
     table.add_row("file.py:Class", "a method of your own", "", "")

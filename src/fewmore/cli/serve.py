@@ -21,16 +21,34 @@ DEMO_THUMBNAILS = 3  # a class
 
 
 def serve(
-    model: Annotated[Path | None, typer.Argument(metavar="MODEL", help="A model file, such as birds.fewmore.", show_default=False)] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Serve a model of drawn characters, trained the first time.")] = False,
-    host: Annotated[str, typer.Option(help="The address to listen at; others than this machine take a token.")] = "127.0.0.1",
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="MODEL", help="A model file, such as birds.fewmore.", show_default=False
+        ),
+    ] = None,
+    demo: Annotated[
+        bool,
+        typer.Option("--demo", help="Serve a model of drawn characters, trained the first time."),
+    ] = False,
+    host: Annotated[
+        str, typer.Option(help="The address to listen at; others than this machine take a token.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8000,
     token: Annotated[
         str | None,
-        typer.Option(help="What changes are allowed with; else $FEWMORE_TOKEN, else drawn where one is needed.", show_default=False),
+        typer.Option(
+            help="What changes are allowed with; else $FEWMORE_TOKEN, else drawn where one is needed.",
+            show_default=False,
+        ),
     ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Reading takes the token as well.")] = False,
-    thumbnails: Annotated[bool, typer.Option("--thumbnails/--no-thumbnails", help="Keep small copies of taught images.")] = True,
+    private: Annotated[
+        bool, typer.Option("--private", help="Reading takes the token as well.")
+    ] = False,
+    thumbnails: Annotated[
+        bool,
+        typer.Option("--thumbnails/--no-thumbnails", help="Keep small copies of taught images."),
+    ] = True,
 ) -> None:
     """Serve a model over HTTP, with a page to teach it in.
 
@@ -41,17 +59,25 @@ def serve(
     Example: fewmore serve --demo
     """
     if (model is None) != demo:
-        raise ConfigError("give a model file, as in fewmore serve birds.fewmore, or --demo, and not both")
+        raise ConfigError(
+            "give a model file, as in fewmore serve birds.fewmore, or --demo, and not both"
+        )
     token = token or os.environ.get("FEWMORE_TOKEN") or None
-    if token is not None and (len(token) < 8 or not token.isascii() or not token.isprintable() or " " in token):
-        raise ConfigError("the token must have at least 8 characters: letters, digits and signs, without spaces")
+    if token is not None and (
+        len(token) < 8 or not token.isascii() or not token.isprintable() or " " in token
+    ):
+        raise ConfigError(
+            "the token must have at least 8 characters: letters, digits and signs, without spaces"
+        )
     try:
         from fewmore.service.app import create_app
         from fewmore.service.guard import LOOPBACK, Access
         from fewmore.service.server import keep_memory, listening
         from fewmore.service.server import serve as answer
     except ModuleNotFoundError as error:
-        raise ConfigError(f"serving takes some more packages ({error.name} is missing): pip install 'fewmore[service]'") from error
+        raise ConfigError(
+            f"serving takes some more packages ({error.name} is missing): pip install 'fewmore[service]'"
+        ) from error
     import torch
 
     from fewmore.service.store import Store
@@ -71,7 +97,9 @@ def serve(
         store.close()
         raise
     shown, number = f"[{host}]" if ":" in host else host, at.getsockname()[1]
-    out.print(f"fewmore is served at http://{shown}:{number}/{'' if token is None else f'#token={token}'}")
+    out.print(
+        f"fewmore is served at http://{shown}:{number}/{'' if token is None else f'#token={token}'}"
+    )
     if token is not None:
         out.print(
             f"{'all requests' if private else 'changes'} need the token, which is in that address: give it to nobody whom you do not trust"
@@ -113,16 +141,31 @@ def _train_demo(out: "Console", path: Path, thumbnails: bool) -> None:
     benchmark = BENCHMARKS["glyphs"]
     freely = replace(glyphs.DIFFICULTY, turn=15.0, stretch=0.25, largest=0.9, stroke=4, noise=0.05)
     recipe = quick(benchmark, "cec")
-    recipe = replace(recipe, pretrain=replace(recipe.pretrain, epochs=DEMO_EPOCHS, milestones=(DEMO_EPOCHS * 3 // 4,), lr=DEMO_RATE))
+    recipe = replace(
+        recipe,
+        pretrain=replace(
+            recipe.pretrain, epochs=DEMO_EPOCHS, milestones=(DEMO_EPOCHS * 3 // 4,), lr=DEMO_RATE
+        ),
+    )
     out.print("the demo's model is trained once, which takes a few minutes:")
     with stages(out) as progress:
         halves = [
-            glyphs.draw(split, DEMO_IMAGES, on_progress=lambda done, total: progress("drawing characters", done, total), difficulty=freely)
-            for split in ("train", "test")  # the names of the halves that the fonts come in: all of them train here
+            glyphs.draw(
+                split,
+                DEMO_IMAGES,
+                on_progress=lambda done, total: progress("drawing characters", done, total),
+                difficulty=freely,
+            )
+            for split in (
+                "train",
+                "test",
+            )  # the names of the halves that the fonts come in: all of them train here
         ]
         numbers = range(DEMO_IMAGES)  # a half's images lie class by class
         images = {
-            name: [half.image(label * DEMO_IMAGES + number) for half in halves for number in numbers]
+            name: [
+                half.image(label * DEMO_IMAGES + number) for half in halves for number in numbers
+            ]
             for label, name in enumerate(glyphs.CLASSES[: benchmark.base])
         }
         classifier = IncrementalClassifier(weights=None, recipe=recipe).fit(images, progress)

@@ -9,7 +9,11 @@ from rich.text import Text
 
 from fewmore.research.reporting.tables import Cell, Grid, Row, Table, number
 
-HEADS = {"average": "avg", "harmonic": "harm.", "relative improvement": "impr."}  # where the name is wider than the numbers below it
+HEADS = {
+    "average": "avg",
+    "harmonic": "harm.",
+    "relative improvement": "impr.",
+}  # where the name is wider than the numbers below it
 FAINT = "dim"
 PUBLISHED = "italic dim"
 
@@ -23,7 +27,9 @@ def render(table: Table, width: int) -> RenderableType:
     room = width - folded
     pieces: list[list[int]] = [list(columns)]
     if _needs(table, columns) > room:
-        pieces = _pieces(table, columns[: table.sessions], room) + _pieces(table, columns[table.sessions :], room)
+        pieces = _pieces(table, columns[: table.sessions], room) + _pieces(
+            table, columns[table.sessions :], room
+        )
     names = min(whole, width - max(_needs(table, piece) for piece in pieces))
     parts: list[RenderableType] = [Text(table.title, style="bold"), Text()]
     for piece in pieces:
@@ -33,12 +39,20 @@ def render(table: Table, width: int) -> RenderableType:
 
 def render_grid(grid: Grid) -> RenderableType:
     """A grid for a terminal; its columns fold their heads where they must."""
-    table = RichTable(grid.corner, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = RichTable(
+        grid.corner, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+    )
     for name in grid.columns:
         table.add_column(name, justify="right")
     for name, cells in grid.rows:
         table.add_row(Text(name, style="bold"), *(Text("\n".join(_lines(cell))) for cell in cells))
-    return Group(Text(grid.title, style="bold"), Text(), table, Text(), *(Text(note, style=FAINT) for note in grid.notes))
+    return Group(
+        Text(grid.title, style="bold"),
+        Text(),
+        table,
+        Text(),
+        *(Text(note, style=FAINT) for note in grid.notes),
+    )
 
 
 def _pieces(table: Table, columns: Sequence[int], room: int) -> list[list[int]]:

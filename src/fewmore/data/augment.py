@@ -30,11 +30,15 @@ class Transform:
     size: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    crop: Literal["pad", "resized"] = "pad"  # pad-crop keeps the scale; a resized crop draws scale and aspect
+    crop: Literal["pad", "resized"] = (
+        "pad"  # pad-crop keeps the scale; a resized crop draws scale and aspect
+    )
     pad: int = 4
     scale: tuple[float, float] = (0.08, 1.0)  # share of the image's area
     flip: bool = True
-    resize: int | None = None  # testing: the short side becomes this, then the centre is taken; None: the image as it is
+    resize: int | None = (
+        None  # testing: the short side becomes this, then the centre is taken; None: the image as it is
+    )
 
     def __post_init__(self) -> None:
         wrong = []
@@ -45,7 +49,9 @@ class Transform:
         if self.pad < 0:
             wrong.append(f"pad must not be negative, and is {self.pad}")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            wrong.append(f"scale must be two shares of the area, 0 < low <= high <= 1, not {self.scale}")
+            wrong.append(
+                f"scale must be two shares of the area, 0 < low <= high <= 1, not {self.scale}"
+            )
         if self.resize is not None and self.resize < self.size:
             wrong.append(f"resize ({self.resize}) must not be smaller than size ({self.size})")
         if min(self.std) <= 0:
@@ -54,12 +60,16 @@ class Transform:
             raise ConfigError("transform: " + "; ".join(wrong))
 
 
-def train_view(images: ImageSet, indices: Tensor, transform: Transform, generator: Generator) -> Tensor:
+def train_view(
+    images: ImageSet, indices: Tensor, transform: Transform, generator: Generator
+) -> Tensor:
     """A fresh random view of each image, normalised: (n, 3, s, s)."""
     n, device = len(indices), images.device
     flip = torch.rand(n, device=device, generator=generator) < (0.5 if transform.flip else 0.0)
     if transform.crop == "pad":
-        shift = torch.randint(-transform.pad, transform.pad + 1, (2, n), device=device, generator=generator)
+        shift = torch.randint(
+            -transform.pad, transform.pad + 1, (2, n), device=device, generator=generator
+        )
         pixels = shifted(images, indices, shift[0], shift[1], flip, transform.size)
     else:
         heights, widths = shapes(images, indices)
@@ -96,12 +106,19 @@ def pixels_at(images: ImageSet, indices: Tensor, y: Tensor, x: Tensor) -> Tensor
     rows = images.rows[indices]
     if isinstance(images.storage, Tensor):
         return images.storage[rows[:, None, None], :, y[:, :, None], x[:, None, :]]
-    start, height, width = (t[rows][:, None, None, None] for t in (images.storage.offsets, images.storage.heights, images.storage.widths))
+    start, height, width = (
+        t[rows][:, None, None, None]
+        for t in (images.storage.offsets, images.storage.heights, images.storage.widths)
+    )
     channel = torch.arange(3, device=images.device)
-    return images.storage.buffer[start + channel * height * width + y[:, :, None, None] * width + x[:, None, :, None]]
+    return images.storage.buffer[
+        start + channel * height * width + y[:, :, None, None] * width + x[:, None, :, None]
+    ]
 
 
-def shifted(images: ImageSet, indices: Tensor, down: Tensor, right: Tensor, flip: Tensor, size: int) -> Tensor:
+def shifted(
+    images: ImageSet, indices: Tensor, down: Tensor, right: Tensor, flip: Tensor, size: int
+) -> Tensor:
     """Each image seen through a window moved by whole pixels, black beyond its edges, then mirrored where flip says so."""
     _of_size(images, size)
     line = torch.arange(size, device=images.device)
@@ -122,7 +139,9 @@ def _of_size(images: ImageSet, size: int) -> Tensor:
     return images.storage
 
 
-def draw_boxes(heights: Tensor, widths: Tensor, scale: tuple[float, float], generator: Generator) -> Tensor:
+def draw_boxes(
+    heights: Tensor, widths: Tensor, scale: tuple[float, float], generator: Generator
+) -> Tensor:
     """A random box in each image, of a share of its area and an aspect drawn at random: (4, n), top left height width.
 
     Up to ten draws, of which the first that fits is taken; where none fits, the largest central box of a permitted aspect.
@@ -141,12 +160,18 @@ def draw_boxes(heights: Tensor, widths: Tensor, scale: tuple[float, float], gene
     h = torch.where(any_fits, h.gather(0, first)[0], whole_h)
     w = torch.where(any_fits, w.gather(0, first)[0], whole_w)
     place = torch.rand(2, len(heights), device=heights.device, generator=generator)
-    top = torch.where(any_fits, (place[0] * (height[0] - h + 1)).floor(), ((height[0] - h) / 2).round())
-    left = torch.where(any_fits, (place[1] * (width[0] - w + 1)).floor(), ((width[0] - w) / 2).round())
+    top = torch.where(
+        any_fits, (place[0] * (height[0] - h + 1)).floor(), ((height[0] - h) / 2).round()
+    )
+    left = torch.where(
+        any_fits, (place[1] * (width[0] - w + 1)).floor(), ((width[0] - w) / 2).round()
+    )
     return torch.stack([top, left, h, w])
 
 
-def resampled(images: ImageSet, indices: Tensor, box: Tensor, flip: Tensor, size: int, cut: bool = True) -> Tensor:
+def resampled(
+    images: ImageSet, indices: Tensor, box: Tensor, flip: Tensor, size: int, cut: bool = True
+) -> Tensor:
     """The box of each image, scaled to a square of `size` by bilinear interpolation, then mirrored where flip says so.
 
     The box is cut out and then scaled; without `cut`, the whole image is scaled and the box cut out of that, so that
@@ -157,14 +182,18 @@ def resampled(images: ImageSet, indices: Tensor, box: Tensor, flip: Tensor, size
     line = torch.arange(size, device=images.device) + 0.5
     heights, widths = shapes(images, indices)
     y0, y1, v = _between(top, height, line / size, heights[:, None], cut)
-    x0, x1, u = _between(left, width, torch.where(flip[:, None], size - line, line) / size, widths[:, None], cut)
+    x0, x1, u = _between(
+        left, width, torch.where(flip[:, None], size - line, line) / size, widths[:, None], cut
+    )
     u, v = u[:, None, :, None], v[:, :, None, None]
     upper = pixels_at(images, indices, y0, x0) * (1 - u) + pixels_at(images, indices, y0, x1) * u
     lower = pixels_at(images, indices, y1, x0) * (1 - u) + pixels_at(images, indices, y1, x1) * u
     return (upper * (1 - v) + lower * v).permute(0, 3, 1, 2)
 
 
-def _between(start: Tensor, length: Tensor, share: Tensor, limit: Tensor, cut: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _between(
+    start: Tensor, length: Tensor, share: Tensor, limit: Tensor, cut: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """The two pixels around each position of a line, and the second one's weight; positions stay inside the image."""
     position = start + share * length - 0.5
     if cut:
@@ -182,15 +211,20 @@ def normalise(pixels: Tensor, transform: Transform) -> Tensor:
 
 
 @cache
-def _constants(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+def _constants(
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+) -> tuple[Tensor, Tensor]:
     """What is taken away from bytes and what the rest is multiplied by, on the device: (3, 1, 1) each."""
     # Filled rather than copied from the host: a copy would make the step wait for the device.
     values = [255 * m for m in mean], [1 / (255 * s) for s in std]
-    first, second = (torch.stack([torch.full((), value, device=device) for value in row])[:, None, None] for row in values)
+    first, second = (
+        torch.stack([torch.full((), value, device=device) for value in row])[:, None, None]
+        for row in values
+    )
     return first, second
 
 
-def quarter_turns(batch: Tensor, turns: Tensor) -> Tensor:
+def rotate90(batch: Tensor, turns: Tensor) -> Tensor:
     """Each image of a batch turned counter-clockwise by its own number of quarter turns, exactly."""
     every = torch.stack([torch.rot90(batch, k, (2, 3)) for k in range(4)])
     return every[turns % 4, torch.arange(len(batch), device=batch.device)]
@@ -205,4 +239,6 @@ def rotate(batch: Tensor, degrees: Tensor) -> Tensor:
     cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
     matrix = torch.stack([torch.stack([cos, -sin, zero], -1), torch.stack([sin, cos, zero], -1)], 1)
     grid = F.affine_grid(matrix, list(batch.shape), align_corners=False)
-    return F.grid_sample(batch, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+    return F.grid_sample(
+        batch, grid, mode="bilinear", padding_mode="reflection", align_corners=False
+    )

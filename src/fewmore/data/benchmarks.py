@@ -130,7 +130,15 @@ def find(name: str) -> Benchmark:
         base, way, shot = _shape(train.counts(), None, None, None, None)
         transform = Transform(84, IMAGENET_MEAN, IMAGENET_STD, "resized", resize=92)
         return Benchmark(
-            name, f"Images in {name.removeprefix(FOLDER)}", len(train.class_names), base, way, shot, "resnet18", False, transform
+            name,
+            f"Images in {name.removeprefix(FOLDER)}",
+            len(train.class_names),
+            base,
+            way,
+            shot,
+            "resnet18",
+            False,
+            transform,
         )
     if name in BENCHMARKS:
         return BENCHMARKS[name]
@@ -156,7 +164,9 @@ def load(
     """
     benchmark, root = find(name), files.data_root(data_root)
     found = images(benchmark, root, on_progress)
-    if all(wish is None for wish in (base, way, shot, draw, class_order)) and has_lists(benchmark, root):
+    if all(wish is None for wish in (base, way, shot, draw, class_order)) and has_lists(
+        benchmark, root
+    ):
         return Task(benchmark, found.train, found.test, official_split(benchmark, found, root))
     refuse_missing(benchmark, found)
     if name.startswith(FOLDER):
@@ -171,7 +181,9 @@ def load(
     return Task(chosen, found.train, found.test, split)
 
 
-def images(benchmark: Benchmark, root: Path, on_progress: Progress | None = None) -> BenchmarkImages:
+def images(
+    benchmark: Benchmark, root: Path, on_progress: Progress | None = None
+) -> BenchmarkImages:
     """Both sets of a benchmark, whatever the split."""
     return _READERS[benchmark.name.partition(":")[0]](benchmark, root, on_progress)
 
@@ -190,7 +202,9 @@ def official_split(benchmark: Benchmark, found: BenchmarkImages, root: Path) -> 
     lists = []
     for session, path in enumerate(_list_files(benchmark, root)):
         if not path.exists():
-            raise MissingData(f"{path} is not there: run `fewmore data get {benchmark.name}` to fetch the session lists")
+            raise MissingData(
+                f"{path} is not there: run `fewmore data get {benchmark.name}` to fetch the session lists"
+            )
         indices = []
         for number, line in enumerate(_lines(path), 1):
             key = "/".join(line.split("/")[-2:])
@@ -201,7 +215,13 @@ def official_split(benchmark: Benchmark, found: BenchmarkImages, root: Path) -> 
                 )
             indices.append(position[key])
         chosen = torch.tensor(indices, dtype=torch.int64)
-        _check_session(benchmark, session, path, Counter(found.train.labels[chosen].tolist()), len(set(indices)) == len(indices))
+        _check_session(
+            benchmark,
+            session,
+            path,
+            Counter(found.train.labels[chosen].tolist()),
+            len(set(indices)) == len(indices),
+        )
         lists.append(chosen)
     return splits.from_lists(found.train, lists)
 
@@ -209,10 +229,15 @@ def official_split(benchmark: Benchmark, found: BenchmarkImages, root: Path) -> 
 def _list_files(benchmark: Benchmark, root: Path) -> list[Path]:
     if benchmark.lists is None:
         return []
-    return [root / "index_list" / benchmark.lists / f"session_{session + 1}.txt" for session in range(benchmark.sessions)]
+    return [
+        root / "index_list" / benchmark.lists / f"session_{session + 1}.txt"
+        for session in range(benchmark.sessions)
+    ]
 
 
-def _check_session(benchmark: Benchmark, session: int, path: Path, shots: Counter[int], distinct: bool) -> None:
+def _check_session(
+    benchmark: Benchmark, session: int, path: Path, shots: Counter[int], distinct: bool
+) -> None:
     """A list has the benchmark's number of classes, and of images of each."""
     classes = benchmark.way if session else benchmark.base
     problem = None
@@ -250,7 +275,9 @@ def _cifar100(benchmark: Benchmark, root: Path, on_progress: Progress | None) ->
     return BenchmarkImages(train, test, [str(index) for index in range(len(train))])
 
 
-def _miniimagenet(benchmark: Benchmark, root: Path, on_progress: Progress | None) -> BenchmarkImages:
+def _miniimagenet(
+    benchmark: Benchmark, root: Path, on_progress: Progress | None
+) -> BenchmarkImages:
     """84 × 84 pixels as published; of the new classes, the images that the session lists name are enough."""
     images = root / "miniimagenet" / "images"
     if not images.is_dir():
@@ -263,10 +290,19 @@ def _miniimagenet(benchmark: Benchmark, root: Path, on_progress: Progress | None
     there = {path.name for path in images.iterdir()}
     label_of = {name: label for label, name in enumerate(names)}
     if twice := {file for file, _ in tables["train"]} & {file for file, _ in tables["test"]}:
-        raise DataError(f"overlapping: {min(twice)} is in train.csv and in test.csv of miniimagenet: remove it from one of them")
+        raise DataError(
+            f"overlapping: {min(twice)} is in train.csv and in test.csv of miniimagenet: remove it from one of them"
+        )
     if strange := {label for _, label in tables["test"]} - set(names):
-        raise DataError(f"test.csv of miniimagenet has the class {min(strange)}, which train.csv does not have: fetch both files anew")
-    missing = [(images / file, label) for part in ("train", "test") for file, label in tables[part] if file not in there]
+        raise DataError(
+            f"test.csv of miniimagenet has the class {min(strange)}, which train.csv does not have: fetch both files anew"
+        )
+    missing = [
+        (images / file, label)
+        for part in ("train", "test")
+        for file, label in tables[part]
+        if file not in there
+    ]
     needed = {file for file, _ in tables["test"]}
     for path, label in missing:
         if path.name in needed or label_of[label] < benchmark.base:
@@ -278,26 +314,49 @@ def _miniimagenet(benchmark: Benchmark, root: Path, on_progress: Progress | None
         kept = [(images / file, label_of[label]) for file, label in tables[part] if file in there]
         return Listing(tuple(path for path, _ in kept), tuple(label for _, label in kept), names)
 
-    return _read(listing("train"), listing("test"), on_progress, square=84, missing=[path for path, _ in missing])
+    return _read(
+        listing("train"),
+        listing("test"),
+        on_progress,
+        square=84,
+        missing=[path for path, _ in missing],
+    )
 
 
 def _table(root: Path, part: str) -> list[tuple[str, str]]:
     """File and class of each image, from the benchmark's csv file, which people keep in one of three places."""
-    places = [root / "miniimagenet" / "split", root / "miniimagenet", root / "index_list" / "mini_imagenet"]
-    path = next((place / f"{part}.csv" for place in places if (place / f"{part}.csv").exists()), None)
+    places = [
+        root / "miniimagenet" / "split",
+        root / "miniimagenet",
+        root / "index_list" / "mini_imagenet",
+    ]
+    path = next(
+        (place / f"{part}.csv" for place in places if (place / f"{part}.csv").exists()), None
+    )
     if path is None:
-        raise MissingData(f"{places[0] / part}.csv is not there: run `fewmore data get miniimagenet`, which fetches train.csv and test.csv")
+        raise MissingData(
+            f"{places[0] / part}.csv is not there: run `fewmore data get miniimagenet`, which fetches train.csv and test.csv"
+        )
     rows = list(csv.reader(_lines(path)))
-    if wrong := next((number for number, row in enumerate(rows, 1) if len(row) != 2 or "/" in row[0]), None):
-        raise DataError(f"{path}, line {wrong}, is not 'filename,label': remove it and run `fewmore data get miniimagenet`")
+    if wrong := next(
+        (number for number, row in enumerate(rows, 1) if len(row) != 2 or "/" in row[0]), None
+    ):
+        raise DataError(
+            f"{path}, line {wrong}, is not 'filename,label': remove it and run `fewmore data get miniimagenet`"
+        )
     return [(file, label) for file, label in rows[1:]]
 
 
 def _cub200(benchmark: Benchmark, root: Path, on_progress: Progress | None) -> BenchmarkImages:
     """Stored with a short side of 256 pixels, as both views of it begin with that."""
     folder = root / "CUB_200_2011"
-    paths, labels, train = (_numbered(folder / f"{name}.txt") for name in ("images", "image_class_labels", "train_test_split"))
-    if odd := next(iter(sorted((paths.keys() ^ labels.keys()) | (paths.keys() ^ train.keys()))), None):
+    paths, labels, train = (
+        _numbered(folder / f"{name}.txt")
+        for name in ("images", "image_class_labels", "train_test_split")
+    )
+    if odd := next(
+        iter(sorted((paths.keys() ^ labels.keys()) | (paths.keys() ^ train.keys()))), None
+    ):
         raise DataError(
             f"image {odd} is not in all of images.txt, image_class_labels.txt and train_test_split.txt of {folder}: {_CUB_AGAIN}"
         )
@@ -307,7 +366,11 @@ def _cub200(benchmark: Benchmark, root: Path, on_progress: Progress | None) -> B
 
     def listing(chosen: str) -> Listing:
         kept = [path for number, path in paths.items() if train[number] == chosen]
-        return Listing(tuple(folder / "images" / path for path in kept), tuple(label_of[path.split("/")[0]] for path in kept), names)
+        return Listing(
+            tuple(folder / "images" / path for path in kept),
+            tuple(label_of[path.split("/")[0]] for path in kept),
+            names,
+        )
 
     return _read(listing("1"), listing("0"), on_progress, short_side=256)
 
@@ -322,7 +385,14 @@ def _numbered(path: Path) -> dict[int, str]:
             f"{path} is not there: run `fewmore data get cub200`, or give the folder that CUB_200_2011 lies in with --data-root"
         )
     pairs = [line.split() for line in _lines(path)]
-    if wrong := next((number for number, pair in enumerate(pairs, 1) if len(pair) != 2 or not pair[0].isdecimal()), None):
+    if wrong := next(
+        (
+            number
+            for number, pair in enumerate(pairs, 1)
+            if len(pair) != 2 or not pair[0].isdecimal()
+        ),
+        None,
+    ):
         raise DataError(f"{path}, line {wrong}, is not a number and a value: {_CUB_AGAIN}")
     return {int(number): value for number, value in pairs}
 
@@ -367,9 +437,13 @@ def _read(
 def _lines(path: Path) -> list[str]:
     """The lines of a text file that are not empty."""
     try:
-        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [
+            line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
+        ]
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not a text file ({error.reason}): remove it and fetch it again") from error
+        raise DataError(
+            f"{path} is not a text file ({error.reason}): remove it and fetch it again"
+        ) from error
 
 
 # A folder of one's own
@@ -378,11 +452,15 @@ def _lines(path: Path) -> list[str]:
 def _folder_path(name: str) -> Path:
     path = name.removeprefix(FOLDER)
     if not path:
-        raise ConfigError(f"'{name}' names no folder: type {FOLDER}PATH, where PATH has one sub-folder a class")
+        raise ConfigError(
+            f"'{name}' names no folder: type {FOLDER}PATH, where PATH has one sub-folder a class"
+        )
     return Path(path).expanduser()
 
 
-def _shape(counts: Sequence[int], base: int | None, way: int | None, shot: int | None, order: int | None) -> tuple[int, int, int]:
+def _shape(
+    counts: Sequence[int], base: int | None, way: int | None, shot: int | None, order: int | None
+) -> tuple[int, int, int]:
     """Base, way and shot for any number of classes: about three fifths of them as base, then 5-way 5-shot or what comes nearest."""
     classes = len(counts)
     if way is not None and way < 1:
@@ -393,7 +471,9 @@ def _shape(counts: Sequence[int], base: int | None, way: int | None, shot: int |
             way = max(1, min(5, rest))
         base = classes - way * max(1, round(rest / way)) if rest else classes
         if base < 1:
-            raise SplitError(f"{classes} classes are too few for a base session and a session of {way}: lower --way")
+            raise SplitError(
+                f"{classes} classes are too few for a base session and a session of {way}: lower --way"
+            )
     elif way is None:
         rest = classes - base
         way = next((w for w in (5, 4, 3, 2) if rest % w == 0), 1)

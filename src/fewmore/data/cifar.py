@@ -21,14 +21,21 @@ def load(folder: Path) -> tuple[ImageSet, ImageSet]:
     """The training and the test set, in the order of the files."""
     names = _entry(folder / "meta", "fine_label_names")
     if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
-        raise DataError(f"{folder / 'meta'} should hold the names of the classes, and does not: {AGAIN}")
+        raise DataError(
+            f"{folder / 'meta'} should hold the names of the classes, and does not: {AGAIN}"
+        )
     class_names = [name.decode() if isinstance(name, bytes) else name for name in names]
     return _part(folder / "train", class_names), _part(folder / "test", class_names)
 
 
 def _part(path: Path, class_names: list[str]) -> ImageSet:
     pixels, labels = _entry(path, "data", "fine_labels")
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3 * 32 * 32:
+    if (
+        not isinstance(pixels, np.ndarray)
+        or pixels.dtype != np.uint8
+        or pixels.ndim != 2
+        or pixels.shape[1] != 3 * 32 * 32
+    ):
         raise DataError(f"{path} should hold images as rows of 3,072 bytes, and does not: {AGAIN}")
     if isinstance(labels, np.ndarray):
         labels = labels.tolist()
@@ -50,13 +57,17 @@ def _entry(path: Path, *keys: str) -> Any:
         with open(path, "rb") as file:
             content = _Plain(file, encoding="bytes").load()
     except Exception as error:  # damaged bytes can make an unpickler raise anything
-        raise DataError(f"{path} is not a file of CIFAR-100, or is damaged ({error}): {AGAIN}") from error
+        raise DataError(
+            f"{path} is not a file of CIFAR-100, or is damaged ({error}): {AGAIN}"
+        ) from error
     if not isinstance(content, dict):
         raise DataError(f"{path} holds a {type(content).__name__}, not a dict: {AGAIN}")
     values = [content.get(key, content.get(key.encode())) for key in keys]
     values = [value.array if isinstance(value, _Array) else value for value in values]
     if absent := [key for key, value in zip(keys, values, strict=True) if value is None]:
-        raise DataError(f"{path} has no entry '{absent[0]}', which CIFAR-100's python version has: {AGAIN}")
+        raise DataError(
+            f"{path} has no entry '{absent[0]}', which CIFAR-100's python version has: {AGAIN}"
+        )
     return values if len(values) > 1 else values[0]
 
 
@@ -67,7 +78,9 @@ class _Plain(pickle.Unpickler):
         try:
             return _NAMES[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, and data files have no need of it") from None
+            raise pickle.UnpicklingError(
+                f"it asks for {module}.{name}, and data files have no need of it"
+            ) from None
 
 
 class _Array:
@@ -79,7 +92,11 @@ class _Array:
         _version, shape, kind, columns_first, content = state
         if not isinstance(kind, _Integers) or not isinstance(content, bytes):
             raise pickle.UnpicklingError("it holds an array of something else than integers")
-        self.array = np.frombuffer(content, kind.order + kind.code).reshape(shape, order="F" if columns_first else "C").copy()
+        self.array = (
+            np.frombuffer(content, kind.order + kind.code)
+            .reshape(shape, order="F" if columns_first else "C")
+            .copy()
+        )
 
 
 class _Integers:
@@ -89,7 +106,9 @@ class _Integers:
         self.code = _text(code)
         self.order = "="
         if self.code not in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"):
-            raise pickle.UnpicklingError(f"it holds an array of type '{self.code}', not of integers")
+            raise pickle.UnpicklingError(
+                f"it holds an array of type '{self.code}', not of integers"
+            )
 
     def __setstate__(self, state: Any) -> None:
         self.order = _text(state[1])

@@ -44,7 +44,9 @@ def as_rgb(image: ImageLike, name: str | None = None, short_side: int | None = N
     with quiet():
         pixels = attempt(source, short_side)
     if isinstance(pixels, str):
-        raise ImageError(f"{name} cannot be read as an image ({pixels}): replace it, or leave it out")
+        raise ImageError(
+            f"{name} cannot be read as an image ({pixels}): replace it, or leave it out"
+        )
     return torch.from_numpy(pixels)
 
 
@@ -53,13 +55,21 @@ def _image(given: np.ndarray | Tensor, name: str) -> Image.Image:
     first = isinstance(given, Tensor)
     shape = tuple(given.shape)
     if len(shape) not in (2, 3):
-        what = "is a batch: give its images one by one" if len(shape) == 4 else "must have two or three dimensions"
+        what = (
+            "is a batch: give its images one by one"
+            if len(shape) == 4
+            else "must have two or three dimensions"
+        )
         raise ImageError(f"{name} has the shape {shape}, and {what}")
     if 0 in shape:
-        raise ImageError(f"{name} has the shape {shape}, and so no pixels: replace it, or leave it out")
+        raise ImageError(
+            f"{name} has the shape {shape}, and so no pixels: replace it, or leave it out"
+        )
     if isinstance(given, Tensor):
         given = given.detach().cpu()
-        given = (given.float() if given.is_floating_point() else given).numpy()  # numpy has no bfloat16
+        given = (
+            given.float() if given.is_floating_point() else given
+        ).numpy()  # numpy has no bfloat16
     if given.ndim == 3:
         axes = [axis for axis in ((0, 2) if first else (2, 0)) if shape[axis] in CHANNELS]
         if not axes:

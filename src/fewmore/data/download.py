@@ -37,7 +37,9 @@ LONGEST_PAUSE = 60.0  # seconds, between attempts
 # A file of the table
 
 
-def get(file: File, root: Path, on_progress: Progress | None = None) -> Literal["fetched", "there", "different"]:
+def get(
+    file: File, root: Path, on_progress: Progress | None = None
+) -> Literal["fetched", "there", "different"]:
     """Have one file of the table below the data root; what a person put there is left alone, even where it differs."""
     target = root / file.to
     if file.unpacked is None and target.exists():
@@ -52,13 +54,17 @@ def get(file: File, root: Path, on_progress: Progress | None = None) -> Literal[
     return "fetched"
 
 
-def pretrained_weights(backbone: str, root: Path | None = None, on_progress: Progress | None = None) -> Path:
+def pretrained_weights(
+    backbone: str, root: Path | None = None, on_progress: Progress | None = None
+) -> Path:
     """The file of a backbone's ImageNet weights, downloaded where it is not there yet."""
     if backbone not in WEIGHTS:
         raise UnknownName("backbone with ImageNet weights", backbone, WEIGHTS)
     file, folder = WEIGHTS[backbone], data_root(root)
     if get(file, folder, on_progress) == "different":
-        raise DownloadError(f"{folder / file.to} is not the published file: remove it to have that downloaded")
+        raise DownloadError(
+            f"{folder / file.to} is not the published file: remove it to have that downloaded"
+        )
     return folder / file.to
 
 
@@ -88,7 +94,9 @@ def fetch(
     `attempts` is how often it may fail in a row without a byte gained; the pause before the next one doubles each time.
     """
     if urlsplit(url).scheme not in ("http", "https"):
-        raise DownloadError(f"{url} is not an address that can be fetched: it must begin with http:// or https://")
+        raise DownloadError(
+            f"{url} is not an address that can be fetched: it must begin with http:// or https://"
+        )
     part = target.with_name(target.name + ".part")
     by_hand = f"try again, or fetch it with a browser and save it as {target}"
     failures = 0
@@ -102,7 +110,9 @@ def fetch(
             failures = 1 if _size(part) > before else failures + 1
             if failures >= attempts:
                 kept = f"; the {_size(part):,} bytes that came are kept" if _size(part) else ""
-                raise DownloadError(f"{url} could not be fetched after {attempts} attempts ({error}){kept}: {by_hand}") from error
+                raise DownloadError(
+                    f"{url} could not be fetched after {attempts} attempts ({error}){kept}: {by_hand}"
+                ) from error
             time.sleep(min(LONGEST_PAUSE, error.pause or pause * 2 ** (failures - 1)))
         except (HTTPError, URLError, ValueError) as error:
             raise DownloadError(f"{url} could not be fetched ({error}): {by_hand}") from error
@@ -112,7 +122,9 @@ def fetch(
             ) from error
     if wrong := _wrong(part, sha256, md5):
         part.unlink()
-        raise DownloadError(f"what came from {url} is not the published file ({wrong}), and was removed: {by_hand}")
+        raise DownloadError(
+            f"what came from {url} is not the published file ({wrong}), and was removed: {by_hand}"
+        )
     os.replace(part, target)
 
 
@@ -141,7 +153,9 @@ def _transfer(url: str, part: Path, timeout: float, on_progress: Progress | None
             raise
         raise _Transient(str(reason) or type(reason).__name__) from error
     with answer:
-        resumed = answer.status == 206 and (answer.headers.get("Content-Range") or "").startswith(f"bytes {have}-")
+        resumed = answer.status == 206 and (answer.headers.get("Content-Range") or "").startswith(
+            f"bytes {have}-"
+        )
         if answer.status == 206 and not resumed:
             raise _Transient("the server answered with another part of the file than was asked for")
         have = have if resumed else 0
@@ -201,14 +215,27 @@ def unpack(archive: Path, to: Path, inside: str = "", most_bytes: int = UNPACKED
             whole.mkdir()
             _extract(archive, whole, most_bytes)
             if not (whole / inside).is_dir():
-                raise DataError(f"{archive} has no folder {inside}: it is not the published archive; remove it and fetch it again")
+                raise DataError(
+                    f"{archive} has no folder {inside}: it is not the published archive; remove it and fetch it again"
+                )
             (whole / inside).rename(to)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+    except (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        RuntimeError,
+        NotImplementedError,
+    ) as error:
         raise DataError(f"{archive} is damaged ({error}): remove it and fetch it again") from error
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = "make room, or choose another --data-root" if full else "remove it and fetch it again"
-        raise DataError(f"{archive} cannot be unpacked ({error.strerror or error}): {remedy}") from error
+        remedy = (
+            "make room, or choose another --data-root" if full else "remove it and fetch it again"
+        )
+        raise DataError(
+            f"{archive} cannot be unpacked ({error.strerror or error}): {remedy}"
+        ) from error
 
 
 def _extract(archive: Path, to: Path, most_bytes: int) -> None:
@@ -216,7 +243,9 @@ def _extract(archive: Path, to: Path, most_bytes: int) -> None:
     for number, (name, content) in enumerate(_members(archive), 1):
         path = to / _inner(archive, name)
         if number > UNPACKED_FILES:
-            raise DataError(f"{archive} holds more than {UNPACKED_FILES:,} files: it is not a data set of ours; remove it")
+            raise DataError(
+                f"{archive} holds more than {UNPACKED_FILES:,} files: it is not a data set of ours; remove it"
+            )
         if content is None:
             path.mkdir(parents=True, exist_ok=True)
             continue
@@ -225,7 +254,9 @@ def _extract(archive: Path, to: Path, most_bytes: int) -> None:
             while block := content.read(BLOCK):
                 unpacked += len(block)
                 if unpacked > most_bytes:
-                    raise DataError(f"{archive} unpacks to more than {most_bytes:,} bytes: it is not a data set of ours; remove it")
+                    raise DataError(
+                        f"{archive} unpacks to more than {most_bytes:,} bytes: it is not a data set of ours; remove it"
+                    )
                 file.write(block)
 
 
@@ -235,14 +266,18 @@ def _members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:
                 if not member.isfile() and not member.isdir():
-                    raise DataError(f"{archive} holds '{member.name}', which is a link or a device: refused; remove the archive")
+                    raise DataError(
+                        f"{archive} holds '{member.name}', which is a link or a device: refused; remove the archive"
+                    )
                 yield member.name, tar.extractfile(member) if member.isfile() else None
     elif archive.name.endswith(".zip"):
         with zipfile.ZipFile(archive) as pack:
             for info in pack.infolist():
                 kind = stat.S_IFMT(info.external_attr >> 16)
                 if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                    raise DataError(f"{archive} holds '{info.filename}', which is a link or a device: refused; remove the archive")
+                    raise DataError(
+                        f"{archive} holds '{info.filename}', which is a link or a device: refused; remove the archive"
+                    )
                 yield info.filename, None if info.is_dir() else pack.open(info)
     else:
         raise DataError(f"{archive} is of no known kind: an archive ends in .tar.gz, .tgz or .zip")
@@ -251,6 +286,15 @@ def _members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
 def _inner(archive: Path, name: str) -> PurePosixPath:
     """The name as a path that stays inside the folder it is unpacked to."""
     path, elsewhere = PurePosixPath(name), PureWindowsPath(name)
-    if path.is_absolute() or elsewhere.drive or elsewhere.root or ".." in elsewhere.parts or "\0" in name or not name:
-        raise DataError(f"{archive} holds '{name}', which would lie outside the folder it is unpacked to: refused; remove the archive")
+    if (
+        path.is_absolute()
+        or elsewhere.drive
+        or elsewhere.root
+        or ".." in elsewhere.parts
+        or "\0" in name
+        or not name
+    ):
+        raise DataError(
+            f"{archive} holds '{name}', which would lie outside the folder it is unpacked to: refused; remove the archive"
+        )
     return path

@@ -10,7 +10,7 @@ from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
 
 
-class EpisodeDrawer:
+class EpisodeSampler:
     """Draws episodes from a set whose classes may differ in size."""
 
     def __init__(self, images: ImageSet) -> None:
@@ -26,20 +26,28 @@ class EpisodeDrawer:
         """Say what does not fit before anything is drawn."""
         wrong = []
         if classes > len(self.counts):
-            wrong.append(f"an episode of {classes} classes was asked for, and there are {len(self.counts)} base classes: lower the ways")
+            wrong.append(
+                f"an episode of {classes} classes was asked for, and there are {len(self.counts)} base classes: lower the ways"
+            )
         smallest = int(self.counts.min())
         if images > smallest:
-            wrong.append(f"an episode takes {images} images a class, and the smallest base class has {smallest}: lower shots and queries")
+            wrong.append(
+                f"an episode takes {images} images a class, and the smallest base class has {smallest}: lower shots and queries"
+            )
         if wrong:
             raise ConfigError("; ".join(wrong))
 
     def classes(self, episodes: int, classes: int, generator: Generator) -> Tensor:
         """Different classes for each episode: (episodes, classes)."""
-        keys = torch.rand(episodes, len(self.counts), device=self.counts.device, generator=generator)
+        keys = torch.rand(
+            episodes, len(self.counts), device=self.counts.device, generator=generator
+        )
         return keys.topk(classes, dim=1).indices
 
     def of(self, classes: Tensor, images: int, generator: Generator) -> Tensor:
         """Different images of each class: (…, images), positions in the set."""
-        keys = torch.rand(*classes.shape, self.filled.shape[1], device=self.counts.device, generator=generator)
+        keys = torch.rand(
+            *classes.shape, self.filled.shape[1], device=self.counts.device, generator=generator
+        )
         keys = keys.masked_fill(~self.filled[classes], -1.0)
         return self.images[classes].gather(-1, keys.topk(images, dim=-1).indices)

@@ -36,7 +36,22 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 SUFFIXES = frozenset(
-    {".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+    {
+        ".avif",
+        ".bmp",
+        ".gif",
+        ".heic",
+        ".heif",
+        ".jfif",
+        ".jpeg",
+        ".jpg",
+        ".pgm",
+        ".png",
+        ".ppm",
+        ".tif",
+        ".tiff",
+        ".webp",
+    }
 )
 FORMAT = 1  # of a cache entry
 UNFINISHED = "unfinished-"  # how the name of an entry begins while it is written
@@ -71,7 +86,9 @@ def data_root(given: Path | None = None) -> Path:
 # One image
 
 
-def attempt(source: Path | bytes | Image.Image, short_side: int | None = None, square: int | None = None) -> Pixels | str:
+def attempt(
+    source: Path | bytes | Image.Image, short_side: int | None = None, square: int | None = None
+) -> Pixels | str:
     """The pixels of a file, of a file's content or of a Pillow image, upright and in RGB; or why there are none.
 
     `short_side` resizes it so that the short side has this length; `square` makes it this high and this wide.
@@ -85,14 +102,20 @@ def attempt(source: Path | bytes | Image.Image, short_side: int | None = None, s
             stream.seek(0)
             with Image.open(stream) as file:
                 if side := square or short_side:
-                    file.draft(None, (2 * side, 2 * side))  # a large JPEG is decoded at a fraction of its size, never below twice the goal
+                    file.draft(
+                        None, (2 * side, 2 * side)
+                    )  # a large JPEG is decoded at a fraction of its size, never below twice the goal
                 return _pixels(file, short_side, square)
     except UnidentifiedImageError:
         return "it is empty, or of no known image format"
     except Image.DecompressionBombError:
         return f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels"
     except Exception as error:  # damaged bytes make decoders raise errors of many kinds
-        return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+        return (
+            (error.strerror if isinstance(error, OSError) else None)
+            or str(error)
+            or type(error).__name__
+        )
 
 
 @cache
@@ -120,7 +143,9 @@ def _rgb(image: Image.Image) -> Image.Image:
         return image
     if image.mode == "F":
         return Image.fromarray(eight_bits(np.asarray(image))).convert("RGB")
-    if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip to the darkest 256 levels
+    if image.mode.startswith(
+        "I"
+    ):  # 16 bits of grey, which Pillow would clip to the darkest 256 levels
         grey = np.asarray(image).astype(np.int64)
         if grey.min() < 0 or grey.max() > 65535:
             raise ValueError(f"its greys go from {grey.min():,} to {grey.max():,}, beyond 16 bits")
@@ -140,12 +165,16 @@ def eight_bits(values: np.ndarray) -> np.ndarray:
     if values.dtype == np.uint16:
         return (values // 257).astype(np.uint8)
     if not np.issubdtype(values.dtype, np.floating):
-        raise ValueError(f"its numbers are of type {values.dtype}, and must be uint8, uint16, bool or floating-point")
+        raise ValueError(
+            f"its numbers are of type {values.dtype}, and must be uint8, uint16, bool or floating-point"
+        )
     low, high = float(values.min()), float(values.max())
     if not (np.isfinite(low) and np.isfinite(high)):
         raise ValueError("some of its numbers are infinite or not numbers")
     if low < 0 or high > 1:
-        raise ValueError(f"its floating-point numbers go from {low:.4g} to {high:.4g}, and must lie in 0 … 1")
+        raise ValueError(
+            f"its floating-point numbers go from {low:.4g} to {high:.4g}, and must lie in 0 … 1"
+        )
     return (values.astype(np.float32) * 255).round().astype(np.uint8)
 
 
@@ -164,9 +193,14 @@ def _resized(image: Image.Image, short_side: int | None, square: int | None) -> 
         size = (square, square)
     elif short_side:
         width, height = size
-        size = (max(1, round(width * short_side / min(size))), max(1, round(height * short_side / min(size))))
+        size = (
+            max(1, round(width * short_side / min(size))),
+            max(1, round(height * short_side / min(size))),
+        )
     if size[0] * size[1] > STORED_PIXELS:
-        raise ValueError(f"it would be stored as {size[0]} × {size[1]} pixels, more than {STORED_PIXELS:,}")
+        raise ValueError(
+            f"it would be stored as {size[0]} × {size[1]} pixels, more than {STORED_PIXELS:,}"
+        )
     return image if size == image.size else image.resize(size, Image.Resampling.BILINEAR)
 
 
@@ -217,7 +251,10 @@ class Listing:
 
     def keys(self) -> tuple[str, ...]:
         """CLASS/FILE of each image, as the official session lists name it."""
-        return tuple(f"{self.class_names[label]}/{path.name}" for path, label in zip(self.paths, self.labels, strict=True))
+        return tuple(
+            f"{self.class_names[label]}/{path.name}"
+            for path, label in zip(self.paths, self.labels, strict=True)
+        )
 
 
 def read(
@@ -254,7 +291,9 @@ def _key(paths: Sequence[Path], short_side: int | None, square: int | None) -> s
         except OSError:
             missing.append(path)
             continue
-        digest.update(os.fsencode(os.path.abspath(path)) + f"\0{stat.st_size} {stat.st_mtime_ns}\n".encode())
+        digest.update(
+            os.fsencode(os.path.abspath(path)) + f"\0{stat.st_size} {stat.st_mtime_ns}\n".encode()
+        )
     if missing:
         raise MissingData(
             f"{_some(missing, 'images are', 'image is')} missing: put them there, or remove them from the list that names them"
@@ -281,7 +320,13 @@ def _open(entry: Path, count: int) -> Storage | None:
     return Ragged(buffer, sizes.cumsum(0) - sizes, heights, widths)
 
 
-def _write(paths: Sequence[Path], entry: Path, short_side: int | None, square: int | None, on_progress: Progress | None) -> None:
+def _write(
+    paths: Sequence[Path],
+    entry: Path,
+    short_side: int | None,
+    square: int | None,
+    on_progress: Progress | None,
+) -> None:
     """Decode files into a new entry; all that cannot be decoded are named in one error."""
 
     def decode_chunk(chunk: Sequence[Path]) -> list[Pixels | str]:
@@ -311,7 +356,9 @@ def _write(paths: Sequence[Path], entry: Path, short_side: int | None, square: i
                 file.flush()
                 os.fsync(file.fileno())
             if broken:
-                raise ImageError(f"{_some(broken, 'images', 'image')} cannot be read: replace or remove them")
+                raise ImageError(
+                    f"{_some(broken, 'images', 'image')} cannot be read: replace or remove them"
+                )
             np.save(unfinished / "shapes.npy", np.array(shapes, dtype=np.int64))
             try:
                 unfinished.rename(entry)
@@ -383,11 +430,15 @@ def _readable(folder: Path) -> Iterator[None]:
     """Say so where a folder, or what lies in it, cannot be listed."""
     if not folder.is_dir():
         what = "is a file, not a folder" if folder.exists() else "is not there"
-        raise MissingData(f"{folder} {what}: give a folder that has one sub-folder a class, with that class's images in it")
+        raise MissingData(
+            f"{folder} {what}: give a folder that has one sub-folder a class, with that class's images in it"
+        )
     try:
         yield
     except OSError as error:
-        raise DataError(f"{error.filename} cannot be read ({error.strerror}): check who may read it") from error
+        raise DataError(
+            f"{error.filename} cannot be read ({error.strerror}): check who may read it"
+        ) from error
 
 
 def _list_folder(folder: Path, seed: int) -> tuple[Listing, Listing]:
@@ -395,7 +446,9 @@ def _list_folder(folder: Path, seed: int) -> tuple[Listing, Listing]:
         train, test = _list_classes(folder / "train"), _list_classes(folder / "test")
         for here, there, name in ((train, test, "test"), (test, train, "train")):
             if absent := sorted(set(here.class_names) - set(there.class_names)):
-                raise DataError(f"{folder / name} lacks the classes {', '.join(absent)}: train and test must have the same sub-folders")
+                raise DataError(
+                    f"{folder / name} lacks the classes {', '.join(absent)}: train and test must have the same sub-folders"
+                )
     else:
         train, test = _hold_out(_list_classes(folder), seed)
     _refuse_overlap(train, test)
@@ -403,7 +456,9 @@ def _list_folder(folder: Path, seed: int) -> tuple[Listing, Listing]:
 
 
 def _list_classes(folder: Path, least: int = 2) -> Listing:
-    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    classes = sorted(
+        path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
     if len(classes) < least:
         raise DataError(
             f"{folder} has {len(classes)} sub-folders, and at least {least} {'class is' if least == 1 else 'classes are'} needed: "
@@ -414,8 +469,16 @@ def _list_classes(folder: Path, least: int = 2) -> Listing:
         visible = sorted(path for path in own.iterdir() if not path.name.startswith("."))
         images = [path for path in visible if path.suffix.lower() in SUFFIXES and path.is_file()]
         if not images:
-            others = sorted({path.suffix.lower() or path.name for path in visible if path.is_file()})
-            found = f"only files of other kinds: {', '.join(others[:NAMED])}" if others else "only folders" if visible else "nothing"
+            others = sorted(
+                {path.suffix.lower() or path.name for path in visible if path.is_file()}
+            )
+            found = (
+                f"only files of other kinds: {', '.join(others[:NAMED])}"
+                if others
+                else "only folders"
+                if visible
+                else "nothing"
+            )
             raise DataError(
                 f"class folder {own} has no images ({found}): put images straight into it ({', '.join(sorted(SUFFIXES))}), or remove it"
             )
@@ -437,12 +500,21 @@ def _hold_out(every: Listing, seed: int) -> tuple[Listing, Listing]:
                 f"class '{name}' has one image, {paths[0]}, and needs at least 2, one to train and one to test with: "
                 f"add images, or remove the class's folder"
             )
-        drawn = sorted(paths, key=lambda path: hashlib.sha256(os.fsencode(f"{seed}/{name}/{path.name}")).digest())
+        drawn = sorted(
+            paths,
+            key=lambda path: hashlib.sha256(os.fsencode(f"{seed}/{name}/{path.name}")).digest(),
+        )
         test.update(drawn[: max(1, len(paths) // 5)])
 
     def part(chosen: bool) -> Listing:
-        kept = [(path, label) for path, label in zip(every.paths, every.labels, strict=True) if (path in test) == chosen]
-        return Listing(tuple(path for path, _ in kept), tuple(label for _, label in kept), every.class_names)
+        kept = [
+            (path, label)
+            for path, label in zip(every.paths, every.labels, strict=True)
+            if (path in test) == chosen
+        ]
+        return Listing(
+            tuple(path for path, _ in kept), tuple(label for _, label in kept), every.class_names
+        )
 
     return part(False), part(True)
 
@@ -459,11 +531,15 @@ def _refuse_overlap(train: Listing, test: Listing) -> None:
         by_size.setdefault(place[0].stat().st_size, []).append(place)
     alike = [place for group in by_size.values() if len(group) > 1 for place in group]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        contents = list(pool.map(lambda place: hashlib.sha256(place[0].read_bytes()).digest(), alike))
+        contents = list(
+            pool.map(lambda place: hashlib.sha256(place[0].read_bytes()).digest(), alike)
+        )
     first: dict[bytes, tuple[Path, str, str]] = {}
     for place, content in zip(alike, contents, strict=True):
         path, *where = place
         other, *elsewhere = first.setdefault(content, place)
         if where != elsewhere:
             what = "two classes" if where[0] != elsewhere[0] else "train and test"
-            raise DataError(f"overlapping: {other} and {path} are the same image in {what}: remove one of them")
+            raise DataError(
+                f"overlapping: {other} and {path} are the same image in {what}: remove one of them"
+            )

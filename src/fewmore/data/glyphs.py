@@ -49,7 +49,9 @@ SCRIPTS = {
 
 def _interleave(groups: list[list[str]]) -> tuple[str, ...]:
     """All members, each group spread evenly over the whole: any stretch of it holds every group in proportion."""
-    placed = [((i + 0.5) / len(group), member) for group in groups for i, member in enumerate(group)]
+    placed = [
+        ((i + 0.5) / len(group), member) for group in groups for i, member in enumerate(group)
+    ]
     return tuple(member for _, member in sorted(placed, key=lambda one: one[0]))
 
 
@@ -59,7 +61,12 @@ CLASSES: tuple[str, ...] = _interleave([letters.split() for letters in SCRIPTS.v
 FONTS = {
     "train": (
         *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
-        *("DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique", "DejaVuSansMono-BoldOblique"),
+        *(
+            "DejaVuSansMono",
+            "DejaVuSansMono-Bold",
+            "DejaVuSansMono-Oblique",
+            "DejaVuSansMono-BoldOblique",
+        ),
     ),
     "test": (
         *("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic"),
@@ -79,17 +86,27 @@ class Difficulty:
     smallest: float = 0.5  # the longer side of a character, as a part of the image's side
     largest: float = 0.8
     shift: float = 0.1  # off the centre, as a part of the image's side
-    stroke: int = 2  # thicker by at most this much on either side of a stroke, in 1/64 of the size of type
+    stroke: int = (
+        2  # thicker by at most this much on either side of a stroke, in 1/64 of the size of type
+    )
     blur: float = 1.0  # standard deviation, in pixels
     contrast: float = 0.5  # brightness between ink and paper at least, where black to white is 1
     noise: float = 0.1  # standard deviation at most, where black to white is 1
 
     def __post_init__(self) -> None:
-        wrong = [f"{name} must not be negative, but is {value}" for name, value in vars(self).items() if value < 0]
+        wrong = [
+            f"{name} must not be negative, but is {value}"
+            for name, value in vars(self).items()
+            if value < 0
+        ]
         if not 0 < self.smallest <= self.largest:
-            wrong.append(f"smallest must lie above 0 and not above largest, but they are {self.smallest} and {self.largest}")
+            wrong.append(
+                f"smallest must lie above 0 and not above largest, but they are {self.smallest} and {self.largest}"
+            )
         if self.contrast > 0.7:
-            wrong.append(f"contrast must be at most 0.7, or no two colours are found that have it, but is {self.contrast}")
+            wrong.append(
+                f"contrast must be at most 0.7, or no two colours are found that have it, but is {self.contrast}"
+            )
         if wrong:
             raise ConfigError("; ".join(wrong))
 
@@ -130,13 +147,23 @@ def load(
     _check(seed, train_per_class=train_per_class, test_per_class=test_per_class)
     # Strengths are in the name too, so that turning one never meets the images of another.
     strengths = hashlib.sha256(repr(DIFFICULTY).encode()).hexdigest()[:8]
-    file = Path(folder) / f"glyphs-v{VERSION}-{strengths}-{train_per_class}+{test_per_class}-seed{seed}.safetensors"
+    file = (
+        Path(folder)
+        / f"glyphs-v{VERSION}-{strengths}-{train_per_class}+{test_per_class}-seed{seed}.safetensors"
+    )
     kept = _read(file, train_per_class, test_per_class)
     if kept:
         return kept
     first, both = (len(CLASSES) * n for n in (train_per_class, train_per_class + test_per_class))
-    train = draw("train", train_per_class, seed, on_progress and (lambda done, _: on_progress(done, both)))
-    test = draw("test", test_per_class, seed, on_progress and (lambda done, _: on_progress(first + done, both)))
+    train = draw(
+        "train", train_per_class, seed, on_progress and (lambda done, _: on_progress(done, both))
+    )
+    test = draw(
+        "test",
+        test_per_class,
+        seed,
+        on_progress and (lambda done, _: on_progress(first + done, both)),
+    )
     _write(file, train, test)
     return train, test
 
@@ -144,30 +171,44 @@ def load(
 @cache
 def fonts_of(split: str, character: str) -> tuple[str, ...]:
     """The fonts of a split that hold a character."""
-    return tuple(f for f in FONTS[split] if holds(f, character) and (character.isascii() or not f.startswith("cm")))
+    return tuple(
+        f
+        for f in FONTS[split]
+        if holds(f, character) and (character.isascii() or not f.startswith("cm"))
+    )
 
 
 def holds(font: str, character: str) -> bool:
     """Whether a font draws a character otherwise than one that no font can hold."""
     undefined, own = (_font(font).getmask(c, mode="L") for c in ("\uffff", character))
-    return own.getbbox() is not None and (own.size != undefined.size or bytes(own) != bytes(undefined))
+    return own.getbbox() is not None and (
+        own.size != undefined.size or bytes(own) != bytes(undefined)
+    )
 
 
 @cache
 def mask(font: str, character: str, stroke: int = 0) -> Image.Image:
     """A character's ink at the size EM, as grey levels, with a rim of two empty pixels."""
     canvas = Image.new("L", (3 * EM, 3 * EM))
-    ImageDraw.Draw(canvas).text((EM, EM // 2), character, fill=255, font=_font(font), stroke_width=stroke)
+    ImageDraw.Draw(canvas).text(
+        (EM, EM // 2), character, fill=255, font=_font(font), stroke_width=stroke
+    )
     left, top, right, bottom = canvas.getbbox() or (2, 2, 3, 3)
     return canvas.crop((left - 2, top - 2, right + 2, bottom + 2))
 
 
-def _image(character: str, fonts: tuple[str, ...], difficulty: Difficulty, rng: np.random.Generator) -> np.ndarray:
+def _image(
+    character: str, fonts: tuple[str, ...], difficulty: Difficulty, rng: np.random.Generator
+) -> np.ndarray:
     """One image, (3, SIDE, SIDE) uint8."""
     ink = mask(fonts[rng.integers(len(fonts))], character, int(rng.integers(difficulty.stroke + 1)))
     matrix = _affine(ink.size, difficulty, rng)
-    placed = ink.transform((SIDE * DETAIL, SIDE * DETAIL), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
-    blurred = placed.reduce(DETAIL).filter(ImageFilter.GaussianBlur(rng.uniform(0, difficulty.blur)))
+    placed = ink.transform(
+        (SIDE * DETAIL, SIDE * DETAIL), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR
+    )
+    blurred = placed.reduce(DETAIL).filter(
+        ImageFilter.GaussianBlur(rng.uniform(0, difficulty.blur))
+    )
     coverage = np.asarray(blurred, np.float32) / 255
     ink_colour, paper_colour = _colours(difficulty.contrast, rng)
     image: np.ndarray = paper_colour + (ink_colour - paper_colour) * coverage
@@ -176,7 +217,9 @@ def _image(character: str, fonts: tuple[str, ...], difficulty: Difficulty, rng: 
     return (image * 255 + 0.5).astype(np.uint8)
 
 
-def _affine(size: tuple[int, int], difficulty: Difficulty, rng: np.random.Generator) -> tuple[float, ...]:
+def _affine(
+    size: tuple[int, int], difficulty: Difficulty, rng: np.random.Generator
+) -> tuple[float, ...]:
     """Pillow's six numbers: where in a mask of this size a pixel of the enlarged image comes from."""
     turn = math.radians(rng.uniform(-1, 1) * difficulty.turn)
     shear = rng.uniform(-1, 1) * difficulty.shear
@@ -202,7 +245,9 @@ def _font(name: str) -> ImageFont.FreeTypeFont:
     matplotlib = find_spec("matplotlib")  # finds the package without importing it
     for place in (matplotlib and matplotlib.submodule_search_locations) or []:
         file = Path(place) / "mpl-data" / "fonts" / "ttf" / f"{name}.ttf"
-        if file.is_file():  # the basic layout is the same whether or not the Raqm library is installed
+        if (
+            file.is_file()
+        ):  # the basic layout is the same whether or not the Raqm library is installed
             return ImageFont.truetype(str(file), EM, layout_engine=ImageFont.Layout.BASIC)
     raise MissingData(
         f"the font {name}.ttf, which comes with matplotlib, is not there, and glyphs are drawn from it: "
@@ -211,7 +256,9 @@ def _font(name: str) -> ImageFont.FreeTypeFont:
 
 
 def _check(seed: int, **counts: int) -> None:
-    wrong = [f"{name} must be at least 1, not {value}" for name, value in counts.items() if value < 1]
+    wrong = [
+        f"{name} must be at least 1, not {value}" for name, value in counts.items() if value < 1
+    ]
     if seed < 0:
         wrong.append(f"seed must not be negative, but is {seed}")
     if wrong:
@@ -224,7 +271,9 @@ def _labelled(images: Tensor) -> ImageSet:
     return ImageSet.of(images, labels, CLASSES)
 
 
-def _read(file: Path, train_per_class: int, test_per_class: int) -> tuple[ImageSet, ImageSet] | None:
+def _read(
+    file: Path, train_per_class: int, test_per_class: int
+) -> tuple[ImageSet, ImageSet] | None:
     """The two sets that a file keeps, or None where it is missing, damaged or not what it should be."""
     try:
         with safe_open(file, framework="pt") as stored:
@@ -240,7 +289,11 @@ def _read(file: Path, train_per_class: int, test_per_class: int) -> tuple[ImageS
 
 def _write(file: Path, train: ImageSet, test: ImageSet) -> None:
     """Keep two sets in a file, in one step, so that no reader ever meets half of it."""
-    images = {name: one.storage for name, one in (("train", train), ("test", test)) if isinstance(one.storage, Tensor)}
+    images = {
+        name: one.storage
+        for name, one in (("train", train), ("test", test))
+        if isinstance(one.storage, Tensor)
+    }
     unfinished = file.with_suffix(f".{os.getpid()}.unfinished")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

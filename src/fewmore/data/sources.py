@@ -16,7 +16,9 @@ class File:
     to: str  # below the data root
     sha256: str | None = None
     md5: str | None = None
-    unpacked: str | None = None  # an archive: the folder inside it that is wanted, which then lies below the data root
+    unpacked: str | None = (
+        None  # an archive: the folder inside it that is wanted, which then lies below the data root
+    )
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,10 @@ _LIST_SHA256 = {
 
 
 def _lists(name: str) -> tuple[File, ...]:
-    return tuple(File(f"{LISTS}/{name}/{file}", f"index_list/{name}/{file}", sha256=code) for file, code in _LIST_SHA256[name].items())
+    return tuple(
+        File(f"{LISTS}/{name}/{file}", f"index_list/{name}/{file}", sha256=code)
+        for file, code in _LIST_SHA256[name].items()
+    )
 
 
 RESNET18 = File(

@@ -45,12 +45,20 @@ def class_order(classes: int, seed: int | None) -> tuple[int, ...]:
     return tuple(torch.randperm(classes, generator=torch.Generator().manual_seed(seed)).tolist())
 
 
-def draw(train: ImageSet, base: int, way: int, shot: int, seed: int = 0, order: int | None = None) -> Split:
+def draw(
+    train: ImageSet, base: int, way: int, shot: int, seed: int = 0, order: int | None = None
+) -> Split:
     """All images of `base` classes, then sessions of `way` classes with `shot` images each, drawn from a seed."""
     classes = len(train.class_names)
-    wrong = [f"{name} must be at least 1, not {value}" for name, value in (("base", base), ("way", way), ("shot", shot)) if value < 1]
+    wrong = [
+        f"{name} must be at least 1, not {value}"
+        for name, value in (("base", base), ("way", way), ("shot", shot))
+        if value < 1
+    ]
     if not wrong and base > classes:
-        wrong.append(f"{base} base classes were asked for, but there are {classes} classes: use --base {classes} or less")
+        wrong.append(
+            f"{base} base classes were asked for, but there are {classes} classes: use --base {classes} or less"
+        )
     elif not wrong and (classes - base) % way:
         even = [w for w in range(1, classes - base + 1) if (classes - base) % w == 0]
         wrong.append(

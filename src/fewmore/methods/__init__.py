@@ -31,7 +31,9 @@ class MethodInfo:
 
     def build(self, recipe: "Recipe", runtime: "Runtime", seed: int) -> "Method":
         module, name = self.target.split(":")
-        method: Method = getattr(importlib.import_module(module), name)(recipe, runtime, seed, **self.options)
+        method: Method = getattr(importlib.import_module(module), name)(
+            recipe, runtime, seed, **self.options
+        )
         return method
 
 
@@ -51,14 +53,45 @@ def _table(*rows: MethodInfo) -> dict[str, MethodInfo]:
 
 
 METHODS = _table(
-    MethodInfo("finetune", "Ft-CNN: the whole network fine-tuned on the new images", _TOPIC, _FINETUNE, ordered=True),
-    MethodInfo("linear", "Linear classifier, the whole network trained on", _CEC, _FINETUNE, ordered=True),
-    MethodInfo("cosine", "Cosine classifier, the whole network trained on", _CEC, _FINETUNE, {"similarity": "cosine"}, ordered=True),
     MethodInfo(
-        "icarl", "iCaRL: nearest mean of exemplars, features held by distillation", _ICARL, "fewmore.methods.icarl:ICaRL", **_REPLAY
+        "finetune",
+        "Ft-CNN: the whole network fine-tuned on the new images",
+        _TOPIC,
+        _FINETUNE,
+        ordered=True,
     ),
-    MethodInfo("eeil", "EEIL: distillation per head, then balanced fine-tuning", _EEIL, "fewmore.methods.eeil:EEIL", **_REPLAY),
-    MethodInfo("lucir", "LUCIR (NCM): cosines, features that keep their directions", _LUCIR, "fewmore.methods.lucir:LUCIR", **_REPLAY),
+    MethodInfo(
+        "linear", "Linear classifier, the whole network trained on", _CEC, _FINETUNE, ordered=True
+    ),
+    MethodInfo(
+        "cosine",
+        "Cosine classifier, the whole network trained on",
+        _CEC,
+        _FINETUNE,
+        {"similarity": "cosine"},
+        ordered=True,
+    ),
+    MethodInfo(
+        "icarl",
+        "iCaRL: nearest mean of exemplars, features held by distillation",
+        _ICARL,
+        "fewmore.methods.icarl:ICaRL",
+        **_REPLAY,
+    ),
+    MethodInfo(
+        "eeil",
+        "EEIL: distillation per head, then balanced fine-tuning",
+        _EEIL,
+        "fewmore.methods.eeil:EEIL",
+        **_REPLAY,
+    ),
+    MethodInfo(
+        "lucir",
+        "LUCIR (NCM): cosines, features that keep their directions",
+        _LUCIR,
+        "fewmore.methods.lucir:LUCIR",
+        **_REPLAY,
+    ),
     MethodInfo(
         "topic",
         "TOPIC: features held in their places by a neural gas",
@@ -67,12 +100,38 @@ METHODS = _table(
         memory="one image a node",
         ordered=True,
     ),
-    MethodInfo("decoupled-linear", "Frozen features, linear classifier", _CEC, _DECOUPLED, {"similarity": "linear"}),
-    MethodInfo("decoupled-cosine", "Frozen features, cosine classifier", _CEC, _DECOUPLED, {"similarity": "cosine"}),
-    MethodInfo("decoupled-l2", "Frozen features, squared distance", _CEC, _DECOUPLED, {"similarity": "l2"}),
-    MethodInfo("decoupled-deepemd", "Frozen feature maps, earth mover's distance", _EMD, "fewmore.methods.deepemd:DeepEMD"),
-    MethodInfo("cec", "CEC: class means adapted by a graph, learnt pseudo-incrementally", _CEC, "fewmore.methods.cec:CEC"),
-    MethodInfo("cec-meta", "CEC, its graph learnt by plain meta-learning", _CEC, "fewmore.methods.cec:CEC"),
+    MethodInfo(
+        "decoupled-linear",
+        "Frozen features, linear classifier",
+        _CEC,
+        _DECOUPLED,
+        {"similarity": "linear"},
+    ),
+    MethodInfo(
+        "decoupled-cosine",
+        "Frozen features, cosine classifier",
+        _CEC,
+        _DECOUPLED,
+        {"similarity": "cosine"},
+    ),
+    MethodInfo(
+        "decoupled-l2", "Frozen features, squared distance", _CEC, _DECOUPLED, {"similarity": "l2"}
+    ),
+    MethodInfo(
+        "decoupled-deepemd",
+        "Frozen feature maps, earth mover's distance",
+        _EMD,
+        "fewmore.methods.deepemd:DeepEMD",
+    ),
+    MethodInfo(
+        "cec",
+        "CEC: class means adapted by a graph, learnt pseudo-incrementally",
+        _CEC,
+        "fewmore.methods.cec:CEC",
+    ),
+    MethodInfo(
+        "cec-meta", "CEC, its graph learnt by plain meta-learning", _CEC, "fewmore.methods.cec:CEC"
+    ),
     MethodInfo(
         "joint",
         "The reference: trained anew on every image seen so far",
@@ -98,7 +157,9 @@ def _own(path: Path, cls: str) -> MethodInfo:
     from fewmore.methods.base import Method
 
     if not path.exists():
-        raise MissingData(f"there is no file {path}: give the path of the Python file that holds {cls}")
+        raise MissingData(
+            f"there is no file {path}: give the path of the Python file that holds {cls}"
+        )
     module_name = f"fewmore_own_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"  # one name a file
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
@@ -108,13 +169,25 @@ def _own(path: Path, cls: str) -> MethodInfo:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise MethodError(f"{path} fails when it is loaded: {type(error).__name__}: {error}") from error
+        raise MethodError(
+            f"{path} fails when it is loaded: {type(error).__name__}: {error}"
+        ) from error
     found = getattr(module, cls, None)
     if found is None:
-        raise UnknownName(f"class in {path}", cls, [name for name, value in vars(module).items() if isinstance(value, type)])
+        raise UnknownName(
+            f"class in {path}",
+            cls,
+            [name for name, value in vars(module).items() if isinstance(value, type)],
+        )
     if not (isinstance(found, type) and issubclass(found, Method)):
-        raise MethodError(f"{cls} in {path} is not a Method: derive it from fewmore.methods.base.Method")
+        raise MethodError(
+            f"{cls} in {path} is not a Method: derive it from fewmore.methods.base.Method"
+        )
     if found.__abstractmethods__:
-        raise MethodError(f"{cls} in {path} does not implement {', '.join(sorted(found.__abstractmethods__))}")
+        raise MethodError(
+            f"{cls} in {path} does not implement {', '.join(sorted(found.__abstractmethods__))}"
+        )
     title = ((found.__doc__ or "").strip() or cls).splitlines()[0]
-    return MethodInfo(cls.lower(), title, str(path), f"{module_name}:{cls}", memory=found.keeps or "none")
+    return MethodInfo(
+        cls.lower(), title, str(path), f"{module_name}:{cls}", memory=found.keeps or "none"
+    )

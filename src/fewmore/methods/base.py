@@ -11,11 +11,17 @@ from torch import Tensor
 
 from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet
-from fewmore.methods.settings import DeepEMDConfig, DistillationConfig, ExemplarConfig, LucirConfig, TopicConfig
+from fewmore.methods.settings import (
+    DeepEMDConfig,
+    DistillationConfig,
+    ExemplarConfig,
+    LucirConfig,
+    TopicConfig,
+)
 from fewmore.nn.adapter import AdapterConfig
 from fewmore.training.checkpoint import State
 from fewmore.training.learn_session import SessionConfig
-from fewmore.training.loop import Epochs, Runtime
+from fewmore.training.loop import EpochsConfig, Runtime
 from fewmore.training.pretrain import PretrainConfig
 from fewmore.training.pseudo_incremental import PseudoConfig
 
@@ -27,14 +33,16 @@ class Recipe:
     name: str
     backbone: str
     transform: Transform
-    weights: str | None = None  # where the backbone starts: None at random, "imagenet", or a file's path
+    weights: str | None = (
+        None  # where the backbone starts: None at random, "imagenet", or a file's path
+    )
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
     session: SessionConfig = field(default_factory=SessionConfig)
     pseudo: PseudoConfig = field(default_factory=PseudoConfig)
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
     exemplars: ExemplarConfig = field(default_factory=ExemplarConfig)
     distillation: DistillationConfig = field(default_factory=DistillationConfig)
-    balanced: Epochs = field(default_factory=Epochs)  # EEIL's second part of a session
+    balanced: EpochsConfig = field(default_factory=EpochsConfig)  # EEIL's second part of a session
     lucir: LucirConfig = field(default_factory=LucirConfig)
     topic: TopicConfig = field(default_factory=TopicConfig)
     deepemd: DeepEMDConfig = field(default_factory=DeepEMDConfig)

@@ -19,9 +19,10 @@ from fewmore.methods.network import Network
 from fewmore.nn.adapter import Adapter, Context
 from fewmore.nn.backbones import set_tensors
 from fewmore.nn.prototypes import Classifier
+from fewmore.random import derive_seed
 from fewmore.training.checkpoint import State
-from fewmore.training.learn_session import mean_rows
-from fewmore.training.loop import Runtime, seeded
+from fewmore.training.learn_session import class_prototypes
+from fewmore.training.loop import Runtime
 from fewmore.training.pseudo_incremental import pseudo_incremental
 
 
@@ -32,20 +33,32 @@ class CEC(FrozenBackbone):
         super().__init__(recipe, runtime, seed)
         self.network = Network(recipe, runtime)
         self._adapter: Adapter | None = None
-        self._context: Context | None = None  # follows from rows and adapter: made when first needed
+        self._context: Context | None = (
+            None  # follows from rows and adapter: made when first needed
+        )
 
     def fit(self, base: ImageSet) -> None:
         network, recipe = self.network, self.recipe
         network.fit(base, "cosine", self.seed)
         adapter = self._new_adapter()
-        pseudo_incremental(network.backbone, adapter, base, recipe.transform, recipe.pseudo, self.runtime, self.seed)
+        pseudo_incremental(
+            network.backbone,
+            adapter,
+            base,
+            recipe.transform,
+            recipe.pseudo,
+            self.runtime,
+            self.seed,
+        )
         self._adapter = adapter
-        network.classifier = Classifier("cosine", mean_rows(network.backbone, base, recipe.transform))
+        network.classifier = Classifier(
+            "cosine", class_prototypes(network.backbone, base, recipe.transform)
+        )
         self._context = None
         self.sessions = 1
 
     def learn(self, session: ImageSet) -> None:
-        rows = mean_rows(self.network.backbone, session, self.recipe.transform)
+        rows = class_prototypes(self.network.backbone, session, self.recipe.transform)
         self.network.classifier = self.network.classifier.grown(rows)
         self._context = None
         self.sessions += 1
@@ -56,7 +69,7 @@ class CEC(FrozenBackbone):
     @torch.no_grad()
     def scores_of(self, features: Tensor) -> Tensor:
         if self._context is None:
-            self._context = self.adapter.context(self.network.classifier.rows.detach())
+            self._context = self.adapter.context(self.network.classifier.prototypes.detach())
         return self.adapter.scores(features, self._context)
 
     def also_scores_of(self, features: Tensor) -> dict[str, Tensor]:
@@ -70,7 +83,11 @@ class CEC(FrozenBackbone):
         return self._adapter
 
     def state(self) -> State:
-        return {"sessions": self.sessions, "network": self.network.state(), "adapter": dict(self.adapter.state_dict())}
+        return {
+            "sessions": self.sessions,
+            "network": self.network.state(),
+            "adapter": dict(self.adapter.state_dict()),
+        }
 
     def restore(self, state: State) -> None:
         self.sessions = state["sessions"]
@@ -80,5 +97,7 @@ class CEC(FrozenBackbone):
         self._context = None
 
     def _new_adapter(self) -> Adapter:
-        generator = torch.Generator().manual_seed(seeded(self.seed, "adapter"))
-        return Adapter(self.network.backbone.dim, self.recipe.adapter, generator).to(self.runtime.device)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "adapter"))
+        return Adapter(self.network.backbone.dim, self.recipe.adapter, generator).to(
+            self.runtime.device
+        )

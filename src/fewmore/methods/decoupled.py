@@ -15,14 +15,16 @@ from fewmore.methods.base import FrozenBackbone, Recipe
 from fewmore.methods.network import Network
 from fewmore.nn.prototypes import Classifier
 from fewmore.training.checkpoint import State
-from fewmore.training.learn_session import mean_rows, train_rows, untrained_rows
+from fewmore.training.learn_session import class_prototypes, train_prototypes, untrained_prototypes
 from fewmore.training.loop import Runtime
 
 
 class Decoupled(FrozenBackbone):
     """A frozen backbone with a classifier whose rows are class means, or are trained."""
 
-    def __init__(self, recipe: Recipe, runtime: Runtime, seed: int, similarity: str = "cosine") -> None:
+    def __init__(
+        self, recipe: Recipe, runtime: Runtime, seed: int, similarity: str = "cosine"
+    ) -> None:
         super().__init__(recipe, runtime, seed)
         self.similarity = similarity
         self.network = Network(recipe, runtime)
@@ -31,21 +33,31 @@ class Decoupled(FrozenBackbone):
         network = self.network
         # A distance is no good head to train with: stage 1 of the L2 classifier is the linear one's.
         network.fit(base, "cosine" if self.similarity == "cosine" else "linear", self.seed)
-        rows = network.classifier.rows.detach()
+        rows = network.classifier.prototypes.detach()
         if self.recipe.session.data_init:
-            rows = mean_rows(network.backbone, base, self.recipe.transform)
+            rows = class_prototypes(network.backbone, base, self.recipe.transform)
         network.classifier = Classifier(self.similarity, rows)
         self.sessions = 1
 
     def learn(self, session: ImageSet) -> None:
         backbone, known, recipe = self.network.backbone, self.network.classifier, self.recipe
         if recipe.session.data_init:
-            rows = mean_rows(backbone, session, recipe.transform)
+            rows = class_prototypes(backbone, session, recipe.transform)
         else:
-            new = Classifier(self.similarity, untrained_rows(backbone, session, self.seed))
+            new = Classifier(self.similarity, untrained_prototypes(backbone, session, self.seed))
             stage = f"session {self.sessions}"
-            train_rows(backbone, known, new, session, recipe.transform, recipe.session, self.runtime, self.seed, stage)
-            rows = new.rows.detach()
+            train_prototypes(
+                backbone,
+                known,
+                new,
+                session,
+                recipe.transform,
+                recipe.session,
+                self.runtime,
+                self.seed,
+                stage,
+            )
+            rows = new.prototypes.detach()
         self.network.classifier = known.grown(rows)
         self.sessions += 1
 

@@ -44,10 +44,14 @@ class DeepEMD(FrozenBackbone):
         self.sessions += 1
 
     def embed(self, images: ImageSet) -> Tensor:
-        return embed_maps(self.network.backbone, images, self.recipe.transform, self.recipe.deepemd.side).flatten(1)
+        return embed_maps(
+            self.network.backbone, images, self.recipe.transform, self.recipe.deepemd.side
+        ).flatten(1)
 
     def scores_of(self, features: Tensor) -> Tensor:
-        return earth_mover(self._cells(features), self._cells(self.means), self.recipe.deepemd.centred)
+        return earth_mover(
+            self._cells(features), self._cells(self.means), self.recipe.deepemd.centred
+        )
 
     def _cells(self, maps: Tensor) -> Tensor:
         dim = self.network.backbone.dim

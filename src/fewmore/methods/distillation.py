@@ -28,7 +28,9 @@ class Teacher:
         return outputs(self.backbone, self.classifier, view)
 
 
-def distillation(scores: Tensor, wanted: Tensor, temperature: float, heads: Sequence[int] | None = None) -> Tensor:
+def distillation(
+    scores: Tensor, wanted: Tensor, temperature: float, heads: Sequence[int] | None = None
+) -> Tensor:
     """How far softened answers are from the teacher's: the divergence, a mean over images and a sum over heads.
 
     A head is a number of consecutive classes with a softmax of their own; without `heads` there is one for all. The square of
@@ -36,7 +38,9 @@ def distillation(scores: Tensor, wanted: Tensor, temperature: float, heads: Sequ
     """
     sizes = [wanted.shape[1]] if heads is None else list(heads)
     total = torch.zeros((), device=scores.device)
-    for own, teachers in zip(torch.split(scores, sizes, 1), torch.split(wanted, sizes, 1), strict=True):
+    for own, teachers in zip(
+        torch.split(scores, sizes, 1), torch.split(wanted, sizes, 1), strict=True
+    ):
         soft, target = F.log_softmax(own / temperature, 1), F.log_softmax(teachers / temperature, 1)
         total = total + F.kl_div(soft, target, reduction="batchmean", log_target=True)
     return total * temperature**2

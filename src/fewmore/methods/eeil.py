@@ -20,7 +20,7 @@ from fewmore.methods.distillation import Teacher, distillation
 from fewmore.methods.exemplars import Exemplars
 from fewmore.methods.network import Network
 from fewmore.training.checkpoint import State
-from fewmore.training.learn_session import new_rows, outputs, train_by
+from fewmore.training.learn_session import new_prototypes, outputs, train_by
 from fewmore.training.loop import Runtime
 
 
@@ -46,16 +46,29 @@ class EEIL(Method):
         backbone, known = network.backbone, network.classifier
         before = Teacher(backbone, known)
         backbone.train(not recipe.session.frozen_norm)
-        classifier = network.classifier = known.grown(new_rows(backbone, session, recipe.transform, recipe.session, self.seed))
+        classifier = network.classifier = known.grown(
+            new_prototypes(backbone, session, recipe.transform, recipe.session, self.seed)
+        )
         modules = {"backbone": backbone, "classifier": classifier}
         images, stage = self.exemplars.joined_by(session), f"session {self.sessions}"
 
         def unbalanced(view: Tensor, labels: Tensor) -> Tensor:
             _, scores = outputs(backbone, classifier, view)
             _, old = before(view)
-            return F.cross_entropy(scores, labels) + held.weight * distillation(scores[:, : len(known)], old, held.temperature, self.heads)
+            return F.cross_entropy(scores, labels) + held.weight * distillation(
+                scores[:, : len(known)], old, held.temperature, self.heads
+            )
 
-        train_by(unbalanced, modules, images, recipe.transform, recipe.session, self.runtime, self.seed, stage)
+        train_by(
+            unbalanced,
+            modules,
+            images,
+            recipe.transform,
+            recipe.session,
+            self.runtime,
+            self.seed,
+            stage,
+        )
         self.exemplars.add(session, network.embed(session))
         trained = Teacher(backbone, classifier)
         heads = [*self.heads, len(session.class_names)]
@@ -64,10 +77,21 @@ class EEIL(Method):
             _, scores = outputs(backbone, classifier, view)
             (_, old), (_, new) = before(view), trained(view)
             wanted = torch.cat([old, new[:, len(known) :]], 1)
-            return F.cross_entropy(scores, labels) + held.weight * distillation(scores, wanted, held.temperature, heads)
+            return F.cross_entropy(scores, labels) + held.weight * distillation(
+                scores, wanted, held.temperature, heads
+            )
 
         images, stage = self.exemplars.balanced(), f"{stage}, balanced"
-        train_by(balanced, modules, images, recipe.transform, recipe.balanced, self.runtime, self.seed, stage)
+        train_by(
+            balanced,
+            modules,
+            images,
+            recipe.transform,
+            recipe.balanced,
+            self.runtime,
+            self.seed,
+            stage,
+        )
         self.heads = heads
         self.sessions += 1
 
@@ -79,7 +103,12 @@ class EEIL(Method):
 
     def state(self) -> State:
         network = self.network.state()  # says so where nothing was learnt
-        return {"sessions": self.sessions, "heads": list(self.heads), "network": network, "exemplars": self.exemplars.state()}
+        return {
+            "sessions": self.sessions,
+            "heads": list(self.heads),
+            "network": network,
+            "exemplars": self.exemplars.state(),
+        }
 
     def restore(self, state: State) -> None:
         self.sessions, self.heads = state["sessions"], list(state["heads"])

@@ -43,7 +43,9 @@ class Exemplars:
 
     def add(self, session: ImageSet, features: Tensor) -> None:
         """Keep the best images of a session's classes."""
-        chosen = session.select(herd(features, session.labels, len(session.class_names), self.config.per_class)).alone()
+        chosen = session.select(
+            herd(features, session.labels, len(session.class_names), self.config.per_class)
+        ).compact()
         self._images = chosen if self._images is None else concatenate([self._images, chosen])
 
     def joined_by(self, session: ImageSet) -> ImageSet:
@@ -53,13 +55,18 @@ class Exemplars:
     def balanced(self) -> ImageSet:
         """As many of each class as the smallest class has."""
         counts = self.images.counts()
-        rank = torch.arange(len(self), device=counts.device) - (counts.cumsum(0) - counts)[self.images.labels]
-        return self.images.select((rank < counts.min()).nonzero().squeeze(1)).alone()
+        rank = (
+            torch.arange(len(self), device=counts.device)
+            - (counts.cumsum(0) - counts)[self.images.labels]
+        )
+        return self.images.select((rank < counts.min()).nonzero().squeeze(1)).compact()
 
     def means(self, backbone: Backbone, transform: Transform) -> Classifier:
         """The nearest mean of exemplars as a classifier, with the network as it is now; features are compared by their directions."""
         features = F.normalize(embed(backbone, self.images, transform), dim=1)
-        return Classifier("cosine", class_means(features, self.images.labels, len(self.images.class_names)))
+        return Classifier(
+            "cosine", class_means(features, self.images.labels, len(self.images.class_names))
+        )
 
     def state(self) -> State:
         return self.images.state()
@@ -108,7 +115,9 @@ def herd(features: Tensor, labels: Tensor, classes: int, per_class: int) -> Tens
     largest = int(counts.max())
     column = torch.arange(largest, device=labels.device)
     there_Cn = column < counts[:, None]
-    place_Cn = torch.argsort(labels, stable=True)[((counts.cumsum(0) - counts)[:, None] + column).clamp(max=len(labels) - 1)]
+    place_Cn = torch.argsort(labels, stable=True)[
+        ((counts.cumsum(0) - counts)[:, None] + column).clamp(max=len(labels) - 1)
+    ]
     features_Cnd = F.normalize(features, dim=1)[place_Cn] * there_Cn[..., None]
     mean_Cd = features_Cnd.sum(1) / counts[:, None].clamp(min=1)
     total_Cd, free_Cn, picks = torch.zeros_like(mean_Cd), there_Cn.clone(), []
@@ -116,8 +125,12 @@ def herd(features: Tensor, labels: Tensor, classes: int, per_class: int) -> Tens
         # Of vectors of length one, the one that brings the mean nearest is the one furthest in the direction that is lacking.
         fit_Cn = (features_Cnd @ (step * mean_Cd - total_Cd)[..., None]).squeeze(-1)
         best_C1 = fit_Cn.masked_fill(~free_Cn, -torch.inf).argmax(1, keepdim=True)
-        total_Cd = total_Cd + features_Cnd.gather(1, best_C1[..., None].expand(-1, -1, features.shape[1])).squeeze(1)
+        total_Cd = total_Cd + features_Cnd.gather(
+            1, best_C1[..., None].expand(-1, -1, features.shape[1])
+        ).squeeze(1)
         free_Cn = free_Cn.scatter(1, best_C1, False)
         picks.append(best_C1)
     chosen = place_Cn.gather(1, torch.cat(picks, 1))
-    return chosen[there_Cn[:, : chosen.shape[1]]]  # a class with fewer images has them all chosen by then
+    return chosen[
+        there_Cn[:, : chosen.shape[1]]
+    ]  # a class with fewer images has them all chosen by then

@@ -14,14 +14,16 @@ from fewmore.data.images import ImageSet
 from fewmore.methods.base import Method, Recipe
 from fewmore.methods.network import Network
 from fewmore.training.checkpoint import State
-from fewmore.training.learn_session import new_rows, train_network
+from fewmore.training.learn_session import new_prototypes, train_network
 from fewmore.training.loop import Runtime
 
 
 class Finetune(Method):
     """The whole network is trained on, session by session."""
 
-    def __init__(self, recipe: Recipe, runtime: Runtime, seed: int, similarity: str = "linear") -> None:
+    def __init__(
+        self, recipe: Recipe, runtime: Runtime, seed: int, similarity: str = "linear"
+    ) -> None:
         super().__init__(recipe, runtime, seed)
         self.similarity = similarity
         self.network = Network(recipe, runtime)
@@ -32,10 +34,21 @@ class Finetune(Method):
 
     def learn(self, session: ImageSet) -> None:
         network, recipe = self.network, self.recipe
-        rows = new_rows(network.backbone, session, recipe.transform, recipe.session, self.seed)
+        rows = new_prototypes(
+            network.backbone, session, recipe.transform, recipe.session, self.seed
+        )
         network.classifier = network.classifier.grown(rows)
         stage = f"session {self.sessions}"
-        train_network(network.backbone, network.classifier, session, recipe.transform, recipe.session, self.runtime, self.seed, stage)
+        train_network(
+            network.backbone,
+            network.classifier,
+            session,
+            recipe.transform,
+            recipe.session,
+            self.runtime,
+            self.seed,
+            stage,
+        )
         self.sessions += 1
 
     def scores(self, images: ImageSet) -> Tensor:

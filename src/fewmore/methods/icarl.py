@@ -16,7 +16,7 @@ from torch import Tensor
 from fewmore.data.images import ImageSet
 from fewmore.methods.distillation import Teacher, distillation
 from fewmore.methods.exemplars import NearestMean
-from fewmore.training.learn_session import new_rows, outputs, train_by
+from fewmore.training.learn_session import new_prototypes, outputs, train_by
 
 
 class ICaRL(NearestMean):
@@ -31,7 +31,9 @@ class ICaRL(NearestMean):
         backbone, known = network.backbone, network.classifier
         teacher = Teacher(backbone, known)
         backbone.train(not recipe.session.frozen_norm)
-        classifier = network.classifier = known.grown(new_rows(backbone, session, recipe.transform, recipe.session, self.seed))
+        classifier = network.classifier = known.grown(
+            new_prototypes(backbone, session, recipe.transform, recipe.session, self.seed)
+        )
 
         def loss_of(view: Tensor, labels: Tensor) -> Tensor:
             _, scores = outputs(backbone, classifier, view)
@@ -41,5 +43,14 @@ class ICaRL(NearestMean):
 
         modules = {"backbone": backbone, "classifier": classifier}
         images, stage = self.exemplars.joined_by(session), f"session {self.sessions}"
-        train_by(loss_of, modules, images, recipe.transform, recipe.session, self.runtime, self.seed, stage)
+        train_by(
+            loss_of,
+            modules,
+            images,
+            recipe.transform,
+            recipe.session,
+            self.runtime,
+            self.seed,
+            stage,
+        )
         self.keep(session)

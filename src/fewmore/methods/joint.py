@@ -20,7 +20,9 @@ class Joint(Method):
 
     keeps = "every image"
 
-    def __init__(self, recipe: Recipe, runtime: Runtime, seed: int, similarity: str = "cosine") -> None:
+    def __init__(
+        self, recipe: Recipe, runtime: Runtime, seed: int, similarity: str = "cosine"
+    ) -> None:
         super().__init__(recipe, runtime, seed)
         self.similarity = similarity
         self.seen: ImageSet | None = None
@@ -36,7 +38,12 @@ class Joint(Method):
 
     def _train_on(self, seen: ImageSet) -> None:
         # The base session is stage 1 itself, the very same that other methods do.
-        self.network.fit(seen, self.similarity, self.seed, f"joint {self.sessions}" if self.sessions else "pretrain")
+        self.network.fit(
+            seen,
+            self.similarity,
+            self.seed,
+            f"joint {self.sessions}" if self.sessions else "pretrain",
+        )
         self.seen = seen
         self.sessions += 1
 
@@ -48,7 +55,11 @@ class Joint(Method):
 
     def state(self) -> State:
         network = self.network.state()  # says so where nothing was learnt
-        return {"sessions": self.sessions, "network": network, "seen": self.seen.state() if self.seen else {}}
+        return {
+            "sessions": self.sessions,
+            "network": network,
+            "seen": self.seen.state() if self.seen else {},
+        }
 
     def restore(self, state: State) -> None:
         self.sessions = state["sessions"]

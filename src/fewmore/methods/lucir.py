@@ -24,7 +24,7 @@ from fewmore.methods.exemplars import NearestMean
 from fewmore.nn.prototypes import Classifier
 from fewmore.nn.similarity import TEMPERATURE
 from fewmore.training.checkpoint import State
-from fewmore.training.learn_session import new_rows, outputs, train_by
+from fewmore.training.learn_session import new_prototypes, outputs, train_by
 from fewmore.training.loop import Runtime
 
 
@@ -44,7 +44,9 @@ class LUCIR(NearestMean):
         backbone, known = network.backbone, network.classifier.requires_grad_(False)
         teacher = Teacher(backbone, known)
         backbone.train(not recipe.session.frozen_norm)
-        new = Classifier("cosine", new_rows(backbone, session, recipe.transform, recipe.session, self.seed))
+        new = Classifier(
+            "cosine", new_prototypes(backbone, session, recipe.transform, recipe.session, self.seed)
+        )
         scale = _Scale(self.scale).to(self.runtime.device)
         less_forget = weights.less_forget * math.sqrt(len(known) / len(new))
 
@@ -55,12 +57,28 @@ class LUCIR(NearestMean):
                 cosines = torch.cat([known(features), of_new], 1) / TEMPERATURE
                 kept = (1 - F.cosine_similarity(features, before)).mean()
                 ranked = ranking(cosines, labels, len(known), weights.margin, weights.negatives)
-                return F.cross_entropy(scale(cosines), labels) + less_forget * kept + weights.ranking * ranked
+                return (
+                    F.cross_entropy(scale(cosines), labels)
+                    + less_forget * kept
+                    + weights.ranking * ranked
+                )
 
         modules = {"backbone": backbone, "new": new, "scale": scale}
         images, stage = self.exemplars.joined_by(session), f"session {self.sessions}"
-        train_by(loss_of, modules, images, recipe.transform, recipe.session, self.runtime, self.seed, stage)
-        network.classifier, self.scale = known.grown(new.rows.detach()), float(scale.value.detach())
+        train_by(
+            loss_of,
+            modules,
+            images,
+            recipe.transform,
+            recipe.session,
+            self.runtime,
+            self.seed,
+            stage,
+        )
+        network.classifier, self.scale = (
+            known.grown(new.prototypes.detach()),
+            float(scale.value.detach()),
+        )
         self.keep(session)
 
     def state(self) -> State:
@@ -87,5 +105,7 @@ def ranking(cosines: Tensor, labels: Tensor, known: int, margin: float, negative
     own = cosines.gather(1, labels[:, None])
     nearest = cosines[:, known:].topk(min(negatives, cosines.shape[1] - known), 1).values
     loss = F.relu(margin - own + nearest).mean(1)
-    old = (labels < known).to(loss)  # a weight rather than a choice: the shape must not depend on the batch
+    old = (labels < known).to(
+        loss
+    )  # a weight rather than a choice: the shape must not depend on the batch
     return (loss * old).sum() / old.sum().clamp(min=1)

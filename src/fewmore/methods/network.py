@@ -14,10 +14,11 @@ from fewmore.data.images import ImageSet
 from fewmore.errors import NotFitted
 from fewmore.methods.base import Recipe
 from fewmore.nn.backbones import Backbone, build, set_tensors
-from fewmore.nn.prototypes import Classifier, random_rows
+from fewmore.nn.prototypes import Classifier, random_prototypes
+from fewmore.random import derive_seed
 from fewmore.training.checkpoint import State, read_state, write_state
 from fewmore.training.embed import embed
-from fewmore.training.loop import Round, Runtime, letting_others_work, seeded
+from fewmore.training.loop import Round, Runtime, letting_others_work
 from fewmore.training.pretrain import pretrain
 
 _BEING_MADE: dict[Path, threading.Lock] = {}  # one a stage 1 that is shared
@@ -82,17 +83,40 @@ class Network:
             return None
         r = self.recipe
         settings = (r.backbone, r.weights, r.transform, r.pretrain, similarity, seed, stage)
-        parts = (__version__, *settings, self.runtime.device.type, self.runtime.half, base.fingerprint())
-        return self.runtime.share / f"{seeded(*parts):014x}.safetensors"
+        parts = (
+            __version__,
+            *settings,
+            self.runtime.device.type,
+            self.runtime.half,
+            base.content_hash(),
+        )
+        return self.runtime.share / f"{derive_seed(*parts):014x}.safetensors"
 
     def _train(self, base: ImageSet, similarity: str, seed: int, stage: str) -> None:
         weights = None
         if self.recipe.weights is not None:
-            weights = pretrained_weights(self.recipe.backbone) if self.recipe.weights == "imagenet" else Path(self.recipe.weights)
-        self._place(build(self.recipe.backbone, seeded(seed, "backbone"), weights))
-        rows = random_rows(len(base.class_names), self.backbone.dim, torch.Generator().manual_seed(seeded(seed, "classifier")))
+            weights = (
+                pretrained_weights(self.recipe.backbone)
+                if self.recipe.weights == "imagenet"
+                else Path(self.recipe.weights)
+            )
+        self._place(build(self.recipe.backbone, derive_seed(seed, "backbone"), weights))
+        rows = random_prototypes(
+            len(base.class_names),
+            self.backbone.dim,
+            torch.Generator().manual_seed(derive_seed(seed, "classifier")),
+        )
         self.classifier = Classifier(similarity, rows)
-        pretrain(self.backbone, self.classifier, base, self.recipe.transform, self.recipe.pretrain, self.runtime, seed, stage)
+        pretrain(
+            self.backbone,
+            self.classifier,
+            base,
+            self.recipe.transform,
+            self.recipe.pretrain,
+            self.runtime,
+            seed,
+            stage,
+        )
 
     def embed(self, images: ImageSet) -> Tensor:
         return embed(self.backbone, images, self.recipe.transform)
@@ -104,14 +128,22 @@ class Network:
 
     def state(self) -> State:
         """A copy: what is learnt later does not change it."""
-        classifier = {"similarity": self.classifier.similarity, "rows": self.classifier.rows.detach().clone()}
-        return {"backbone": {name: t.clone() for name, t in self.backbone.state_dict().items()}, "classifier": classifier}
+        classifier = {
+            "similarity": self.classifier.similarity,
+            "rows": self.classifier.prototypes.detach().clone(),
+        }
+        return {
+            "backbone": {name: t.clone() for name, t in self.backbone.state_dict().items()},
+            "classifier": classifier,
+        }
 
     def restore(self, state: State) -> None:
         backbone = build(self.recipe.backbone)
         set_tensors(backbone, state["backbone"])
         self._place(backbone)
-        self.classifier = Classifier(state["classifier"]["similarity"], state["classifier"]["rows"].clone())
+        self.classifier = Classifier(
+            state["classifier"]["similarity"], state["classifier"]["rows"].clone()
+        )
 
     def _place(self, backbone: Backbone) -> None:
         # Channels last is the faster layout for convolutions, on a CPU and on a GPU.

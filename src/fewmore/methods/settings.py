@@ -9,7 +9,9 @@ from fewmore.errors import ConfigError
 class ExemplarConfig:
     """The images of old classes that a method keeps."""
 
-    per_class: int = 20  # iCaRL's 2,000 over 100 classes; of a new class with fewer images all are kept
+    per_class: int = (
+        20  # iCaRL's 2,000 over 100 classes; of a new class with fewer images all are kept
+    )
 
     def __post_init__(self) -> None:
         if self.per_class < 1:
@@ -25,7 +27,9 @@ class DistillationConfig:
 
     def __post_init__(self) -> None:
         if self.weight < 0 or self.temperature <= 0:
-            raise ConfigError(f"distillation: weight must not be negative and temperature must be positive, not {self}")
+            raise ConfigError(
+                f"distillation: weight must not be negative and temperature must be positive, not {self}"
+            )
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,9 @@ class LucirConfig:
 
     def __post_init__(self) -> None:
         if min(self.less_forget, self.ranking, self.margin) < 0 or self.negatives < 1:
-            raise ConfigError(f"lucir: weights and margin must not be negative and negatives must be at least 1, not {self}")
+            raise ConfigError(
+                f"lucir: weights and margin must not be negative and negatives must be at least 1, not {self}"
+            )
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,9 @@ class TopicConfig:
 
     def __post_init__(self) -> None:
         if min(self.nodes, self.rounds) < 1 or min(self.anchor, self.min_max) < 0:
-            raise ConfigError(f"topic: nodes and rounds must be at least 1 and weights must not be negative, not {self}")
+            raise ConfigError(
+                f"topic: nodes and rounds must be at least 1 and weights must not be negative, not {self}"
+            )
 
 
 @dataclass(frozen=True)

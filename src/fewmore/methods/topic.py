@@ -28,9 +28,10 @@ from fewmore.errors import NotFitted
 from fewmore.methods.base import Method, Recipe
 from fewmore.methods.network import Network
 from fewmore.nn.prototypes import class_means
+from fewmore.random import derive_seed
 from fewmore.training.checkpoint import State
-from fewmore.training.learn_session import new_rows, outputs
-from fewmore.training.loop import Group, Runtime, seeded, train
+from fewmore.training.learn_session import new_prototypes, outputs
+from fewmore.training.loop import Group, Runtime, train
 
 PART = 4096  # images whose distances to all nodes are held at once
 NARROWEST = 0.1  # the least variance of a node, as a share of the features' mean variance
@@ -53,7 +54,11 @@ class Gas:
         """With a node for each class of a session, of an average node's variances, and edges to the nodes its images are near to."""
         classes = len(session.class_names)
         centroids = class_means(features, session.labels, classes)
-        nearest_C = torch.cdist(centroids, features).masked_fill(session.labels != _column(classes, session.labels), torch.inf).argmin(1)
+        nearest_C = (
+            torch.cdist(centroids, features)
+            .masked_fill(session.labels != _column(classes, session.labels), torch.inf)
+            .argmin(1)
+        )
         together = torch.cat([self.centroids, centroids])
         own_n = len(self) + session.labels
         # The images' own nodes win; the second nearest are found among all others.
@@ -61,19 +66,33 @@ class Gas:
         edges = F.pad(self.edges, (0, classes, 0, classes))
         edges[own_n, second_n] = edges[second_n, own_n] = True
         variances = torch.cat([self.variances, self.variances.mean(0).expand(classes, -1)])
-        return Gas(together, variances, edges, concatenate([self.images, session.select(nearest_C).alone()]))
+        return Gas(
+            together,
+            variances,
+            edges,
+            concatenate([self.images, session.select(nearest_C).compact()]),
+        )
 
     def moved(self, centroids: Tensor) -> "Gas":
         """With the last nodes' centroids replaced."""
-        return Gas(torch.cat([self.centroids[: -len(centroids)], centroids]), self.variances, self.edges, self.images)
+        return Gas(
+            torch.cat([self.centroids[: -len(centroids)], centroids]),
+            self.variances,
+            self.edges,
+            self.images,
+        )
 
     def state(self) -> State:
-        tensors = {name: getattr(self, name).clone() for name in ("centroids", "variances", "edges")}
+        tensors = {
+            name: getattr(self, name).clone() for name in ("centroids", "variances", "edges")
+        }
         return {**tensors, "images": self.images.state()}
 
     @classmethod
     def from_state(cls, state: State, device: torch.device) -> "Gas":
-        centroids, variances, edges = (state[name].clone().to(device) for name in ("centroids", "variances", "edges"))
+        centroids, variances, edges = (
+            state[name].clone().to(device) for name in ("centroids", "variances", "edges")
+        )
         return cls(centroids, variances, edges, ImageSet.from_state(state["images"]).to(device))
 
 
@@ -89,17 +108,36 @@ class TOPIC(Method):
 
     def fit(self, base: ImageSet) -> None:
         self.network.fit(base, "linear", self.seed)
-        generator = torch.Generator().manual_seed(seeded(self.seed, "gas"))
-        self._gas = neural_gas(base, self.network.embed(base), self.recipe.topic.nodes, self.recipe.topic.rounds, generator)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "gas"))
+        self._gas = neural_gas(
+            base,
+            self.network.embed(base),
+            self.recipe.topic.nodes,
+            self.recipe.topic.rounds,
+            generator,
+        )
         self.sessions = 1
 
     def learn(self, session: ImageSet) -> None:
-        network, recipe, weights, known = self.network, self.recipe, self.recipe.topic, len(self.network.classifier)
+        network, recipe, weights, known = (
+            self.network,
+            self.recipe,
+            self.recipe.topic,
+            len(self.network.classifier),
+        )
         backbone, gas = network.backbone, self.gas.grown(session, network.embed(session))
-        classifier = network.classifier = network.classifier.grown(new_rows(backbone, session, recipe.transform, recipe.session, self.seed))
-        old, classes, everything = len(self.gas), len(session.class_names), torch.arange(len(session), device=session.device)
+        classifier = network.classifier = network.classifier.grown(
+            new_prototypes(backbone, session, recipe.transform, recipe.session, self.seed)
+        )
+        old, classes, everything = (
+            len(self.gas),
+            len(session.class_names),
+            torch.arange(len(session), device=session.device),
+        )
         homes_Cd = gas.centroids[old:]
-        rivals_CN = gas.edges[old:] & (gas.images.labels != known + _column(classes, session.labels))
+        rivals_CN = gas.edges[old:] & (
+            gas.images.labels != known + _column(classes, session.labels)
+        )
         share_Cn = (session.labels == _column(classes, session.labels)) / session.counts()[:, None]
 
         def loss_of(row: Tensor, generator: Generator) -> Tensor:
@@ -109,18 +147,24 @@ class TOPIC(Method):
             features, scores = outputs(backbone, classifier, torch.cat([view, anchors]))
             new = features[: len(session)]
             with torch.autocast(view.device.type, enabled=False):
-                drift = (features[len(session) :] - gas.centroids[nodes]) / gas.variances[nodes].sqrt()
+                drift = (features[len(session) :] - gas.centroids[nodes]) / gas.variances[
+                    nodes
+                ].sqrt()
                 pull = _distance(new, homes_Cd[session.labels]).mean()
                 away_CN = _distance((share_Cn @ new)[:, None], gas.centroids)
                 push = (away_CN * rivals_CN).sum() / rivals_CN.sum().clamp(min=1)
-                adapted = weights.anchor * F.huber_loss(drift, torch.zeros_like(drift)) + weights.min_max * (pull - push)
+                adapted = weights.anchor * F.huber_loss(
+                    drift, torch.zeros_like(drift)
+                ) + weights.min_max * (pull - push)
                 labels = torch.cat([session.labels + known, gas.images.labels[nodes]])
                 asked = len(labels) if weights.rehearse else len(session)
                 return F.cross_entropy(scores[:asked], labels[:asked]) + adapted
 
         def draw(generator: Generator) -> Tensor:
             """One step: all of the session, as it is so small, and a batch of old nodes."""
-            nodes = torch.randperm(old, device=session.device, generator=generator)[: recipe.session.batch]
+            nodes = torch.randperm(old, device=session.device, generator=generator)[
+                : recipe.session.batch
+            ]
             return torch.cat([everything, nodes])[None]
 
         backbone.train(not recipe.session.frozen_norm)
@@ -152,14 +196,18 @@ class TOPIC(Method):
         self._gas = Gas.from_state(state["gas"], self.runtime.device)
 
 
-def neural_gas(images: ImageSet, features: Tensor, nodes: int, rounds: int, generator: Generator) -> Gas:
+def neural_gas(
+    images: ImageSet, features: Tensor, nodes: int, rounds: int, generator: Generator
+) -> Gas:
     """Nodes that follow the density of the features, and the edges between them.
 
     Every image draws every node, the nearest most, by exp(−rank / range); a node goes to the mean of what draws it. The range
     shrinks from half of the nodes to next to nothing, round by round.
     """
     nodes = min(nodes, len(features))
-    centroids = features[torch.randperm(len(features), generator=generator)[:nodes].to(features.device)]
+    centroids = features[
+        torch.randperm(len(features), generator=generator)[:nodes].to(features.device)
+    ]
     for round_ in range(rounds):
         widest = max(nodes / 2, SHARPEST)
         reach = widest * (SHARPEST / widest) ** (round_ / max(1, rounds - 1))
@@ -168,7 +216,9 @@ def neural_gas(images: ImageSet, features: Tensor, nodes: int, rounds: int, gene
             rank = torch.cdist(part, centroids).argsort(1).argsort(1)
             draws = torch.exp(-rank / reach)
             sums, weights = sums + draws.T @ part, weights + draws.sum(0)
-        drawn = weights[:, None] > math.exp(-1 / SHARPEST)  # a node that nothing is near to stays where it is
+        drawn = weights[:, None] > math.exp(
+            -1 / SHARPEST
+        )  # a node that nothing is near to stays where it is
         centroids = torch.where(drawn, sums / weights[:, None].clamp(min=1e-30), centroids)
     return _described(images, features, centroids)
 
@@ -177,7 +227,10 @@ def _described(images: ImageSet, features: Tensor, centroids: Tensor) -> Gas:
     """The nodes' variances, edges and images."""
     nodes = len(centroids)
     edges = torch.zeros(nodes, nodes, dtype=torch.bool, device=features.device)
-    distance, image = torch.full_like(centroids[:, 0], torch.inf), torch.zeros(nodes, dtype=torch.int64, device=features.device)
+    distance, image = (
+        torch.full_like(centroids[:, 0], torch.inf),
+        torch.zeros(nodes, dtype=torch.int64, device=features.device),
+    )
     first = []
     for number, part in enumerate(torch.split(features, PART)):
         distances = torch.cdist(part, centroids)
@@ -190,11 +243,15 @@ def _described(images: ImageSet, features: Tensor, centroids: Tensor) -> Gas:
     won = torch.cat(first)
     squares = (features - centroids[won]).square()
     counts = torch.bincount(won, minlength=nodes)[:, None]
-    own = class_means(squares, won, nodes).nan_to_num()  # a node that has won no image has no variance of its own
+    own = class_means(
+        squares, won, nodes
+    ).nan_to_num()  # a node that has won no image has no variance of its own
     narrowest = NARROWEST * features.var(0, correction=0).mean()
     # The average node's counts as one image more: a node may have won only a few.
-    variances = torch.maximum((counts * own + squares.mean(0)) / (counts + 1), narrowest).clamp(min=1e-6)
-    return Gas(centroids, variances, edges.fill_diagonal_(False), images.select(image).alone())
+    variances = torch.maximum((counts * own + squares.mean(0)) / (counts + 1), narrowest).clamp(
+        min=1e-6
+    )
+    return Gas(centroids, variances, edges.fill_diagonal_(False), images.select(image).compact())
 
 
 def _distance(one: Tensor, other: Tensor) -> Tensor:

@@ -24,11 +24,14 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from fewmore.errors import ConfigError
-from fewmore.nn.prototypes import Growing
+from fewmore.nn.prototypes import GrowingBuffer
 from fewmore.nn.similarity import TEMPERATURE
 
 BLOCK = {"cpu": 2**19, "cuda": 2**25}  # numbers of attention between prototypes in memory at a time
-TILE = {"cpu": 2**17, "cuda": 2**25}  # numbers of an intermediate result of scoring: what a cache or a GPU likes
+TILE = {
+    "cpu": 2**17,
+    "cuda": 2**25,
+}  # numbers of an intermediate result of scoring: what a cache or a GPU likes
 QUERIES, CLASSES = 128, 64  # at least so many at a time: matrix products want it
 EPSILON = 1e-5  # of the layer norm
 WORTH_KEEPING = 0.9  # a node of whose sum removals have left less than this is computed anew: the rest would round too coarsely
@@ -75,7 +78,9 @@ class Context:
     along_shift: Tensor | None  # (1 + h, N) twice their products with gain · shift / √d
     similar: Tensor  # (h, d, d) S
     message: Tensor  # (h, d, d) M, centred where a layer norm follows
-    room: tuple[Growing, ...] = ()  # where rows, asking and messages lie, once classes were added
+    room: tuple[
+        GrowingBuffer, ...
+    ] = ()  # where rows, asking and messages lie, once classes were added
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -84,35 +89,57 @@ class Context:
         """Some of the classes, as far as scoring against them goes."""
         if (classes.start, classes.stop) == (0, len(self)):
             return self
-        named = {name: getattr(self, name)[..., classes, :] for name in ("rows", "asking", "messages", "basis")}
-        named |= {name: getattr(self, name)[..., classes] for name in ("largest", "log_rest", "left", "gram")}
-        return replace(self, along_shift=None if self.along_shift is None else self.along_shift[:, classes], room=(), **named)
+        named = {
+            name: getattr(self, name)[..., classes, :]
+            for name in ("rows", "asking", "messages", "basis")
+        }
+        named |= {
+            name: getattr(self, name)[..., classes]
+            for name in ("largest", "log_rest", "left", "gram")
+        }
+        return replace(
+            self,
+            along_shift=None if self.along_shift is None else self.along_shift[:, classes],
+            room=(),
+            **named,
+        )
 
 
 class Adapter(nn.Module):
     """Adapts all prototypes to one another and to the query, and scores the query against them."""
 
-    def __init__(self, dim: int, config: AdapterConfig | None = None, generator: Generator | None = None) -> None:
+    def __init__(
+        self, dim: int, config: AdapterConfig | None = None, generator: Generator | None = None
+    ) -> None:
         super().__init__()
         self.dim = dim
         self.config = config or AdapterConfig()
         heads = self.config.heads
         spread = math.sqrt(2 / (2 * dim))
         self.queries, self.keys, self.values = (
-            nn.Parameter(torch.empty(heads, dim, dim).normal_(0, spread, generator=generator)) for _ in range(3)
+            nn.Parameter(torch.empty(heads, dim, dim).normal_(0, spread, generator=generator))
+            for _ in range(3)
         )
         self.output: nn.Parameter | None = None
         self.bias: nn.Parameter | None = None
         if self.config.output_map:
             xavier = math.sqrt(2 / (heads * dim + dim))
-            self.output = nn.Parameter(torch.empty(heads, dim, dim).normal_(0, xavier, generator=generator))
-            self.bias = nn.Parameter(torch.empty(dim).uniform_(-1, 1, generator=generator) / math.sqrt(heads * dim))
+            self.output = nn.Parameter(
+                torch.empty(heads, dim, dim).normal_(0, xavier, generator=generator)
+            )
+            self.bias = nn.Parameter(
+                torch.empty(dim).uniform_(-1, 1, generator=generator) / math.sqrt(heads * dim)
+            )
         self.gain = nn.Parameter(torch.ones(dim)) if self.config.layer_norm else None
         self.shift = nn.Parameter(torch.zeros(dim)) if self.config.layer_norm else None
 
-    def forward(self, features: Tensor, prototypes: Tensor, generator: Generator | None = None) -> Tensor:
+    def forward(
+        self, features: Tensor, prototypes: Tensor, generator: Generator | None = None
+    ) -> Tensor:
         """Scores of features (q, d) against adapted prototypes (N, d): (q, N). Differentiable; drops out in training."""
-        drops = self.training and (self.config.attention_dropout > 0 or self.config.output_dropout > 0)
+        drops = self.training and (
+            self.config.attention_dropout > 0 or self.config.output_dropout > 0
+        )
         drop = _Dropout(self, features.device, len(prototypes), generator) if drops else None
         return self.scores(features, self.context(prototypes, drop), drop)
 
@@ -125,7 +152,11 @@ class Adapter(nn.Module):
 
     def message_map(self, drop: "_Dropout | None" = None) -> Tensor:
         """M, from a node to what it tells the others: the U of equation 4, and the output map behind it. (h, d, d)."""
-        message = self.values / self.config.heads if self.output is None else _exactly(self.output, self.values)
+        message = (
+            self.values / self.config.heads
+            if self.output is None
+            else _exactly(self.output, self.values)
+        )
         if drop is not None:
             message = drop.output[:, None] * message
         return self._centred(message.transpose(1, 2)).transpose(1, 2)
@@ -140,7 +171,9 @@ class Adapter(nn.Module):
         largest, log_rest, given = self._attention(asking, prototypes, messages, drop)
         basis = torch.cat([self._centred(self._with_bias(prototypes, drop))[None], given])
         left = torch.ones_like(log_rest)
-        return self._completed(prototypes, asking, messages, basis, largest, log_rest, left, similar, message)
+        return self._completed(
+            prototypes, asking, messages, basis, largest, log_rest, left, similar, message
+        )
 
     def adapted(self, context: Context) -> Tensor:
         """The classifier's weights after adaptation to one another, without a query: (N, d). Equation 5."""
@@ -156,8 +189,13 @@ class Adapter(nn.Module):
         largest = torch.maximum(context.largest, to_new)
         log_rest = torch.logaddexp(context.log_rest + (context.largest - largest), to_new - largest)
         left = (context.left / (1 - share)).clamp(max=1)
-        before = context.room or map(Growing, (context.rows, context.asking, context.messages))
-        room = tuple(own.grown(new) for own, new in zip(before, (row[None], asks[:, None], tells[:, None]), strict=True))
+        before = context.room or map(
+            GrowingBuffer, (context.rows, context.asking, context.messages)
+        )
+        room = tuple(
+            own.grown(new)
+            for own, new in zip(before, (row[None], asks[:, None], tells[:, None]), strict=True)
+        )
         rows, asking, messages = (own.filled for own in room)
         new_largest, new_rest, new_given = self._attention(asks[:, None], rows, messages)
         largest, log_rest = torch.cat([largest, new_largest], 1), torch.cat([log_rest, new_rest], 1)
@@ -166,35 +204,71 @@ class Adapter(nn.Module):
         basis[0, :last], basis[0, last] = context.basis[0], self._centred(self._with_bias(row))
         torch.lerp(context.basis[1:], tells[:, None], share[:, :, None], out=basis[1:, :last])
         basis[1:, last:] = new_given
-        made = self._completed(rows, asking, messages, basis, largest, log_rest, left, context.similar, context.message)
+        made = self._completed(
+            rows, asking, messages, basis, largest, log_rest, left, context.similar, context.message
+        )
         return replace(made, room=room)
 
     def remove(self, context: Context, index: int) -> Context:
         """The context without a class, in O(Nd + d²) on average: a node that has lost a good part of its sum is computed anew."""
         kept = torch.arange(len(context), device=context.rows.device) != index
-        rows, asking, messages = context.rows[kept], context.asking[:, kept], context.messages[:, kept]
-        largest, log_rest, given = context.largest[:, kept], context.log_rest[:, kept], context.basis[1:, kept]
+        rows, asking, messages = (
+            context.rows[kept],
+            context.asking[:, kept],
+            context.messages[:, kept],
+        )
+        largest, log_rest, given = (
+            context.largest[:, kept],
+            context.log_rest[:, kept],
+            context.basis[1:, kept],
+        )
         share = (asking @ context.rows[index] - largest - log_rest).exp()
         left = context.left[:, kept] * (1 - share)
         share = share.clamp(max=1 - WORTH_KEEPING)
-        given = (given - share[:, :, None] * context.messages[:, index, None]) / (1 - share[:, :, None])
+        given = (given - share[:, :, None] * context.messages[:, index, None]) / (
+            1 - share[:, :, None]
+        )
         log_rest = log_rest + torch.log1p(-share)
         lost = (left < WORTH_KEEPING).any(0)
         if lost.any():
-            largest[:, lost], log_rest[:, lost], given[:, lost] = self._attention(asking[:, lost], rows, messages)
+            largest[:, lost], log_rest[:, lost], given[:, lost] = self._attention(
+                asking[:, lost], rows, messages
+            )
             left[:, lost] = 1.0
         basis = torch.cat([context.basis[:1, kept], given])
-        return self._completed(rows, asking, messages, basis, largest, log_rest, left, context.similar, context.message)
+        return self._completed(
+            rows, asking, messages, basis, largest, log_rest, left, context.similar, context.message
+        )
 
     def replace(self, context: Context, index: int, row: Tensor) -> Context:
         """The context with another prototype in a class's place, as when more images refine it."""
         moved = self.add(self.remove(context, index), row)
         order = [*range(index), len(context) - 1, *range(index, len(context) - 1)]
-        asking, messages, basis = moved.asking[:, order], moved.messages[:, order], moved.basis[:, order]
-        largest, log_rest, left = moved.largest[:, order], moved.log_rest[:, order], moved.left[:, order]
-        return self._completed(moved.rows[order], asking, messages, basis, largest, log_rest, left, context.similar, context.message)
+        asking, messages, basis = (
+            moved.asking[:, order],
+            moved.messages[:, order],
+            moved.basis[:, order],
+        )
+        largest, log_rest, left = (
+            moved.largest[:, order],
+            moved.log_rest[:, order],
+            moved.left[:, order],
+        )
+        return self._completed(
+            moved.rows[order],
+            asking,
+            messages,
+            basis,
+            largest,
+            log_rest,
+            left,
+            context.similar,
+            context.message,
+        )
 
-    def _attention(self, asking: Tensor, rows: Tensor, messages: Tensor, drop: "_Dropout | None" = None) -> tuple[Tensor, Tensor, Tensor]:
+    def _attention(
+        self, asking: Tensor, rows: Tensor, messages: Tensor, drop: "_Dropout | None" = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """What nodes hear from the rows: both parts of L (h, nodes), and G (h, nodes, d)."""
         step = _at_once(rows)
         largest, log_rest, given = [], [], []
@@ -225,10 +299,14 @@ class Adapter(nn.Module):
             gram = _gram(basis, lambda products: products.sum(-1)[None])
         else:
             weights = self.gain.square()
-            gram = _gram(basis, lambda products: torch.stack([products.sum(-1), products @ weights]))
+            gram = _gram(
+                basis, lambda products: torch.stack([products.sum(-1), products @ weights])
+            )
             gram[0, 0, 0] += self.dim * EPSILON  # where the layer norm adds it
             along = basis @ (2 / math.sqrt(self.dim) * self.gain * self.shift)
-        return Context(rows, asking, messages, basis, largest, log_rest, left, gram, along, similar, message)
+        return Context(
+            rows, asking, messages, basis, largest, log_rest, left, gram, along, similar, message
+        )
 
     # For each batch of queries
 
@@ -236,14 +314,25 @@ class Adapter(nn.Module):
         """16 times the cosine of the adapted query and the adapted prototypes, (q, N)."""
         if not self.config.query_node:
             query = self.normed(features)
-            return TEMPERATURE * F.normalize(query, dim=1) @ F.normalize(self.adapted(context), dim=1).T
+            return (
+                TEMPERATURE
+                * F.normalize(query, dim=1)
+                @ F.normalize(self.adapted(context), dim=1).T
+            )
         numbers = TILE.get(features.device.type, 2**24)
         found = []
         for part in torch.split(features, max(QUERIES, numbers // max(1, len(context)))):
             queries = self._queries(part, context, drop)
             step = max(CLASSES, numbers // max(1, len(part)))
-            tiles = [slice(first, min(first + step, len(context))) for first in range(0, len(context), step)]
-            found.append(_joined([self._cosines(queries, context.part(tile), drop, tile) for tile in tiles], 1))
+            tiles = [
+                slice(first, min(first + step, len(context)))
+                for first in range(0, len(context), step)
+            ]
+            found.append(
+                _joined(
+                    [self._cosines(queries, context.part(tile), drop, tile) for tile in tiles], 1
+                )
+            )
         return _joined(found, 0)
 
     def scores_at_once(self, x: Tensor, context: Context) -> Tensor:
@@ -253,16 +342,29 @@ class Adapter(nn.Module):
     def _queries(self, x: Tensor, context: Context, drop: "_Dropout | None") -> "_Queries":
         """What scoring needs of queries, whatever the class."""
         told = x @ context.message.transpose(1, 2)  # (h, q, d): what a query tells
-        aim = TEMPERATURE * F.normalize(self.normed(self._query_node(x, told, context, drop)), dim=1)
+        aim = TEMPERATURE * F.normalize(
+            self.normed(self._query_node(x, told, context, drop)), dim=1
+        )
         if self.gain is None or self.shift is None:
-            return _Queries(x, torch.cat([aim[None], told]), _products(aim, told), _pairs(told)[None])
+            return _Queries(
+                x, torch.cat([aim[None], told]), _products(aim, told), _pairs(told)[None]
+            )
         shift = self.shift / math.sqrt(self.dim)
         scaled, towards = told * self.gain, aim * self.gain
         meeting = torch.cat([towards[None], told, scaled * self.gain])
         pairs = torch.stack([_pairs(told), _pairs(scaled)])
-        return _Queries(x, meeting, _products(towards, told), pairs, 2 * (scaled @ shift), (aim @ shift)[:, None])
+        return _Queries(
+            x,
+            meeting,
+            _products(towards, told),
+            pairs,
+            2 * (scaled @ shift),
+            (aim @ shift)[:, None],
+        )
 
-    def _query_node(self, x: Tensor, told: Tensor, context: Context, drop: "_Dropout | None") -> Tensor:
+    def _query_node(
+        self, x: Tensor, told: Tensor, context: Context, drop: "_Dropout | None"
+    ) -> Tensor:
         """The query's own node, before the layer norm: (q, d)."""
         asks = x @ context.similar
         attention = torch.cat([asks @ context.rows.T, _products(x, asks)[:, :, None]], 2).softmax(2)
@@ -272,24 +374,46 @@ class Adapter(nn.Module):
         heard = to_rows @ context.messages + to_itself * told
         return self._with_bias(x, drop) + heard.sum(0)
 
-    def _cosines(self, queries: "_Queries", classes: Context, drop: "_Dropout | None" = None, tile: slice = slice(None)) -> Tensor:
+    def _cosines(
+        self,
+        queries: "_Queries",
+        classes: Context,
+        drop: "_Dropout | None" = None,
+        tile: slice = slice(None),
+    ) -> Tensor:
         """16 times the cosine of LN(z_x) and LN(z_j), both over √d: (q, classes)."""
-        excess = queries.x @ classes.asking.transpose(1, 2) - classes.largest[:, None] - classes.log_rest[:, None]
+        excess = (
+            queries.x @ classes.asking.transpose(1, 2)
+            - classes.largest[:, None]
+            - classes.log_rest[:, None]
+        )
         keep, take = (
             torch.sigmoid(-excess),
             torch.sigmoid(excess),
         )  # (h, q, N): of a prototype's attention, for the others and for the query
         z = _Span(keep, take if drop is None else take * drop.to_query[:, None, tile])
         # All that the queries have to do with the classes: (1 + h or 1 + 2h, q, N) for each vector of the basis.
-        met = [(queries.meeting.flatten(0, 1) @ own.T).unflatten(0, queries.meeting.shape[:2]) for own in classes.basis]
+        met = [
+            (queries.meeting.flatten(0, 1) @ own.T).unflatten(0, queries.meeting.shape[:2])
+            for own in classes.basis
+        ]
         aimed, mixed = zip(*(torch.split(m, [1, len(m) - 1]) for m in met), strict=True)
         product = z.linear([m.squeeze(0) for m in aimed], queries.product)
-        squares = z.squares(classes.gram, [m.unflatten(0, (len(classes.gram), -1)) for m in mixed], queries.pairs).unbind()
+        squares = z.squares(
+            classes.gram, [m.unflatten(0, (len(classes.gram), -1)) for m in mixed], queries.pairs
+        ).unbind()
         inverse = _inverse_root(squares[0])
-        if self.shift is None or classes.along_shift is None or queries.along_shift is None or queries.aim_shift is None:
+        if (
+            self.shift is None
+            or classes.along_shift is None
+            or queries.along_shift is None
+            or queries.aim_shift is None
+        ):
             return product * inverse
         along = z.linear(classes.along_shift, queries.along_shift)
-        norm = torch.addcmul(self.shift.square().mean(), torch.addcmul(along, squares[1], inverse), inverse)
+        norm = torch.addcmul(
+            self.shift.square().mean(), torch.addcmul(along, squares[1], inverse), inverse
+        )
         return torch.addcmul(queries.aim_shift, product, inverse) * _inverse_root(norm)
 
     # Parts
@@ -305,7 +429,11 @@ class Adapter(nn.Module):
 
     def normed(self, vectors: Tensor) -> Tensor:
         """Features or weights as the last step of equation 5 leaves them, so that they can be compared with adapted weights."""
-        return F.layer_norm(vectors, (self.dim,), self.gain, self.shift, EPSILON) if self.config.layer_norm else vectors
+        return (
+            F.layer_norm(vectors, (self.dim,), self.gain, self.shift, EPSILON)
+            if self.config.layer_norm
+            else vectors
+        )
 
 
 @dataclass(frozen=True)
@@ -316,7 +444,9 @@ class _Queries:
     meeting: Tensor  # (1 + h or 1 + 2h, q, d): the vectors whose products with the classes' basis are wanted
     product: Tensor  # (h, q) of what is told and the adapted query
     pairs: Tensor  # (1 or 2, h, h, q) of what is told by the heads; the same weighted by the layer norm's gain squared
-    along_shift: Tensor | None = None  # (h, q) twice the product of what is told with gain · shift / √d
+    along_shift: Tensor | None = (
+        None  # (h, q) twice the product of what is told with gain · shift / √d
+    )
     aim_shift: Tensor | None = None  # (q, 1) that of the adapted query with shift / √d
 
 
@@ -329,7 +459,9 @@ class _Span:
     def linear(self, classes: Sequence[Tensor] | Tensor, queries: Tensor) -> Tensor:
         """A linear function of z, from its values on the basis (1 + h, q or 1, N) and on what is told (h, q)."""
         value, *others = classes
-        for keep, take, of_class, of_query in zip(self.keep, self.take, others, queries[:, :, None], strict=True):
+        for keep, take, of_class, of_query in zip(
+            self.keep, self.take, others, queries[:, :, None], strict=True
+        ):
             value = torch.addcmul(torch.addcmul(value, keep, of_class), take, of_query)
         return value
 
@@ -348,18 +480,24 @@ class _Span:
                 by_keep = torch.addcmul(by_keep, other, among[(1 + h) * vectors + 1 + i], value=0.5)
                 by_keep = torch.addcmul(by_keep, given, met[1 + h][i])
                 by_take = torch.addcmul(by_take, given, said[h * heads + i], value=0.5)
-            value = torch.addcmul(torch.addcmul(value, keep, by_keep, value=2), take, by_take, value=2)
+            value = torch.addcmul(
+                torch.addcmul(value, keep, by_keep, value=2), take, by_take, value=2
+            )
         return value
 
 
 class _Dropout:
     """One mask a batch: a mask a query would need a graph a query."""
 
-    def __init__(self, adapter: Adapter, device: torch.device, classes: int, generator: Generator | None) -> None:
+    def __init__(
+        self, adapter: Adapter, device: torch.device, classes: int, generator: Generator | None
+    ) -> None:
         heads, rate = adapter.config.heads, adapter.config.attention_dropout
 
         def mask(rate: float, *shape: int) -> Tensor:
-            return (torch.rand(shape, device=device, generator=generator) >= rate).float() / (1 - rate)
+            return (torch.rand(shape, device=device, generator=generator) >= rate).float() / (
+                1 - rate
+            )
 
         self.among = mask(rate, heads, classes, classes)
         self.to_query = mask(rate, heads, classes)
@@ -383,7 +521,9 @@ def _gram(basis: Tensor, summed: Callable[[Tensor], Tensor]) -> Tensor:
     """Inner products of each class's basis vectors, their terms (N, d) summed in one or two ways: (1 or 2, 1 + h, 1 + h, N)."""
     vectors, heads = basis.unbind(), range(len(basis))
     above = {(i, j): summed(vectors[i] * vectors[j]) for i in heads for j in heads if i <= j}
-    return torch.stack([torch.stack([above[min(i, j), max(i, j)] for j in heads], 1) for i in heads], 1)
+    return torch.stack(
+        [torch.stack([above[min(i, j), max(i, j)] for j in heads], 1) for i in heads], 1
+    )
 
 
 def _exactly(a: Tensor, b: Tensor) -> Tensor:

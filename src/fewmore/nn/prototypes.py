@@ -16,26 +16,30 @@ def class_means(features: Tensor, labels: Tensor, classes: int) -> Tensor:
     return (sums / torch.bincount(labels, minlength=classes)[:, None]).to(features.dtype)
 
 
-def random_rows(rows: int, dim: int, generator: Generator) -> Tensor:
+def random_prototypes(rows: int, dim: int, generator: Generator) -> Tensor:
     """Rows of an untrained linear layer: (rows, d)."""
-    return torch.empty(rows, dim).uniform_(-1 / math.sqrt(dim), 1 / math.sqrt(dim), generator=generator)
+    return torch.empty(rows, dim).uniform_(
+        -1 / math.sqrt(dim), 1 / math.sqrt(dim), generator=generator
+    )
 
 
-class Growing:
+class GrowingBuffer:
     """Vectors of classes, (…, n, d), with room for more behind them. The room belongs to whoever grows them first; others copy."""
 
     def __init__(self, vectors: Tensor) -> None:
         self.buffer, self.length = vectors, vectors.shape[-2]
-        self._taken = [self.length]  # places of the buffer that are in use, shared by all who share the buffer
+        self._taken = [
+            self.length
+        ]  # places of the buffer that are in use, shared by all who share the buffer
 
     @property
     def filled(self) -> Tensor:
         return self.buffer[..., : self.length, :]
 
-    def grown(self, vectors: Tensor) -> "Growing":
+    def grown(self, vectors: Tensor) -> "GrowingBuffer":
         """These with others behind them; a buffer that is full is copied to one of twice the size."""
         length = self.length + vectors.shape[-2]
-        grown = Growing.__new__(Growing)
+        grown = GrowingBuffer.__new__(GrowingBuffer)
         with _claiming:
             free = self._taken[0] == self.length and length <= self.buffer.shape[-2]
             if free:
@@ -60,16 +64,20 @@ class Classifier(nn.Module):
     def __init__(self, similarity: str, rows: Tensor) -> None:
         super().__init__()
         self.similarity = similarity
-        self.rows = nn.Parameter(rows)
+        self.prototypes = nn.Parameter(rows)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.prototypes)
 
     def forward(self, features: Tensor) -> Tensor:
         """Scores, in the rows' own precision whatever the network's: bfloat16 has steps of 1/16 where the scores of a cosine end."""
         with torch.autocast(features.device.type, enabled=False):
-            return SIMILARITIES[self.similarity](features.to(self.rows.dtype), self.rows)
+            return SIMILARITIES[self.similarity](
+                features.to(self.prototypes.dtype), self.prototypes
+            )
 
     def grown(self, rows: Tensor) -> "Classifier":
         """The classifier with these rows below its own."""
-        return Classifier(self.similarity, torch.cat([self.rows.detach(), rows.to(self.rows)]))
+        return Classifier(
+            self.similarity, torch.cat([self.prototypes.detach(), rows.to(self.prototypes)])
+        )

@@ -25,9 +25,14 @@ from torch import Tensor
 
 EPSILONS = tuple(0.2 / 2**k for k in range(10))  # down to 0.0004
 ITERATIONS = 12  # at each of them
-BEYOND, AT_MOST = 0.9, 0.3  # how much further than it should a scale goes, as a share of the way, and on a logarithmic measure
+BEYOND, AT_MOST = (
+    0.9,
+    0.3,
+)  # how much further than it should a scale goes, as a share of the way, and on a logarithmic measure
 LEAST = 1e-7  # of a weight, while prices are sought: a place with nothing to give or take needs a price too
-FAINTEST = -60.0  # an exponent below this makes no difference, but would make subnormal numbers, which are slow
+FAINTEST = (
+    -60.0
+)  # an exponent below this makes no difference, but would make subnormal numbers, which are slow
 
 
 @torch.no_grad()
@@ -57,4 +62,11 @@ def earth_movers_distance(costs: Tensor, given: Tensor, taken: Tensor) -> Tensor
 
 def _beyond(wanted: Tensor, before: Tensor) -> Tensor:
     """Scales that go from those before to the wanted ones, and on."""
-    return torch.div(wanted, before, out=before).log_().mul_(BEYOND).clamp_(max=AT_MOST).exp_().mul_(wanted)
+    return (
+        torch.div(wanted, before, out=before)
+        .log_()
+        .mul_(BEYOND)
+        .clamp_(max=AT_MOST)
+        .exp_()
+        .mul_(wanted)
+    )

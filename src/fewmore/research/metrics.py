@@ -24,26 +24,45 @@ Floats = NDArray[np.float64]
 
 def check(labels: Ints, session_of_class: Ints, predictions: Ints) -> None:
     """Refuse arrays that are not a run, with everything that is wrong in one sentence."""
-    if labels.ndim != 1 or session_of_class.ndim != 1 or predictions.ndim != 2 or predictions.shape[1] != len(labels):
+    if (
+        labels.ndim != 1
+        or session_of_class.ndim != 1
+        or predictions.ndim != 2
+        or predictions.shape[1] != len(labels)
+    ):
         raise DataError(
             f"a run is labels (n,), session_of_class (classes,) and predictions (sessions, n), "
             f"not {labels.shape}, {session_of_class.shape} and {predictions.shape}"
         )
     classes, sessions = len(session_of_class), len(predictions)
-    if not classes or session_of_class[0] != 0 or not np.isin(np.diff(session_of_class), (0, 1)).all():
-        raise DataError("session_of_class must begin with 0 and go up in steps of 1: number the classes in the order in which they arrive")
+    if (
+        not classes
+        or session_of_class[0] != 0
+        or not np.isin(np.diff(session_of_class), (0, 1)).all()
+    ):
+        raise DataError(
+            "session_of_class must begin with 0 and go up in steps of 1: number the classes in the order in which they arrive"
+        )
     if not 1 <= sessions <= session_of_class[-1] + 1:
-        raise DataError(f"there are predictions of {sessions} sessions, but the classes arrive in {session_of_class[-1] + 1}")
+        raise DataError(
+            f"there are predictions of {sessions} sessions, but the classes arrive in {session_of_class[-1] + 1}"
+        )
     if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
-        raise DataError(f"labels must lie in 0 … {classes - 1}, not {labels.min()} … {labels.max()}")
+        raise DataError(
+            f"labels must lie in 0 … {classes - 1}, not {labels.min()} … {labels.max()}"
+        )
     wrong = []
     for session, row in enumerate(predictions):
         seen = int((session_of_class <= session).sum())
         asked = session_of_class[labels] <= session
         if (row[~asked] != -1).any():
-            wrong.append(f"session {session} predicts images whose class has not arrived: -1 belongs there")
+            wrong.append(
+                f"session {session} predicts images whose class has not arrived: -1 belongs there"
+            )
         if ((row[asked] < 0) | (row[asked] >= seen)).any():
-            wrong.append(f"session {session} has predictions outside its {seen} seen classes 0 … {seen - 1}")
+            wrong.append(
+                f"session {session} has predictions outside its {seen} seen classes 0 … {seen - 1}"
+            )
     if wrong:
         raise DataError("; ".join(wrong))
 
@@ -53,8 +72,12 @@ def _tally(labels: Ints, session_of_class: Ints, predictions: Ints) -> tuple[Flo
     check(labels, session_of_class, predictions)
     sessions = len(predictions)
     group = session_of_class[labels]
-    hits = np.stack([np.bincount(group[row == labels], minlength=sessions)[:sessions] for row in predictions])
-    return hits.astype(np.float64), np.bincount(group, minlength=sessions)[:sessions].astype(np.float64)
+    hits = np.stack(
+        [np.bincount(group[row == labels], minlength=sessions)[:sessions] for row in predictions]
+    )
+    return hits.astype(np.float64), np.bincount(group, minlength=sessions)[:sessions].astype(
+        np.float64
+    )
 
 
 def _percent(hits: Floats, images: Floats) -> Floats:
@@ -133,7 +156,10 @@ def generalised_accuracy(labels: Ints, session_of_class: Ints, predictions: Ints
     sessions = len(table)
     if sessions < 2:
         return float("nan")
-    base, new = (session_of_class == 0).sum(), ((session_of_class > 0) & (session_of_class < sessions)).sum()
+    base, new = (
+        (session_of_class == 0).sum(),
+        ((session_of_class > 0) & (session_of_class < sessions)).sum(),
+    )
     largest = float(base * (sessions - 1) / new)
     areas = []
     for k in range(1, sessions):
@@ -146,7 +172,9 @@ def confusion_matrix(labels: Ints, predicted: Ints, classes: int) -> Ints:
     """How many images of class r (row) were taken for class c (column); images predicted -1 are left out."""
     asked = predicted >= 0
     pairs = labels[asked] * classes + predicted[asked]
-    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes).astype(np.int64)
+    return (
+        np.bincount(pairs, minlength=classes * classes).reshape(classes, classes).astype(np.int64)
+    )
 
 
 def mean_std(values: ArrayLike) -> tuple[Floats, Floats]:
@@ -186,7 +214,11 @@ class Summary:
 
 def summarise(labels: ArrayLike, session_of_class: ArrayLike, predictions: ArrayLike) -> Summary:
     """All measures of one run at once."""
-    run = np.asarray(labels, np.int64), np.asarray(session_of_class, np.int64), np.asarray(predictions, np.int64)
+    run = (
+        np.asarray(labels, np.int64),
+        np.asarray(session_of_class, np.int64),
+        np.asarray(predictions, np.int64),
+    )
     accuracies, base, novel = accuracy(*run), base_accuracy(*run), novel_accuracy(*run)
     return Summary(
         accuracy=accuracies,

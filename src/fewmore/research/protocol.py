@@ -32,10 +32,16 @@ class Outcome:
 
     labels: Tensor  # (test images,)
     session_of_class: Tensor  # (classes,)
-    predictions: dict[str, Tensor]  # (sessions so far, test images), −1 for classes not seen yet; "" is the method's own
+    predictions: dict[
+        str, Tensor
+    ]  # (sessions so far, test images), −1 for classes not seen yet; "" is the method's own
     seconds: dict[str, float] = field(default_factory=dict)
-    images_kept: list[int] = field(default_factory=list)  # old images that the method held after each session
-    confidence: Tensor = field(default_factory=lambda: torch.empty(0))  # (test images,) in the last answers: a softmax's largest share
+    images_kept: list[int] = field(
+        default_factory=list
+    )  # old images that the method held after each session
+    confidence: Tensor = field(
+        default_factory=lambda: torch.empty(0)
+    )  # (test images,) in the last answers: a softmax's largest share
 
     @property
     def sessions(self) -> int:
@@ -44,14 +50,23 @@ class Outcome:
 
     def summary(self, name: str = "") -> Summary:
         """All measures of the sessions so far."""
-        return summarise(self.labels.numpy(), self.session_of_class.numpy(), self.predictions[name].numpy())
+        return summarise(
+            self.labels.numpy(), self.session_of_class.numpy(), self.predictions[name].numpy()
+        )
 
 
-def run(method: Method, task: Task, runtime: Runtime, on_session: Callable[[Outcome], None] = lambda outcome: None) -> Outcome:
+def run(
+    method: Method,
+    task: Task,
+    runtime: Runtime,
+    on_session: Callable[[Outcome], None] = lambda outcome: None,
+) -> Outcome:
     """Show a method session after session, and ask it after each."""
     split = task.split
     classes = split.seen(len(split.sessions))
-    session_of_class = torch.tensor([i for i, session in enumerate(split.sessions) for _ in session.classes])
+    session_of_class = torch.tensor(
+        [i for i, session in enumerate(split.sessions) for _ in session.classes]
+    )
     test = task.test.only(classes).to(runtime.device)
     outcome = Outcome(test.labels.cpu(), session_of_class, {})
     _resume(runtime.checkpoint, method, outcome)
@@ -60,7 +75,7 @@ def run(method: Method, task: Task, runtime: Runtime, on_session: Callable[[Outc
         if number < outcome.sessions:
             continue
         began = time.monotonic()
-        shown = session.of(task.train).alone().to(runtime.device)
+        shown = session.of(task.train).compact().to(runtime.device)
         if number == 0:
             method.fit(shown)
         else:
@@ -73,9 +88,15 @@ def run(method: Method, task: Task, runtime: Runtime, on_session: Callable[[Outc
         outcome.images_kept.append(method.images_kept())
         _add(outcome.seconds, "fit" if number == 0 else "learn", learnt - began)
         _add(outcome.seconds, "test", time.monotonic() - learnt)
-        on_session(outcome)  # told before it is saved: a kill in between tells it twice, the other way round never
+        on_session(
+            outcome
+        )  # told before it is saved: a kill in between tells it twice, the other way round never
         if runtime.checkpoint is not None:
-            reached: State = {"predictions": dict(outcome.predictions), "seconds": dict(outcome.seconds), "method": method.state()}
+            reached: State = {
+                "predictions": dict(outcome.predictions),
+                "seconds": dict(outcome.seconds),
+                "method": method.state(),
+            }
             kept = {"images_kept": list(outcome.images_kept), "confidence": outcome.confidence}
             runtime.checkpoint.replace(SESSION, {**reached, **kept})
     return outcome
@@ -121,7 +142,9 @@ class _Exam:
     def _features(self, session: int) -> Tensor:
         if not isinstance(self.method, FrozenBackbone):
             raise MethodError("only a method with a frozen backbone has features")
-        while self.embedded <= session:  # one session's images at a time: a resumed run computes in the same batches
+        while (
+            self.embedded <= session
+        ):  # one session's images at a time: a resumed run computes in the same batches
             new = self._shuffled(self.arrival == self.embedded)
             fresh = self.method.embed(_unlabelled(self.test.select(new)))
             if fresh.dim() != 2 or len(fresh) != len(new):
@@ -129,7 +152,9 @@ class _Exam:
                     f"{type(self.method).__name__} must give features of shape ({len(new)}, d), images × d, not {tuple(fresh.shape)}"
                 )
             if self.features is None:
-                self.features = torch.zeros(len(self.test), fresh.shape[1], dtype=fresh.dtype, device=fresh.device)
+                self.features = torch.zeros(
+                    len(self.test), fresh.shape[1], dtype=fresh.dtype, device=fresh.device
+                )
             self.features[new] = fresh
             self.embedded += 1
         if self.features is None:
@@ -145,16 +170,20 @@ class _Exam:
     def _check(self, name: str, scores: Tensor, images: int, classes: int) -> None:
         method = type(self.method).__name__ + (f" ({name})" if name else "")
         if not isinstance(scores, Tensor):
-            raise MethodError(f"{method} must give scores as a tensor, not as {type(scores).__name__}")
+            raise MethodError(
+                f"{method} must give scores as a tensor, not as {type(scores).__name__}"
+            )
         if tuple(scores.shape) != (images, classes):
-            raise MethodError(f"{method} must give scores of shape {(images, classes)}, images × classes seen, not {tuple(scores.shape)}")
+            raise MethodError(
+                f"{method} must give scores of shape {(images, classes)}, images × classes seen, not {tuple(scores.shape)}"
+            )
         if not bool(torch.isfinite(scores).all()):
             raise MethodError(f"{method} gave scores that are not finite numbers")
 
 
 def _unlabelled(images: ImageSet) -> ImageSet:
     """The images alone: neither what they show, nor any other image of their storage."""
-    own = images.alone()
+    own = images.compact()
     return ImageSet.of(own.storage, torch.zeros_like(own.labels), ("?",))
 
 
@@ -165,7 +194,9 @@ def _resume(checkpoint: Checkpoint | None, method: Method, outcome: Outcome) -> 
         outcome.predictions.update(state["predictions"])
         outcome.seconds.update(state["seconds"])
         outcome.images_kept.extend(state["images_kept"])
-        outcome.confidence = state.get("confidence", outcome.confidence)  # an older checkpoint has none
+        outcome.confidence = state.get(
+            "confidence", outcome.confidence
+        )  # an older checkpoint has none
 
 
 def _add(seconds: dict[str, float], name: str, more: float) -> None:
@@ -175,4 +206,7 @@ def _add(seconds: dict[str, float], name: str, more: float) -> None:
 def session_sizes(task: Task) -> list[tuple[int, int]]:
     """After each session: classes seen so far, and test images of them."""
     counts = np.bincount(task.test.labels.cpu().numpy(), minlength=len(task.test.class_names))
-    return [(len(seen), int(counts[list(seen)].sum())) for seen in map(task.split.seen, range(len(task.split.sessions)))]
+    return [
+        (len(seen), int(counts[list(seen)].sum()))
+        for seen in map(task.split.seen, range(len(task.split.sessions)))
+    ]

@@ -64,7 +64,9 @@ class AblationRow(PublishedRow):
 
 @cache
 def _facts() -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads(files("fewmore.research").joinpath("published.json").read_text(encoding="utf-8"))
+    facts: dict[str, Any] = json.loads(
+        files("fewmore.research").joinpath("published.json").read_text(encoding="utf-8")
+    )
     return facts
 
 
@@ -83,18 +85,37 @@ def published(benchmark: str) -> dict[str, PublishedRow]:
     methods = {row: method for method, row in ROW_OF_METHOD.items()}
     rows: Mapping[str, Any] = _facts()["comparison"].get(benchmark, {})
     return {
-        name: PublishedRow(name, methods[name], tuple(row["sessions"]), _average(row["sessions"]), row["pd"]) for name, row in rows.items()
+        name: PublishedRow(
+            name, methods[name], tuple(row["sessions"]), _average(row["sessions"]), row["pd"]
+        )
+        for name, row in rows.items()
     }
 
 
 def ablation() -> tuple[AblationRow, ...]:
     """The paper's ablation on CUB200, in its order."""
     rows = []
-    for row, (method, data_init) in zip(_facts()["ablation_cub200"], METHOD_OF_ABLATION, strict=True):
+    for row, (method, data_init) in zip(
+        _facts()["ablation_cub200"], METHOD_OF_ABLATION, strict=True
+    ):
         parts = {key: row[key] for key in ("classifier", "decoupled", "adapter", "pil")}
-        added = [word for key, word in (("decoupled", "decoupled"), ("adapter", "adapter"), ("pil", "PIL")) if row[key]]
+        added = [
+            word
+            for key, word in (("decoupled", "decoupled"), ("adapter", "adapter"), ("pil", "PIL"))
+            if row[key]
+        ]
         name = ", ".join([row["classifier"], *added])
-        rows.append(AblationRow(name, method, tuple(row["sessions"]), _average(row["sessions"]), row["pd"], data_init=data_init, **parts))
+        rows.append(
+            AblationRow(
+                name,
+                method,
+                tuple(row["sessions"]),
+                _average(row["sessions"]),
+                row["pd"],
+                data_init=data_init,
+                **parts,
+            )
+        )
     return tuple(rows)
 
 
@@ -104,7 +125,9 @@ def later(benchmark: str) -> dict[str, PublishedRow]:
     for row in _facts()["later_methods"].get(benchmark, ()):
         unknown = [None] * (len(PROTOCOL[benchmark]) - 2)
         sessions = (row["base"], *unknown, row["last"])
-        rows[row["method"]] = PublishedRow(row["method"], None, sessions, row["average"], row["pd"], row["backbone"])
+        rows[row["method"]] = PublishedRow(
+            row["method"], None, sessions, row["average"], row["pd"], row["backbone"]
+        )
     return rows
 
 

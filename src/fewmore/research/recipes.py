@@ -16,32 +16,46 @@ from fewmore.errors import ConfigError, UnknownName
 from fewmore.methods.base import Recipe
 from fewmore.methods.settings import DistillationConfig, LucirConfig, TopicConfig
 from fewmore.training.learn_session import SessionConfig
-from fewmore.training.loop import Epochs
+from fewmore.training.loop import EpochsConfig
 from fewmore.training.pretrain import PretrainConfig
 from fewmore.training.pseudo_incremental import PseudoConfig
 
 MILESTONES = {"cifar100": (60, 70), "miniimagenet": (40, 70), "cub200": (30, 40, 60, 80)}
 ENCODER_LR = {"cifar100": 0.002}  # of stage 2; 0.0002 elsewhere
 QUERIES = {"cub200": 10}  # of stage 2; 15 elsewhere
-LINEAR = {"finetune", "linear", "decoupled-linear", "decoupled-l2", "icarl", "eeil", "topic"}  # stage 1 with a linear classifier
+LINEAR = {
+    "finetune",
+    "linear",
+    "decoupled-linear",
+    "decoupled-l2",
+    "icarl",
+    "eeil",
+    "topic",
+}  # stage 1 with a linear classifier
 
 # The whole network, or the new rows from random values, at the rate of stage 1: the ablation's rows without data init.
 TRAINED = SessionConfig(data_init=False, epochs=100, lr=0.1)
 # The comparison's fine-tuning goes gently, as a person would who hopes to keep the old classes.
 GENTLE = SessionConfig(data_init=False, epochs=100, lr=0.01)
-# How the other methods of the comparison learn a session. Epochs and milestones are their papers', and so is where new rows start: from
+# How the other methods of the comparison learn a session. EpochsConfig and milestones are their papers', and so is where new rows start: from
 # class means in LUCIR, else at random. The papers' rates and weights are for hundreds of images of each new class; those here were
 # chosen on base classes alone, out of the same eight for each method (benchmarks/tuning.py, results/bench-tuning-gpu.json).
 SESSIONS = {
     "finetune": GENTLE,
     "linear": TRAINED,
     "cosine": TRAINED,
-    "icarl": SessionConfig(data_init=False, epochs=70, lr=0.001, milestones=(49, 63), decay=0.2, frozen_norm=True),
-    "eeil": SessionConfig(data_init=False, epochs=40, lr=0.001, milestones=(10, 20, 30), frozen_norm=True),
+    "icarl": SessionConfig(
+        data_init=False, epochs=70, lr=0.001, milestones=(49, 63), decay=0.2, frozen_norm=True
+    ),
+    "eeil": SessionConfig(
+        data_init=False, epochs=40, lr=0.001, milestones=(10, 20, 30), frozen_norm=True
+    ),
     "lucir": SessionConfig(epochs=160, lr=0.01, milestones=(80, 120)),
     "topic": SessionConfig(data_init=False, epochs=100, lr=0.001),
 }
-BALANCED = Epochs(epochs=30, lr=0.0001, milestones=(10, 20))  # EEIL's second part, at a tenth of the first one's rate
+BALANCED = EpochsConfig(
+    epochs=30, lr=0.0001, milestones=(10, 20)
+)  # EEIL's second part, at a tenth of the first one's rate
 DISTILLATION = {"icarl": DistillationConfig(weight=5.0), "eeil": DistillationConfig(weight=5.0)}
 LUCIR = LucirConfig(less_forget=25.0)
 TOPIC = TopicConfig(anchor=0.5)
@@ -50,7 +64,9 @@ TOPIC = TopicConfig(anchor=0.5)
 def official(benchmark: Benchmark, method: str) -> Recipe:
     """What the authors' released program does, but for choosing epochs on the test set."""
     queries = QUERIES.get(benchmark.name, 15)
-    pseudo = PseudoConfig(base_query=queries, new_query=queries, encoder_lr=ENCODER_LR.get(benchmark.name, 0.0002))
+    pseudo = PseudoConfig(
+        base_query=queries, new_query=queries, encoder_lr=ENCODER_LR.get(benchmark.name, 0.0002)
+    )
     if method == "cec-meta":
         pseudo = replace(pseudo, angles=())
     return Recipe(
@@ -71,7 +87,14 @@ def official(benchmark: Benchmark, method: str) -> Recipe:
 def paper(benchmark: Benchmark, method: str) -> Recipe:
     """What the text says where the program does otherwise: see docs/method.md."""
     made = official(benchmark, method)
-    pseudo = replace(made.pseudo, same_classes=False, encoder="last", base_query=10, new_query=10, augmented_rounds=made.pseudo.rounds)
+    pseudo = replace(
+        made.pseudo,
+        same_classes=False,
+        encoder="last",
+        base_query=10,
+        new_query=10,
+        augmented_rounds=made.pseudo.rounds,
+    )
     return replace(made, name="paper", pseudo=pseudo, deepemd=replace(made.deepemd, centred=False))
 
 
@@ -97,7 +120,14 @@ def quick(benchmark: Benchmark, method: str) -> Recipe:
     # epochs want other settings, they were chosen like those above, on glyphs (results/bench-tuning-cpu.json).
     fewer = {"icarl": 4, "eeil": 4, "lucir": 4, "topic": 16}
     if method in fewer:
-        session = replace(made.session, epochs=fewer[method], batch=64, milestones=(), lr=0.001, frozen_norm=method != "lucir")
+        session = replace(
+            made.session,
+            epochs=fewer[method],
+            batch=64,
+            milestones=(),
+            lr=0.001,
+            frozen_norm=method != "lucir",
+        )
     else:
         session = replace(made.session, epochs=40)
     # With a cosine classifier stage 1 stalls for some seeds at the rate that a linear one needs, and stage 2 collapses at four times the
@@ -108,7 +138,15 @@ def quick(benchmark: Benchmark, method: str) -> Recipe:
         name="quick",
         pretrain=replace(made.pretrain, epochs=7, batch=32, lr=rate, milestones=(5,)),
         session=session,
-        pseudo=replace(made.pseudo, episodes=100, milestones=(1,), base_query=5, new_query=5, lr=0.002, encoder_lr=0.005),
+        pseudo=replace(
+            made.pseudo,
+            episodes=100,
+            milestones=(1,),
+            base_query=5,
+            new_query=5,
+            lr=0.002,
+            encoder_lr=0.005,
+        ),
         exemplars=replace(made.exemplars, per_class=5),
         distillation=replace(made.distillation, weight=1.0),
         balanced=replace(made.balanced, epochs=2, batch=64, milestones=()),
@@ -117,10 +155,17 @@ def quick(benchmark: Benchmark, method: str) -> Recipe:
     )
 
 
-RECIPES: dict[str, Callable[[Benchmark, str], Recipe]] = {"official": official, "paper": paper, "mild": mild, "quick": quick}
+RECIPES: dict[str, Callable[[Benchmark, str], Recipe]] = {
+    "official": official,
+    "paper": paper,
+    "mild": mild,
+    "quick": quick,
+}
 
 
-def recipe(name: str | None, benchmark: Benchmark, method: str, settings: Sequence[str] = ()) -> Recipe:
+def recipe(
+    name: str | None, benchmark: Benchmark, method: str, settings: Sequence[str] = ()
+) -> Recipe:
     """A recipe by name (the benchmark's own where none is given), with changed settings such as `pretrain.epochs=50`."""
     name = name or ("quick" if benchmark.name == "glyphs" else "official")
     if name not in RECIPES:
@@ -129,7 +174,9 @@ def recipe(name: str | None, benchmark: Benchmark, method: str, settings: Sequen
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
-            raise ConfigError(f"--set {setting}: write it as name=value, such as --set pretrain.epochs=50")
+            raise ConfigError(
+                f"--set {setting}: write it as name=value, such as --set pretrain.epochs=50"
+            )
         changes.append((path.split("."), text, path))
     made: Recipe = _changed(RECIPES[name](benchmark, method), changes)
     return made
@@ -142,11 +189,15 @@ def _changed(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
     groups: dict[str, list[tuple[list[str], str, str]]] = {}
     for (name, *inner), text, whole in changes:
         if name not in kinds or name == "name":
-            raise UnknownName(f"setting of {type(config).__name__}", name, [n for n in kinds if n != "name"])
+            raise UnknownName(
+                f"setting of {type(config).__name__}", name, [n for n in kinds if n != "name"]
+            )
         value = getattr(config, name)
         if not dataclasses.is_dataclass(value):
             if inner:
-                raise ConfigError(f"--set {whole}: '{name}' is a single value, not a group of settings")
+                raise ConfigError(
+                    f"--set {whole}: '{name}' is a single value, not a group of settings"
+                )
             values[name] = _parsed(text, kinds[name], value, whole)
         elif inner:
             groups.setdefault(name, []).append((inner, text, whole))
@@ -160,18 +211,34 @@ def _changed(config: Any, changes: Sequence[tuple[list[str], str, str]]) -> Any:
 def _parsed(text: str, hint: Any, was: Any, whole: str) -> Any:
     """A value from text, of a kind that the setting's annotation permits."""
     try:
-        value = ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # not a number, or not even Python
+        value = ast.literal_eval(
+            {"true": "True", "false": "False", "none": "None"}.get(text.lower(), text)
+        )
+    except (
+        ValueError,
+        SyntaxError,
+        TypeError,
+        MemoryError,
+        RecursionError,
+    ):  # not a number, or not even Python
         value = text
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     for kind in kinds:
         if (found := _as(kind, value)) is not _UNFIT:
             return found
-    raise ConfigError(f"--set {whole}={text}: '{text}' is not {' or '.join(map(_in_words, kinds))}; it was {was!r}")
+    raise ConfigError(
+        f"--set {whole}={text}: '{text}' is not {' or '.join(map(_in_words, kinds))}; it was {was!r}"
+    )
 
 
 _UNFIT = object()
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "none"}
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    NoneType: "none",
+}
 
 
 def _as(kind: Any, value: Any) -> Any:

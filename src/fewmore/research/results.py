@@ -21,13 +21,15 @@ import numpy as np
 import torch
 
 from fewmore.errors import DataError, MissingData
+from fewmore.io import write_bytes
 from fewmore.research import metrics
 from fewmore.research.metrics import Floats, Summary
 from fewmore.research.published import PROTOCOL, PublishedRow, row_of_method
-from fewmore.training.checkpoint import write_bytes
 
 SCHEMA = 1
-Table = tuple[tuple[float | None, ...], ...]  # runs × sessions; None where undefined, as for classes without a test image
+Table = tuple[
+    tuple[float | None, ...], ...
+]  # runs × sessions; None where undefined, as for classes without a test image
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,9 @@ def gather(
 ) -> RunResult:
     """The result of several runs, with the time, the machine and the version of the code written in."""
     if not runs or any(np.isnan(run.summary.accuracy).any() for run in runs):
-        raise DataError("a result needs at least one run, and test images of the base classes: add images to the test set")
+        raise DataError(
+            "a result needs at least one run, and test images of the base classes: add images to the test set"
+        )
     return RunResult(
         benchmark=benchmark,
         method=method,
@@ -154,8 +158,15 @@ def machine(device: torch.device | str = "cpu") -> dict[str, str | int]:
     """The device's name, the cores this process may use, and the versions that numbers depend on."""
     device = torch.device(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return {"device": name, "cores": cores, "torch": str(torch.__version__), "python": platform.python_version()}
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return {
+        "device": name,
+        "cores": cores,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
 
 
 def _processor() -> str:
@@ -178,12 +189,21 @@ def commit() -> str | None:
 
     def git(*words: str) -> str | None:
         try:
-            done = subprocess.run(["git", *words], cwd=package, env=environment, capture_output=True, text=True, timeout=10)
+            done = subprocess.run(
+                ["git", *words],
+                cwd=package,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=10,
+            )
         except (OSError, subprocess.SubprocessError):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    if not git("ls-files", "--error-unmatch", str(here)):  # installed below a checkout of something else
+    if not git(
+        "ls-files", "--error-unmatch", str(here)
+    ):  # installed below a checkout of something else
         return os.environ.get("FEWMORE_COMMIT")
     version = git("rev-parse", "--short=12", "HEAD")
     return version and version + ("-dirty" if git("status", "--porcelain", "--", ".") else "")
@@ -196,8 +216,16 @@ def to_json(result: RunResult) -> str:
     """The result as JSON, one key a line, one run a line; percentages with 4 decimals, seconds with 2, megabytes with 1."""
     lines = [f' "schema": {SCHEMA}']
     for key, value in _plain(result).items():
-        nested = value if isinstance(value, list) and any(isinstance(item, list) for item in value) else None
-        text = "[\n" + ",\n".join("  " + _dump(row) for row in nested) + "\n ]" if nested else _dump(value)
+        nested = (
+            value
+            if isinstance(value, list) and any(isinstance(item, list) for item in value)
+            else None
+        )
+        text = (
+            "[\n" + ",\n".join("  " + _dump(row) for row in nested) + "\n ]"
+            if nested
+            else _dump(value)
+        )
         lines.append(f" {_dump(key)}: {text}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -205,7 +233,11 @@ def to_json(result: RunResult) -> str:
 def _plain(result: RunResult) -> dict[str, Any]:
     """The fields as lists, dicts and rounded numbers."""
     decimals = {"seconds": 2, "peak_memory_mb": 1}
-    plain = {f.name: _rounded(getattr(result, f.name), decimals.get(f.name, 4)) for f in fields(result) if f.name not in _AS_GIVEN}
+    plain = {
+        f.name: _rounded(getattr(result, f.name), decimals.get(f.name, 4))
+        for f in fields(result)
+        if f.name not in _AS_GIVEN
+    }
     given = {name: getattr(result, name) for name in _AS_GIVEN}
     given["sessions"] = [{"classes": size.classes, "test": size.test} for size in result.sessions]
     return {f.name: given[f.name] if f.name in given else plain[f.name] for f in fields(result)}
@@ -219,7 +251,9 @@ def _rounded(value: Any, decimals: int) -> Any:
         return round(value, decimals) + 0.0  # no -0.0
     if isinstance(value, Mapping):
         return {key: _rounded(item, decimals) for key, item in value.items()}
-    return [_rounded(item, decimals) for item in value] if isinstance(value, tuple | list) else value
+    return (
+        [_rounded(item, decimals) for item in value] if isinstance(value, tuple | list) else value
+    )
 
 
 def _dump(value: Any) -> str:
@@ -243,10 +277,16 @@ def read(path: Path) -> RunResult:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         if path.is_dir():
-            raise MissingData(f"{path} has no result.json: give the folder of a finished run, or finish this one with --resume") from None
-        raise MissingData(f"{path} is not there: give a run folder, or a result file such as results/cifar100-cec.json") from None
+            raise MissingData(
+                f"{path} has no result.json: give the folder of a finished run, or finish this one with --resume"
+            ) from None
+        raise MissingData(
+            f"{path} is not there: give a run folder, or a result file such as results/cifar100-cec.json"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file} cannot be read as text ({error}): give a run folder or a result file") from None
+        raise DataError(
+            f"{file} cannot be read as text ({error}): give a run folder or a result file"
+        ) from None
     return from_json(text, str(file))
 
 
@@ -255,11 +295,17 @@ def from_json(text: str, name: str = "the text") -> RunResult:
     try:
         raw = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{name} is not JSON ({error}): it is damaged or no result; run again with --record to write it anew") from None
+        raise DataError(
+            f"{name} is not JSON ({error}): it is damaged or no result; run again with --record to write it anew"
+        ) from None
     if not isinstance(raw, dict) or "schema" not in raw:
-        raise DataError(f"{name} is not a result of fewmore: it has no schema number; give the result.json of a run")
+        raise DataError(
+            f"{name} is not a result of fewmore: it has no schema number; give the result.json of a run"
+        )
     if not _is_int(raw["schema"]) or raw["schema"] < 1:
-        raise DataError(f"{name} is not a result of fewmore: its schema is {_short(raw['schema'])}, and it must be a whole number from 1")
+        raise DataError(
+            f"{name} is not a result of fewmore: its schema is {_short(raw['schema'])}, and it must be a whole number from 1"
+        )
     if raw["schema"] > SCHEMA:
         raise DataError(
             f"{name} has schema {raw['schema']}, and this version of fewmore knows schemas up to {SCHEMA}: upgrade with pip install -U fewmore"
@@ -267,7 +313,9 @@ def from_json(text: str, name: str = "the text") -> RunResult:
     reader = _Reader(raw)
     result = reader.result()
     if reader.problems:
-        raise DataError(f"{name} is not a sound result: {'; '.join(reader.problems)}; restore the file, or run again to write it anew")
+        raise DataError(
+            f"{name} is not a sound result: {'; '.join(reader.problems)}; restore the file, or run again to write it anew"
+        )
     return result
 
 
@@ -300,14 +348,27 @@ def _is_times(value: object) -> bool:
 
 
 def _is_size(value: object) -> bool:
-    return isinstance(value, dict) and set(value) == {"classes", "test"} and all(_is_int(item) and item > 0 for item in value.values())
+    return (
+        isinstance(value, dict)
+        and set(value) == {"classes", "test"}
+        and all(_is_int(item) and item > 0 for item in value.values())
+    )
 
 
 _NULL: tuple[str, Sound] = ("null", lambda value: value is None)
 _PERCENT: tuple[str, Sound] = ("a number from 0 to 100", lambda value: _is_number(value, 0, 100))
-_PERCENT_OR_NULL: tuple[str, Sound] = ("a number from 0 to 100, or null", lambda value: value is None or _is_number(value, 0, 100))
-_POINTS_OR_NULL: tuple[str, Sound] = ("a number from -100 to 100, or null", lambda value: value is None or _is_number(value, -100, 100))
-_NUMBER_OR_NULL: tuple[str, Sound] = ("a number or null", lambda value: value is None or _is_number(value))
+_PERCENT_OR_NULL: tuple[str, Sound] = (
+    "a number from 0 to 100, or null",
+    lambda value: value is None or _is_number(value, 0, 100),
+)
+_POINTS_OR_NULL: tuple[str, Sound] = (
+    "a number from -100 to 100, or null",
+    lambda value: value is None or _is_number(value, -100, 100),
+)
+_NUMBER_OR_NULL: tuple[str, Sound] = (
+    "a number or null",
+    lambda value: value is None or _is_number(value),
+)
 
 
 class _Reader:
@@ -317,7 +378,10 @@ class _Reader:
         self.raw = raw
         self.problems: list[str] = []
         names = [f.name for f in fields(RunResult)]
-        missing, foreign = [name for name in names if name not in raw], sorted(set(raw) - {"schema", *names})
+        missing, foreign = (
+            [name for name in names if name not in raw],
+            sorted(set(raw) - {"schema", *names}),
+        )
         if missing:
             self.problems.append(f"it lacks {', '.join(missing)}")
         if foreign:
@@ -340,7 +404,9 @@ class _Reader:
             split=self._text("split"),
             command=self._text("command"),
             seeds=seeds,
-            draws=self._list("draws", "whole numbers or null", lambda draw: draw is None or _is_int(draw), runs),
+            draws=self._list(
+                "draws", "whole numbers or null", lambda draw: draw is None or _is_int(draw), runs
+            ),
             commit=self._text("commit", or_null=True),
             date=self._text("date"),
             machine=self._object("machine"),
@@ -353,8 +419,13 @@ class _Reader:
             forgetting=self._table("forgetting", runs, [_POINTS_OR_NULL] * (length - 1)),
             gacc=self._list("gacc", *_PERCENT_OR_NULL, runs),
             seconds=self._list("seconds", "an object of seconds by stage", _is_times, runs),
-            peak_memory_mb=self._list("peak_memory_mb", "numbers from 0", lambda value: _is_number(value, 0), runs),
-            extra={name: self._table(f"extra.{name}", runs, [_NUMBER_OR_NULL] * length, rows) for name, rows in extra.items()},
+            peak_memory_mb=self._list(
+                "peak_memory_mb", "numbers from 0", lambda value: _is_number(value, 0), runs
+            ),
+            extra={
+                name: self._table(f"extra.{name}", runs, [_NUMBER_OR_NULL] * length, rows)
+                for name, rows in extra.items()
+            },
             keeps=self._text("keeps", or_null=True),
         )
 
@@ -363,7 +434,9 @@ class _Reader:
 
     def _text(self, key: str, or_null: bool = False) -> Any:
         value = self.raw.get(key)
-        if key in self.raw and not ((isinstance(value, str) and value) or (or_null and value is None)):
+        if key in self.raw and not (
+            (isinstance(value, str) and value) or (or_null and value is None)
+        ):
             self._wrong(key, "a text or null" if or_null else "a text", value)
         return value
 
@@ -374,7 +447,14 @@ class _Reader:
         self._wrong(key, "an object", value)
         return {}
 
-    def _list(self, key: str, wanted: str, sound: Sound, runs: int | None = None, value: object = _FROM_KEY) -> tuple[Any, ...]:
+    def _list(
+        self,
+        key: str,
+        wanted: str,
+        sound: Sound,
+        runs: int | None = None,
+        value: object = _FROM_KEY,
+    ) -> tuple[Any, ...]:
         """The sound items of a list, which has one item a run where `runs` is given."""
         value = self.raw.get(key, _FROM_KEY) if value is _FROM_KEY else value
         if value is _FROM_KEY:  # missing, as was said
@@ -390,13 +470,19 @@ class _Reader:
         return tuple(item for item in value if sound(item))
 
     def _table(
-        self, key: str, runs: int | None, columns: Sequence[tuple[str, Sound]], value: object = _FROM_KEY
+        self,
+        key: str,
+        runs: int | None,
+        columns: Sequence[tuple[str, Sound]],
+        value: object = _FROM_KEY,
     ) -> tuple[tuple[Any, ...], ...]:
         """A row a run; a column says what its values must be. Where the runs are not known, neither is the shape."""
         rows = self._list(key, "a list of lists", lambda row: isinstance(row, list), runs, value)
         for run, row in enumerate(rows if runs is not None else ()):
             if len(row) != len(columns):
-                self.problems.append(f"{key} of run {run} has {len(row)} values and needs {len(columns)}")
+                self.problems.append(
+                    f"{key} of run {run} has {len(row)} values and needs {len(columns)}"
+                )
                 continue
             for session, (item, (wanted, sound)) in enumerate(zip(row, columns, strict=True)):
                 if not sound(item):
@@ -407,8 +493,13 @@ class _Reader:
         rows = self._list("sessions", 'objects like {"classes": 60, "test": 6000}', _is_size)
         if self.raw.get("sessions") == []:
             self.problems.append("sessions is empty, and there must be at least the base session")
-        if any(later["classes"] <= row["classes"] or later["test"] < row["test"] for row, later in pairwise(rows)):
-            self.problems.append("sessions must grow: they count all classes seen so far, and all test images of them")
+        if any(
+            later["classes"] <= row["classes"] or later["test"] < row["test"]
+            for row, later in pairwise(rows)
+        ):
+            self.problems.append(
+                "sessions must grow: they count all classes seen so far, and all test images of them"
+            )
         return tuple(SessionSize(row["classes"], row["test"]) for row in rows)
 
 
@@ -419,7 +510,11 @@ def published_row(result: RunResult) -> PublishedRow | None:
     """The published row of what a result measures, or None: another protocol, another variant, or never published."""
     changed = {key.rpartition(".")[2]: value for key, value in result.settings.items()}
     data_init = str(changed.get("data_init", True)).lower() not in ("false", "0")
-    return row_of_method(result.benchmark, result.method, data_init) if follows_protocol(result) else None
+    return (
+        row_of_method(result.benchmark, result.method, data_init)
+        if follows_protocol(result)
+        else None
+    )
 
 
 def follows_protocol(result: RunResult) -> bool:
@@ -441,7 +536,11 @@ def names(results: Sequence[RunResult]) -> list[str]:
         if len({other.split for other in rivals}) > 1:
             parts.append(result.split)
         every = [set(map(_setting, other.settings.items())) for other in rivals]
-        parts += [text for text in map(_setting, result.settings.items()) if not all(text in one for one in every)]
+        parts += [
+            text
+            for text in map(_setting, result.settings.items())
+            if not all(text in one for one in every)
+        ]
         found.append(", ".join(parts))
     counts: dict[str, int] = {}
     unique = []
@@ -458,6 +557,10 @@ def _setting(item: tuple[str, Any]) -> str:
 def file_name(result: RunResult) -> str:
     """What a recorded result is called: its method, and whatever is not the benchmark's usual."""
     recipe = [] if result.recipe in (None, "official") else [str(result.recipe)]
-    settings = [f"{key.rpartition('.')[2]}-{value}" for key, value in sorted(result.settings.items())]
+    settings = [
+        f"{key.rpartition('.')[2]}-{value}" for key, value in sorted(result.settings.items())
+    ]
     name = "-".join([result.benchmark, Path(result.method).stem, *recipe, *settings])
-    return re.sub(r"[^\w.-]", "-", re.sub(r",\s*", "_", name))  # nothing that a shell would take for itself
+    return re.sub(
+        r"[^\w.-]", "-", re.sub(r",\s*", "_", name)
+    )  # nothing that a shell would take for itself

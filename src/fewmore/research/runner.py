@@ -33,12 +33,13 @@ from fewmore import methods
 from fewmore.data import benchmarks, splits
 from fewmore.data.benchmarks import Task
 from fewmore.errors import CheckpointError
+from fewmore.io import write_bytes
 from fewmore.methods import MethodInfo
 from fewmore.methods.base import Recipe
 from fewmore.research import protocol, results
 from fewmore.research.protocol import Outcome
 from fewmore.research.results import Run, RunResult, SessionSize
-from fewmore.training.checkpoint import Checkpoint, write_bytes, write_state
+from fewmore.training.checkpoint import Checkpoint, write_state
 from fewmore.training.loop import Round, Runtime, beside_others
 
 SIDE_BY_SIDE = 5  # runs on a GPU
@@ -53,7 +54,9 @@ class Experiment:
     recipe: Recipe
     settings: Mapping[str, Any] = field(default_factory=dict)  # what was changed in the recipe
     seeds: tuple[int, ...] = (0,)
-    draws: tuple[int | None, ...] = (None,)  # None: the official lists where there are any, else draw 0
+    draws: tuple[int | None, ...] = (
+        None,
+    )  # None: the official lists where there are any, else draw 0
     base: int | None = None
     way: int | None = None
     shot: int | None = None
@@ -101,7 +104,9 @@ def new_folder(runs: Path, experiment: Experiment) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise CheckpointError(f"{folder} cannot be made ({error.strerror}): give another place for run folders with --runs") from error
+            raise CheckpointError(
+                f"{folder} cannot be made ({error.strerror}): give another place for run folders with --runs"
+            ) from error
         write_bytes(folder / "config.json", experiment.to_json().encode())
         return folder
     raise CheckpointError(f"no name is left for a run folder {runs / stem}")
@@ -118,12 +123,22 @@ def is_finished(folder: Path) -> bool:
     return (folder / "result.json").exists()
 
 
-def folders_of(runs: Path, experiments: Sequence[Experiment], finished_first: bool = True) -> list[Path | None]:
+def folders_of(
+    runs: Path, experiments: Sequence[Experiment], finished_first: bool = True
+) -> list[Path | None]:
     """The folder of each experiment: the newest finished one, else the newest, None if it was never begun."""
-    configs = sorted(runs.glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    configs = sorted(
+        runs.glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True
+    )
     found = [(path.parent, path.read_text()) for path in configs]
-    same = [[folder for folder, text in found if text == experiment.to_json()] for experiment in experiments]
-    return [min(folders, key=lambda folder: is_finished(folder) != finished_first, default=None) for folders in same]
+    same = [
+        [folder for folder, text in found if text == experiment.to_json()]
+        for experiment in experiments
+    ]
+    return [
+        min(folders, key=lambda folder: is_finished(folder) != finished_first, default=None)
+        for folders in same
+    ]
 
 
 def folders_to_resume(runs: Path, experiments: Sequence[Experiment]) -> list[Path | None]:
@@ -131,11 +146,15 @@ def folders_to_resume(runs: Path, experiments: Sequence[Experiment]) -> list[Pat
     folders = folders_of(runs, experiments, finished_first=False)
     begun = [folder for folder in folders if folder is not None]
     if not begun:
-        raise CheckpointError(f"there is nothing to resume: no run below {runs} has these settings; leave out --resume to start one")
+        raise CheckpointError(
+            f"there is nothing to resume: no run below {runs} has these settings; leave out --resume to start one"
+        )
     if len(begun) == len(folders) and all(map(is_finished, begun)):
         listed = " ".join(map(str, begun))
         what = f"{listed} is finished" if len(begun) == 1 else f"all {len(begun)} runs are finished"
-        raise CheckpointError(f"there is nothing to resume: {what}; see it with: fewmore compare {listed}")
+        raise CheckpointError(
+            f"there is nothing to resume: {what}; see it with: fewmore compare {listed}"
+        )
     return folders
 
 
@@ -163,7 +182,16 @@ def run(
     """Run an experiment in a folder, going on where the folder left off, and write its result."""
     plan, e = Plan(experiment, folder, watcher or Watcher()), experiment
     if task is None:
-        task = benchmarks.load(e.benchmark, data_root, e.base, e.way, e.shot, e.draws[0], e.class_order, plan.watcher.on_load)
+        task = benchmarks.load(
+            e.benchmark,
+            data_root,
+            e.base,
+            e.way,
+            e.shot,
+            e.draws[0],
+            e.class_order,
+            plan.watcher.on_load,
+        )
     (result,) = run_together([plan], task, device, command, parallel, checkpoint_every, share)
     return result
 
@@ -186,11 +214,27 @@ def run_together(
     workers = max(1, min(wanted, parallel or (SIDE_BY_SIDE if device.type == "cuda" else 1)))
     jobs: list[_OneRun] = []
     for plan in plans:
-        info = methods.find(plan.experiment.method)  # once: a file of one's own may change while it runs
+        info = methods.find(
+            plan.experiment.method
+        )  # once: a file of one's own may change while it runs
         plan.watcher.on_task(task)
         tasks = {draw: _redrawn(task, plan.experiment, draw) for draw in plan.experiment.draws}
         for seed, draw in plan.experiment.runs():
-            jobs.append(_OneRun(plan, info, seed, draw, tasks[draw], device, workers == 1, checkpoint_every, share, stop, clock))
+            jobs.append(
+                _OneRun(
+                    plan,
+                    info,
+                    seed,
+                    draw,
+                    tasks[draw],
+                    device,
+                    workers == 1,
+                    checkpoint_every,
+                    share,
+                    stop,
+                    clock,
+                )
+            )
     runs: dict[Path, dict[_OneRun, Run]] = {plan.folder: {} for plan in plans}
     found: dict[Path, RunResult] = {}
 
@@ -199,20 +243,32 @@ def run_together(
         own[job] = run
         ordered = [own[other] for other in jobs if other in own]
         if len(ordered) == len(job.plan.experiment.runs()):
-            found[job.plan.folder] = _gathered(job.plan, ordered, task, job.info, device, command, workers)
+            found[job.plan.folder] = _gathered(
+                job.plan, ordered, task, job.info, device, command, workers
+            )
 
     _work(jobs, workers, stop, done)
     return [found[plan.folder] for plan in plans]
 
 
-def _gathered(plan: Plan, runs: Sequence[Run], task: Task, info: MethodInfo, device: torch.device, command: str, workers: int) -> RunResult:
+def _gathered(
+    plan: Plan,
+    runs: Sequence[Run],
+    task: Task,
+    info: MethodInfo,
+    device: torch.device,
+    command: str,
+    workers: int,
+) -> RunResult:
     e = plan.experiment
     result = results.gather(
         runs,
         benchmark=e.benchmark,
         method=e.method,
         recipe=e.recipe.name,
-        split=task.split.name if len(e.draws) == 1 else f"{len(e.draws)} draws: {task.split.name.partition(': ')[2]}",
+        split=task.split.name
+        if len(e.draws) == 1
+        else f"{len(e.draws)} draws: {task.split.name.partition(': ')[2]}",
         command=command,
         sessions=[SessionSize(*size) for size in protocol.session_sizes(task)],
         settings=e.settings,
@@ -228,10 +284,17 @@ def _redrawn(task: Task, e: Experiment, draw: int | None) -> Task:
     if draw == e.draws[0]:
         return task
     b = task.benchmark
-    return dataclasses.replace(task, split=splits.draw(task.train, b.base, b.way, b.shot, draw or 0, e.class_order))
+    return dataclasses.replace(
+        task, split=splits.draw(task.train, b.base, b.way, b.shot, draw or 0, e.class_order)
+    )
 
 
-def _work(jobs: "Sequence[_OneRun]", workers: int, stop: threading.Event, done: "Callable[[_OneRun, Run], None]") -> None:
+def _work(
+    jobs: "Sequence[_OneRun]",
+    workers: int,
+    stop: threading.Event,
+    done: "Callable[[_OneRun, Run], None]",
+) -> None:
     """Several runs at a time. Where one fails, or a person stops them, the others stop after the round they are in."""
     if workers == 1:
         for job in jobs:
@@ -304,26 +367,49 @@ class _OneRun:
 
         def on_session(outcome: Outcome) -> None:
             measured = outcome.summary()
-            row = {key: round(float(getattr(measured, key)[-1]), 4) for key in ("accuracy", "base", "novel", "harmonic")}
-            log.add({"session": outcome.sessions - 1, **{key: value for key, value in row.items() if value == value}})
+            row = {
+                key: round(float(getattr(measured, key)[-1]), 4)
+                for key in ("accuracy", "base", "novel", "harmonic")
+            }
+            log.add(
+                {
+                    "session": outcome.sessions - 1,
+                    **{key: value for key, value in row.items() if value == value},
+                }
+            )
             watcher.on_session(name, outcome)
 
         self.clock.start(self)
         checkpoint = Checkpoint(folder / "checkpoint.safetensors", self.checkpoint_every)
-        runtime = Runtime(self.device, checkpoint=checkpoint, on_round=on_round, share=self.share, alone=self.alone)
+        runtime = Runtime(
+            self.device,
+            checkpoint=checkpoint,
+            on_round=on_round,
+            share=self.share,
+            alone=self.alone,
+        )
         method = self.info.build(self.plan.experiment.recipe, runtime, self.seed)
         with beside_others(self.device):
             outcome = protocol.run(method, self.task, runtime, on_session)
             write_state(folder / "model.safetensors", method.state())
         predictions = {"predictions": dict(outcome.predictions), "confidence": outcome.confidence}
         write_state(
-            folder / "predictions.safetensors", {"labels": outcome.labels, "session_of_class": outcome.session_of_class, **predictions}
+            folder / "predictions.safetensors",
+            {"labels": outcome.labels, "session_of_class": outcome.session_of_class, **predictions},
         )
-        also = {name: outcome.summary(name).accuracy.tolist() for name in outcome.predictions if name}
+        also = {
+            name: outcome.summary(name).accuracy.tolist() for name in outcome.predictions if name
+        }
         if any(outcome.images_kept):
             also["images_kept"] = list(map(float, outcome.images_kept))
-        seconds = {**outcome.seconds, **log.seconds(), "share of the wall clock": self.clock.stop(self)}
-        return Run(self.seed, self.draw, outcome.summary(), seconds, _peak_memory_mb(self.device), also)
+        seconds = {
+            **outcome.seconds,
+            **log.seconds(),
+            "share of the wall clock": self.clock.stop(self),
+        }
+        return Run(
+            self.seed, self.draw, outcome.summary(), seconds, _peak_memory_mb(self.device), also
+        )
 
 
 class _Log:

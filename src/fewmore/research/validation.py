@@ -21,14 +21,19 @@ def pretend(task: Task, draw: int = 0) -> Task:
     classes = len(base.class_names)
     way = min(task.benchmark.way, classes // 3)
     if way == 0:
-        raise SplitError(f"{classes} base classes are too few to pretend that some of them are new: there must be at least 3")
+        raise SplitError(
+            f"{classes} base classes are too few to pretend that some of them are new: there must be at least 3"
+        )
     new = classes // 3 // way * way
     shuffled = torch.randperm(len(base), generator=torch.Generator().manual_seed(draw))
     by_class = shuffled[torch.argsort(base.labels[shuffled], stable=True)]
     counts = base.counts()
     rank = torch.arange(len(base)) - (counts.cumsum(0) - counts)[base.labels[by_class]]
     held_out = rank < (counts // HELD_OUT)[base.labels[by_class]]
-    train, test = base.select(by_class[~held_out]).alone(), base.select(by_class[held_out]).alone()
+    train, test = (
+        base.select(by_class[~held_out]).compact(),
+        base.select(by_class[held_out]).compact(),
+    )
     split = splits.draw(train, classes - new, way, task.benchmark.shot, draw)
     benchmark = replace(task.benchmark, classes=classes, base=classes - new, way=way, lists=None)
     return Task(benchmark, train, test, replace(split, name=f"pretend, {split.name}"))

@@ -51,7 +51,9 @@ class _Job:
     images: Sequence[bytes]
     titles: Sequence[str]
     top: int | None  # None for a lesson
-    future: "asyncio.Future[Predicted | Embedded]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    future: "asyncio.Future[Predicted | Embedded]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
     features: dict[int, Tensor] = field(default_factory=dict)
     squares: dict[int, Tensor] = field(default_factory=dict)
     broken: dict[int, FewmoreError] = field(default_factory=dict)
@@ -75,7 +77,9 @@ _Place = tuple[_Job, int]
 class Batcher:
     """The workers. `current` gives the classifier of the moment, whose backbone never changes."""
 
-    def __init__(self, current: Callable[[], IncrementalClassifier], workers: int, most_waiting: int) -> None:
+    def __init__(
+        self, current: Callable[[], IncrementalClassifier], workers: int, most_waiting: int
+    ) -> None:
         self.current, self.most_waiting = current, most_waiting
         self.embedder: Embedder = current().embedder
         on_cpu = self.embedder.device.type == "cpu"
@@ -87,7 +91,10 @@ class Batcher:
         self._arrived = threading.Condition()
         self._free = 0  # workers that compute nothing
         self._stopped = False
-        self._threads = [threading.Thread(target=self._work, name=f"backbone-{i}", daemon=True) for i in range(self.workers)]
+        self._threads = [
+            threading.Thread(target=self._work, name=f"backbone-{i}", daemon=True)
+            for i in range(self.workers)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -150,9 +157,14 @@ class Batcher:
                 self._arrived.wait()
             share = min(self.batch, -(-self.waiting // self._free))
             self._free -= 1
-            lessons = min(len(self._lessons), max(share // LESSONS, share - len(self._predictions), 1))
+            lessons = min(
+                len(self._lessons), max(share // LESSONS, share - len(self._predictions), 1)
+            )
             taken = [self._lessons.popleft() for _ in range(lessons)]
-            taken += [self._predictions.popleft() for _ in range(min(len(self._predictions), share - lessons))]
+            taken += [
+                self._predictions.popleft()
+                for _ in range(min(len(self._predictions), share - lessons))
+            ]
             return taken
 
     def _see(self, places: Sequence[_Place]) -> None:
@@ -162,7 +174,12 @@ class Batcher:
             if job.future.cancelled():
                 continue
             try:
-                ready.append(((job, place), square(job.images[place], job.titles[place], self.embedder.transform)))
+                ready.append(
+                    (
+                        (job, place),
+                        square(job.images[place], job.titles[place], self.embedder.transform),
+                    )
+                )
             except FewmoreError as error:
                 if job.done(place, None, error):
                     finished.append(job)
@@ -181,12 +198,16 @@ class Batcher:
         asked: list[tuple[_Job, Tensor]] = []
         for job in jobs:
             if job.broken:
-                answers.append((job, broken_images([job.broken[place] for place in sorted(job.broken)])))
+                answers.append(
+                    (job, broken_images([job.broken[place] for place in sorted(job.broken)]))
+                )
                 continue
             features = torch.stack([job.features[place] for place in range(len(job.images))])
             if job.top is None:
                 pixels = tuple(job.squares[place] for place in range(len(job.images)))
-                answers.append((job, Embedded(features.cpu(), pixels, tuple(map(fingerprint, pixels)))))
+                answers.append(
+                    (job, Embedded(features.cpu(), pixels, tuple(map(fingerprint, pixels))))
+                )
             else:
                 asked.append((job, features))
         _settle([*answers, *self._predicted(asked)])
@@ -196,13 +217,22 @@ class Batcher:
             return []
         classifier = self.current()
         try:
-            told = iter(classifier.predict_features(torch.cat([rows for _, rows in asked]), max(job.top or 1 for job, _ in asked)))
+            told = iter(
+                classifier.predict_features(
+                    torch.cat([rows for _, rows in asked]), max(job.top or 1 for job, _ in asked)
+                )
+            )
         except FewmoreError as error:  # no class is known
             return [(job, error) for job, _ in asked]
         found: list[_Answer] = []
         for job, rows in asked:
             own = [next(told) for _ in rows]
-            cut = [Prediction(one.names[: job.top], one.confidences[: job.top], one.known, one.familiarity) for one in own]
+            cut = [
+                Prediction(
+                    one.names[: job.top], one.confidences[: job.top], one.known, one.familiarity
+                )
+                for one in own
+            ]
             found.append((job, Predicted(classifier.version, cut)))
         return found
 

@@ -23,7 +23,13 @@ from fewmore.service.problems import BUSY, problem
 log = logging.getLogger("fewmore.service")
 
 SAFE = ("GET", "HEAD", "OPTIONS")
-METHODS = (*SAFE, "POST", "PUT", "PATCH", "DELETE")  # that are counted by name: a client can make up endlessly many
+METHODS = (
+    *SAFE,
+    "POST",
+    "PUT",
+    "PATCH",
+    "DELETE",
+)  # that are counted by name: a client can make up endlessly many
 OPEN = ("/health", "/ready")  # need no token, whatever else does
 WITHOUT_CHANGE = ("/api/predict",)  # of the others
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -57,7 +63,9 @@ class Access:
         if self.token is None or path in OPEN:
             return False
         changes = method not in SAFE and path not in WITHOUT_CHANGE
-        return changes or (self.private and (path.startswith("/api/") or path in ("/metrics", "/openapi.json")))
+        return changes or (
+            self.private and (path.startswith("/api/") or path in ("/metrics", "/openapi.json"))
+        )
 
 
 class Guard:
@@ -83,7 +91,13 @@ class Guard:
                 given = {name.lower() for name, _ in message["headers"]}
                 own = {**HEADERS, "Cache-Control": "no-cache" if page else "no-store"}
                 extra = [(name.lower().encode(), value.encode()) for name, value in own.items()]
-                message = {**message, "headers": [*message["headers"], *(one for one in extra if one[0] not in given)]}
+                message = {
+                    **message,
+                    "headers": [
+                        *message["headers"],
+                        *(one for one in extra if one[0] not in given),
+                    ],
+                }
             await send(message)
 
         client = (scope.get("client") or ("", 0))[0]
@@ -93,12 +107,16 @@ class Guard:
             refusal = self._refused(scope, client)
             if refusal is None and scope["method"] not in SAFE:
                 refusal = await self._read(scope, receive, body)
-            await (refusal or self.app)(scope, body.replay(receive) if scope["method"] not in SAFE else receive, answer)
+            await (refusal or self.app)(
+                scope, body.replay(receive) if scope["method"] not in SAFE else receive, answer
+            )
         except Exception:
             log.exception("%s %r failed", scope["method"], scope["path"])
             if started:
                 raise
-            await problem(500, "the service failed at this request, and its log says why: nothing was changed")(scope, receive, answer)
+            await problem(
+                500, "the service failed at this request, and its log says why: nothing was changed"
+            )(scope, receive, answer)
         finally:
             self._bytes -= body.size
             self._under_way[client] -= 1
@@ -111,15 +129,31 @@ class Guard:
         """Why a request may not be, from its head alone."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         if self._under_way[client] > self.limits.per_client:
-            return problem(429, f"more than {self.limits.per_client} requests of yours are under way: wait for some of them", BUSY)
+            return problem(
+                429,
+                f"more than {self.limits.per_client} requests of yours are under way: wait for some of them",
+                BUSY,
+            )
         host = headers.get(b"host", "")
         if self.access.hosts is not None and _name(host) not in self.access.hosts:
-            return problem(400, f"this service is not {host[:100]!r}: ask it by the address it was started with")
-        if scope["method"] not in SAFE and (origin := headers.get(b"origin")) is not None and urlsplit(origin).netloc != host:
-            return problem(403, "the request comes from another site's page: use the page that this service gives")
+            return problem(
+                400,
+                f"this service is not {host[:100]!r}: ask it by the address it was started with",
+            )
+        if (
+            scope["method"] not in SAFE
+            and (origin := headers.get(b"origin")) is not None
+            and urlsplit(origin).netloc != host
+        ):
+            return problem(
+                403,
+                "the request comes from another site's page: use the page that this service gives",
+            )
         if self.access.token is not None and self.access.guards(scope["method"], scope["path"]):
             kind, _, given = headers.get(b"authorization", "").partition(" ")
-            if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.access.token.encode()):
+            if kind.lower() != "bearer" or not hmac.compare_digest(
+                given.strip().encode(), self.access.token.encode()
+            ):
                 why = "is not the right one" if given else "is missing"
                 detail = f"the token {why}: send the header Authorization: Bearer TOKEN, with the token that was printed at the start"
                 return problem(401, detail, {"WWW-Authenticate": "Bearer"})
@@ -145,11 +179,19 @@ class Guard:
                 if body.size > limits.body_bytes:
                     return problem(413, too_large, close)
                 if self._bytes > limits.bytes_under_way:
-                    return problem(503, "too many images are being sent at the moment: try again", {**BUSY, **close})
+                    return problem(
+                        503,
+                        "too many images are being sent at the moment: try again",
+                        {**BUSY, **close},
+                    )
                 if not message.get("more_body", False):
                     return None
         except asyncio.TimeoutError:
-            return problem(408, f"the request was not there after {limits.body_seconds:g} seconds: send it faster, or less of it", close)
+            return problem(
+                408,
+                f"the request was not there after {limits.body_seconds:g} seconds: send it faster, or less of it",
+                close,
+            )
 
 
 class _Body:

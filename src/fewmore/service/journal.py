@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fewmore.errors import ModelFileError
-from fewmore.training.checkpoint import write_bytes
+from fewmore.io import write_bytes
 
 MARK = b"cecJ"
 _HEAD = struct.Struct("<4sII16s")
@@ -37,7 +37,9 @@ class Journal:
     def __init__(self, path: Path, records: list[Record], size: int) -> None:
         self.path, self.size = path, size
         self.records = records  # as they were found; later ones are not kept in memory
-        self.broken = False  # whether the file's end is unknown, after an error that could not be taken back
+        self.broken = (
+            False  # whether the file's end is unknown, after an error that could not be taken back
+        )
         self._file = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
 
     @classmethod
@@ -66,7 +68,9 @@ class Journal:
     def append(self, record: Record) -> None:
         """Write a record and wait until it is on the disk. After an error nothing of it is there."""
         if self.broken:
-            raise OSError(f"{self.path} could not be written, and what is in it is not certain: check the disk, then start anew")
+            raise OSError(
+                f"{self.path} could not be written, and what is in it is not certain: check the disk, then start anew"
+            )
         data = _packed(record)
         try:
             os.lseek(self._file, self.size, os.SEEK_SET)
@@ -91,7 +95,11 @@ class Journal:
 
 def _packed(record: Record) -> bytes:
     head = json.dumps(record.head, ensure_ascii=True, separators=(",", ":")).encode()
-    return _HEAD.pack(MARK, len(head), len(record.body), _checksum(head, record.body)) + head + record.body
+    return (
+        _HEAD.pack(MARK, len(head), len(record.body), _checksum(head, record.body))
+        + head
+        + record.body
+    )
 
 
 def _unpacked(data: bytes, at: int = 0) -> Iterator[tuple[Record, int]]:
@@ -116,4 +124,6 @@ def _marks(data: bytes, at: int) -> Iterator[int]:
 
 
 def _checksum(head: bytes, body: bytes) -> bytes:
-    return hashlib.blake2b(struct.pack("<II", len(head), len(body)) + head + body, digest_size=16).digest()
+    return hashlib.blake2b(
+        struct.pack("<II", len(head), len(body)) + head + body, digest_size=16
+    ).digest()

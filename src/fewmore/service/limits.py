@@ -21,7 +21,9 @@ class Limits:
     client_connections: int = 128  # from one address; more are closed at once
     head_seconds: float = 10.0  # until a request's head is there; then the connection is closed
     body_seconds: float = 30.0  # until its body is there (408)
-    send_seconds: float = 30.0  # until a client has taken what it was sent; then the connection is closed
+    send_seconds: float = (
+        30.0  # until a client has taken what it was sent; then the connection is closed
+    )
     # All of them
     connections: int = 512  # more are closed at once
     bytes_under_way: int = 512 * MEBIBYTE  # of requests' bodies (503)

@@ -24,10 +24,15 @@ class Metrics:
 
     def text(self, gauges: Mapping[str, tuple[str, str, float]]) -> str:
         """All of it, and values of the moment by name: (kind, help, value)."""
-        lines = ["# HELP fewmore_requests_total Requests answered.", "# TYPE fewmore_requests_total counter"]
+        lines = [
+            "# HELP fewmore_requests_total Requests answered.",
+            "# TYPE fewmore_requests_total counter",
+        ]
         with self._lock:
             for (method, route, status), count in sorted(self._requests.items()):
-                lines.append(f'fewmore_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}')
+                lines.append(
+                    f'fewmore_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}'
+                )
             lines += [
                 "# HELP fewmore_request_seconds Time from a request's head to its answer.",
                 "# TYPE fewmore_request_seconds histogram",
@@ -36,8 +41,17 @@ class Metrics:
                 labels, total = f'method="{method}",route="{route}"', 0.0
                 for most, inside in zip((*map(str, BUCKETS), "+Inf"), row, strict=False):
                     total += inside
-                    lines.append(f'fewmore_request_seconds_bucket{{{labels},le="{most}"}} {total:g}')
-                lines += [f"fewmore_request_seconds_sum{{{labels}}} {row[-1]:.6f}", f"fewmore_request_seconds_count{{{labels}}} {total:g}"]
+                    lines.append(
+                        f'fewmore_request_seconds_bucket{{{labels},le="{most}"}} {total:g}'
+                    )
+                lines += [
+                    f"fewmore_request_seconds_sum{{{labels}}} {row[-1]:.6f}",
+                    f"fewmore_request_seconds_count{{{labels}}} {total:g}",
+                ]
         for name, (kind, what, value) in gauges.items():
-            lines += [f"# HELP fewmore_{name} {what}", f"# TYPE fewmore_{name} {kind}", f"fewmore_{name} {value:g}"]
+            lines += [
+                f"# HELP fewmore_{name} {what}",
+                f"# TYPE fewmore_{name} {kind}",
+                f"fewmore_{name} {value:g}",
+            ]
         return "\n".join(lines) + "\n"

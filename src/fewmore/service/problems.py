@@ -15,7 +15,9 @@ BUSY = {"Retry-After": "1"}
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """An answer that says what is wrong."""
     title = HTTPStatus(status).phrase if status in {one.value for one in HTTPStatus} else "Error"
-    body = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail}).encode()
+    body = json.dumps(
+        {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    ).encode()
     return Response(body, status, dict(headers or {}), MEDIA_TYPE)
 
 

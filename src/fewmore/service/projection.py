@@ -25,7 +25,9 @@ def plane(scorer: Scorer) -> tuple[Tensor, Tensor, bool]:
     both = both - both.mean(0)
     some = both[:: max(1, len(both) // (2 * SAMPLED))]
     axes = torch.linalg.svd(some, full_matrices=False)[2][:2]
-    axes = axes * axes.sum(1, keepdim=True).sign()  # the same image every time: an axis could as well point the other way
+    axes = (
+        axes * axes.sum(1, keepdim=True).sign()
+    )  # the same image every time: an axis could as well point the other way
     places = F.pad(both @ axes.T, (0, 2 - len(axes)))
     places = places / places.abs().amax().clamp(min=1e-12)
     return places[: len(before)], places[len(before) :], adapted

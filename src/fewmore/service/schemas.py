@@ -6,8 +6,21 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fewmore.classifier.classes import LONGEST_NAME
 
-Version = Annotated[int, Field(ge=1, description="The number of the model that gave this answer; grows with every change.")]
-Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, description="A class's name: text, in any script.", examples=["okapi"])]
+Version = Annotated[
+    int,
+    Field(
+        ge=1, description="The number of the model that gave this answer; grows with every change."
+    ),
+]
+Name = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=LONGEST_NAME,
+        description="A class's name: text, in any script.",
+        examples=["okapi"],
+    ),
+]
 Point = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
@@ -36,11 +49,15 @@ class Problem(BaseModel):
 
 class Candidate(BaseModel):
     name: str
-    confidence: float = Field(ge=0, le=1, description="Over all known classes, confidences add up to 1.")
+    confidence: float = Field(
+        ge=0, le=1, description="Over all known classes, confidences add up to 1."
+    )
 
 
 class PredictionOut(BaseModel):
-    known: bool = Field(description='False is "none of these"; the closest classes are told all the same.')
+    known: bool = Field(
+        description='False is "none of these"; the closest classes are told all the same.'
+    )
     familiarity: float = Field(description="Likeness to the most similar class, at most about 1.")
     classes: list[Candidate] = Field(description="The likeliest first.")
 
@@ -57,7 +74,10 @@ class Predictions(BaseModel):
                     {
                         "known": True,
                         "familiarity": 0.83,
-                        "classes": [{"name": "okapi", "confidence": 0.91}, {"name": "zebra", "confidence": 0.05}],
+                        "classes": [
+                            {"name": "okapi", "confidence": 0.91},
+                            {"name": "zebra", "confidence": 0.05},
+                        ],
                     }
                 ],
             }
@@ -77,7 +97,9 @@ class ClassOut(BaseModel):
 
 class Classes(BaseModel):
     version: Version
-    total: int = Field(ge=0, description="Classes that fit the query, on this page of the list or not.")
+    total: int = Field(
+        ge=0, description="Classes that fit the query, on this page of the list or not."
+    )
     classes: list[ClassOut] = Field(description="In the order they came.")
 
     model_config = ConfigDict(
@@ -85,7 +107,14 @@ class Classes(BaseModel):
             "example": {
                 "version": 7,
                 "total": 1,
-                "classes": [{"name": "okapi", "images": 5, "taught": True, "thumbnails": ["/api/thumbnails/00c3a1b2c3d4e5f6"]}],
+                "classes": [
+                    {
+                        "name": "okapi",
+                        "images": 5,
+                        "taught": True,
+                        "thumbnails": ["/api/thumbnails/00c3a1b2c3d4e5f6"],
+                    }
+                ],
             }
         }
     )
@@ -101,7 +130,14 @@ class Taught(BaseModel):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "example": {"version": 8, "name": "okapi", "images": 5, "added": 5, "warnings": ["okapi is close to zebra: …"], "session": 3}
+            "example": {
+                "version": 8,
+                "name": "okapi",
+                "images": 5,
+                "added": 5,
+                "warnings": ["okapi is close to zebra: …"],
+                "session": 3,
+            }
         }
     )
 
@@ -109,7 +145,9 @@ class Taught(BaseModel):
 class NewName(BaseModel):
     name: Name
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"name": "forest giraffe"}})
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"name": "forest giraffe"}}
+    )
 
 
 class Changed(BaseModel):
@@ -117,7 +155,9 @@ class Changed(BaseModel):
     name: str
     images: int = Field(ge=1)
 
-    model_config = ConfigDict(json_schema_extra={"example": {"version": 9, "name": "forest giraffe", "images": 5}})
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"version": 9, "name": "forest giraffe", "images": 5}}
+    )
 
 
 # Sessions
@@ -136,7 +176,9 @@ class SessionOut(BaseModel):
 class Sessions(BaseModel):
     version: Version
     undoable: bool = Field(description="Whether the last change can be taken back.")
-    sessions: list[SessionOut] = Field(description="The oldest first; what was undone is not in it.")
+    sessions: list[SessionOut] = Field(
+        description="The oldest first; what was undone is not in it."
+    )
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -163,7 +205,11 @@ class Undone(BaseModel):
     version: Version
     undone: str
 
-    model_config = ConfigDict(json_schema_extra={"example": {"version": 9, "undone": "undone: the learn of okapi (2026-11-15T12:00:00Z)"}})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"version": 9, "undone": "undone: the learn of okapi (2026-11-15T12:00:00Z)"}
+        }
+    )
 
 
 # The model
@@ -190,10 +236,14 @@ class ModelOut(BaseModel):
     image_size: int
     classifier: str
     accuracy: float | None = Field(description="On images held out in training, a share of 1.")
-    threshold: float | None = Field(description='The familiarity below which the answer is "none of these".')
+    threshold: float | None = Field(
+        description='The familiarity below which the answer is "none of these".'
+    )
     notes: list[str]
     thumbnails: bool = Field(description="Whether thumbnails of taught images are kept.")
-    token: Literal["none", "changes", "everything"] = Field(description="What a token is needed for.")
+    token: Literal["none", "changes", "everything"] = Field(
+        description="What a token is needed for."
+    )
     limits: LimitsOut
 
 
@@ -206,7 +256,9 @@ class Place(BaseModel):
 
 class Map(BaseModel):
     version: Version
-    adapted: bool = Field(description="Whether there is an adapter; without one, before and after are the same.")
+    adapted: bool = Field(
+        description="Whether there is an adapter; without one, before and after are the same."
+    )
     classes: list[Place]
 
     model_config = ConfigDict(
@@ -214,7 +266,9 @@ class Map(BaseModel):
             "example": {
                 "version": 7,
                 "adapted": True,
-                "classes": [{"name": "okapi", "taught": True, "before": [-0.2, 0.7], "after": [-0.1, 0.8]}],
+                "classes": [
+                    {"name": "okapi", "taught": True, "before": [-0.2, 0.7], "after": [-0.1, 0.8]}
+                ],
             }
         }
     )

@@ -27,16 +27,22 @@ def protocol(limits: Limits) -> type[H11Protocol]:
 
     class Impatient(H11Protocol):
         watched: object = None  # the request after which a head is waited for
-        untaken: asyncio.TimerHandle | None = None  # runs while a part of an answer waits for the client
+        untaken: asyncio.TimerHandle | None = (
+            None  # runs while a part of an answer waits for the client
+        )
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             # An answer's head and body are two packets: without this the second waits 40 ms for the client to acknowledge the first.
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            transport.set_write_buffer_limits(high=0)  # so that writing pauses as soon as anything is left behind
+            transport.set_write_buffer_limits(
+                high=0
+            )  # so that writing pauses as soon as anything is left behind
             own = sum(_address(one) == _address(self) for one in self.connections)
             if len(self.connections) > limits.connections or own > limits.client_connections:
-                self.connections.discard(self)  # it is lost a moment later, and must not count against those that come meanwhile
+                self.connections.discard(
+                    self
+                )  # it is lost a moment later, and must not count against those that come meanwhile
                 transport.abort()
             else:
                 self._watch()
@@ -58,11 +64,17 @@ def protocol(limits: Limits) -> type[H11Protocol]:
                 self.untaken.cancel()
 
         def _give_up(self) -> None:
-            log.warning("a client did not take its answer within %g seconds: closed", limits.send_seconds)
+            log.warning(
+                "a client did not take its answer within %g seconds: closed", limits.send_seconds
+            )
             self.transport.abort()  # closing would wait for what it does not take
 
         def data_received(self, data: bytes) -> None:
-            if self.cycle is not None and self.cycle.response_complete and self.watched is not self.cycle:
+            if (
+                self.cycle is not None
+                and self.cycle.response_complete
+                and self.watched is not self.cycle
+            ):
                 self._watch()
             super().data_received(data)
 
@@ -112,7 +124,9 @@ def keep_memory() -> None:
 
 def serve(app: FastAPI, at: socket.socket, limits: Limits | None = None) -> None:
     """Answer until the process is told to end."""
-    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # a broken form is the client's affair, and is answered
+    logging.getLogger("python_multipart").setLevel(
+        logging.CRITICAL
+    )  # a broken form is the client's affair, and is answered
     config = uvicorn.Config(
         app,
         http=protocol(limits or Limits()),

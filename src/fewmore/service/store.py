@@ -79,7 +79,9 @@ class Store:
         try:
             self._held.enter_context(locked(self.path, PATIENCE))
         except ModelFileError as error:
-            raise ModelFileError(f"{path} is served or changed by another process: stop that one first ({error})") from error
+            raise ModelFileError(
+                f"{path} is served or changed by another process: stop that one first ({error})"
+            ) from error
         try:
             self._open(thumbnails)
         except BaseException:
@@ -89,9 +91,14 @@ class Store:
     def _open(self, thumbnails: bool) -> None:
         self.current = IncrementalClassifier.load(self.path)
         self._remembered: dict[str, tuple[str, Answer]] = {}
-        self._changed_at: float | None = None  # when the last change came that the model file does not have
+        self._changed_at: float | None = (
+            None  # when the last change came that the model file does not have
+        )
         place = self.path.with_name(self.path.name + ".journal")
-        state, self._backbone = identity(self.current.model.knowledge), fingerprint(self.current.model.weights)
+        state, self._backbone = (
+            identity(self.current.model.knowledge),
+            fingerprint(self.current.model.weights),
+        )
         if place.exists():
             self._journal = Journal.opened(place)
             self._replay(state)
@@ -106,7 +113,10 @@ class Store:
     # Changes
 
     def change(
-        self, entry: Entry, answer: Callable[[IncrementalClassifier, Learned | str | None], Answer], key: Key | None = None
+        self,
+        entry: Entry,
+        answer: Callable[[IncrementalClassifier, Learned | str | None], Answer],
+        key: Key | None = None,
     ) -> Answer:
         """Make a change: on the disk first, then for all to see. `answer` makes what is told of it, and may refuse it by raising."""
         with self._changing:
@@ -117,7 +127,12 @@ class Store:
             told = answer(made, result)
             if made.version == before.version and key is None:
                 return told  # nothing to keep
-            head: dict[str, Any] = {"kind": entry.kind, "names": entry.names, "prints": entry.prints, "when": made.history_[-1].when}
+            head: dict[str, Any] = {
+                "kind": entry.kind,
+                "names": entry.names,
+                "prints": entry.prints,
+                "when": made.history_[-1].when,
+            }
             if key is not None:
                 head |= {"key": key.name, "digest": key.digest, "answer": told}
             self._journal.append(Record(head, _packed(entry.features)))
@@ -135,7 +150,9 @@ class Store:
             return None
         digest, answer = self._remembered[key.name]
         if digest != key.digest:
-            raise KeyReused(f"the Idempotency-Key {key.name} came with another request before: take a new key for a new request")
+            raise KeyReused(
+                f"the Idempotency-Key {key.name} came with another request before: take a new key for a new request"
+            )
         return answer
 
     def _remember(self, key: str, digest: str, answer: Answer) -> None:
@@ -147,7 +164,12 @@ class Store:
 
     def _beginning(self, state: str) -> dict[str, Any]:
         remembered = [[key, *value] for key, value in self._remembered.items()]
-        return {"kind": "begin", "state": state, "backbone": self._backbone, "remembered": remembered}
+        return {
+            "kind": "begin",
+            "state": state,
+            "backbone": self._backbone,
+            "remembered": remembered,
+        }
 
     def _replay(self, state: str) -> None:
         """Make the journal's changes that the model file does not have."""
@@ -163,8 +185,12 @@ class Store:
                 self._remember(key, digest, answer)
             if "key" in head:
                 self._remember(head["key"], head["digest"], head["answer"])
-        in_file = [place for place, record in enumerate(records) if record.head.get("state") == state]
-        changes = [one for one in records[in_file[-1] if in_file else 0 :] if "state" not in one.head]
+        in_file = [
+            place for place, record in enumerate(records) if record.head.get("state") == state
+        ]
+        changes = [
+            one for one in records[in_file[-1] if in_file else 0 :] if "state" not in one.head
+        ]
         if changes or not in_file:
             self._changed_at = time.monotonic()
         dim = self.current.embedder.dim
@@ -173,8 +199,15 @@ class Store:
                 self.current = dated(applied(_entry(record, dim), self.current)[0], record)
         else:
             if changes:
-                log.warning("%s was changed since %s was written: %s made once more on top", self.path, self._journal.path, len(changes))
-            self.current = rebased([(_entry(record, dim), record) for record in changes], self.current)
+                log.warning(
+                    "%s was changed since %s was written: %s made once more on top",
+                    self.path,
+                    self._journal.path,
+                    len(changes),
+                )
+            self.current = rebased(
+                [(_entry(record, dim), record) for record in changes], self.current
+            )
 
     def fold(self) -> None:
         """Bring the model file up to date, and begin the journal anew."""
@@ -200,7 +233,9 @@ class Store:
         try:
             self.fold()
         except (OSError, ModelFileError) as error:  # the journal has everything: it can wait
-            log.warning("the model file could not be brought up to date, and the journal grows: %s", error)
+            log.warning(
+                "the model file could not be brought up to date, and the journal grows: %s", error
+            )
 
     @property
     def healthy(self) -> bool:
@@ -223,14 +258,18 @@ def thumbnail_folder(path: Path) -> Path:
     return path.with_name(path.name + ".thumbnails")
 
 
-def applied(entry: Entry, classifier: IncrementalClassifier) -> tuple[IncrementalClassifier, Learned | str | None]:
+def applied(
+    entry: Entry, classifier: IncrementalClassifier
+) -> tuple[IncrementalClassifier, Learned | str | None]:
     """A classifier that has changed, and what the change says; the one given stays as it is."""
     made = classifier.knowing(classifier.model.knowledge)
     if entry.kind == "learn" and entry.features is not None:
         (name,) = entry.names
         titles = tuple(f"image {number} of {name}" for number in range(1, len(entry.prints) + 1))
         given = Shown((name,), (0,) * len(entry.prints), (), titles)
-        return made, made.learn_embedded(given, entry.features.to(made.embedder.device), entry.prints)
+        return made, made.learn_embedded(
+            given, entry.features.to(made.embedder.device), entry.prints
+        )
     if entry.kind == "forget":
         made.forget(entry.names)
         return made, None
@@ -239,7 +278,9 @@ def applied(entry: Entry, classifier: IncrementalClassifier) -> tuple[Incrementa
         return made, None
     if entry.kind == "undo":
         return made, made.undo()
-    raise ModelFileError(f"a journal's record is of the kind {entry.kind!r}, which this version of fewmore does not know: update it")
+    raise ModelFileError(
+        f"a journal's record is of the kind {entry.kind!r}, which this version of fewmore does not know: update it"
+    )
 
 
 def dated(classifier: IncrementalClassifier, record: Record) -> IncrementalClassifier:
@@ -251,9 +292,13 @@ def dated(classifier: IncrementalClassifier, record: Record) -> IncrementalClass
     return classifier.knowing(replace(knowledge, history=(*knowledge.history[:-1], last)))
 
 
-def rebased(changes: Sequence[tuple[Entry, Record]], classifier: IncrementalClassifier) -> IncrementalClassifier:
+def rebased(
+    changes: Sequence[tuple[Entry, Record]], classifier: IncrementalClassifier
+) -> IncrementalClassifier:
     """Changes made on top of another state than the one they were made on: lessons always fit; the rest where it still can be."""
-    made: list[bool] = []  # of the changes so far, which ones; an undo takes back its own change, never a stranger's
+    made: list[
+        bool
+    ] = []  # of the changes so far, which ones; an undo takes back its own change, never a stranger's
     for entry, record in changes:
         if entry.kind == "undo" and not (made and made.pop()):
             continue
@@ -270,8 +315,12 @@ def rebased(changes: Sequence[tuple[Entry, Record]], classifier: IncrementalClas
 
 def identity(knowledge: Knowledge) -> str:
     """A digest that two states share only if they are the same."""
-    history = [(change.kind, change.classes, change.images, change.when) for change in knowledge.history]
-    digest = hashlib.blake2b(json.dumps([knowledge.version, history, knowledge.names]).encode(), digest_size=16)
+    history = [
+        (change.kind, change.classes, change.images, change.when) for change in knowledge.history
+    ]
+    digest = hashlib.blake2b(
+        json.dumps([knowledge.version, history, knowledge.names]).encode(), digest_size=16
+    )
     for known in knowledge.classes:
         digest.update(known.count.to_bytes(8, "little") + known.total.numpy().tobytes())
     return digest.hexdigest()
@@ -291,13 +340,21 @@ def _prints(knowledge: Knowledge) -> Iterable[int]:
 
 
 def _packed(features: Tensor | None) -> bytes:
-    return b"" if features is None else features.detach().cpu().float().contiguous().numpy().tobytes()
+    return (
+        b"" if features is None else features.detach().cpu().float().contiguous().numpy().tobytes()
+    )
 
 
 def _entry(record: Record, dim: int) -> Entry:
     head = record.head
     try:
-        features = torch.frombuffer(bytearray(record.body), dtype=torch.float32).view(-1, dim) if record.body else None
+        features = (
+            torch.frombuffer(bytearray(record.body), dtype=torch.float32).view(-1, dim)
+            if record.body
+            else None
+        )
         return Entry(head["kind"], tuple(head["names"]), tuple(head["prints"]), features)
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
-        raise ModelFileError(f"a journal's record does not fit its model file ({error}): was that replaced by another one?") from error
+        raise ModelFileError(
+            f"a journal's record does not fit its model file ({error}): was that replaced by another one?"
+        ) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from PIL import Image
 from torch import Tensor
 
-from fewmore.training.checkpoint import write_bytes
+from fewmore.io import write_bytes
 
 SIDE = 96  # pixels
 SHOWN = 12  # a class
@@ -39,7 +39,11 @@ class Thumbnails:
 
     def of(self, numbers: Iterable[int]) -> list[str]:
         """The names of those that are there."""
-        return [name for name in sorted(map(name_of, numbers)) if name in self._known][:SHOWN] if self._known else []
+        return (
+            [name for name in sorted(map(name_of, numbers)) if name in self._known][:SHOWN]
+            if self._known
+            else []
+        )
 
     def read(self, name: str) -> bytes | None:
         if self.folder is None or name not in self._known:

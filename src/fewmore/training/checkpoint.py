@@ -1,8 +1,6 @@
 """Tensors and JSON values in one file, replaced in one move: what a killed run is resumed from."""
 
 import json
-import os
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,32 +10,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fewmore.errors import CheckpointError
+from fewmore.io import write_bytes
 
 State = dict[str, Any]  # nested dicts of tensors and JSON values
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file in one move: after a kill at any moment it is the old one or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the move itself on the disk, where the system lets a folder be opened."""
-    if os.name == "posix":
-        number = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
 
 
 def write_state(path: Path, state: State) -> None:
@@ -48,7 +23,9 @@ def write_state(path: Path, state: State) -> None:
         if isinstance(value, Tensor):
             while name in tensors:  # a key may hold a stroke
                 name += "/"
-            tensors[name] = value.detach().to("cpu", copy=True).contiguous()  # the format refuses shared memory
+            tensors[name] = (
+                value.detach().to("cpu", copy=True).contiguous()
+            )  # the format refuses shared memory
             return {"tensor": name}
         if isinstance(value, dict):
             return {"dict": {key: plain(inner, f"{name}/{key}") for key, inner in value.items()}}
@@ -65,11 +42,15 @@ def read_state(path: Path) -> State:
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
-            tree = json.loads(about.get("fewmore") or about["cecil"])  # its name before the first release
+            tree = json.loads(
+                about.get("fewmore") or about["cecil"]
+            )  # its name before the first release
             tensors = {name: file.get_tensor(name).clone() for name in list(file.keys())}
         state: State = _rich(tree, tensors)
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}): it is damaged, or not fewmore's; delete it to start anew") from error
+        raise CheckpointError(
+            f"{path} cannot be read ({error}): it is damaged, or not fewmore's; delete it to start anew"
+        ) from error
     return state
 
 

@@ -36,7 +36,9 @@ def embed_maps(backbone: Backbone, images: ImageSet, transform: Transform, side:
 
 
 @torch.no_grad()
-def _in_batches(backbone: Backbone, of: Callable[[Tensor], Tensor], images: ImageSet, transform: Transform) -> Tensor:
+def _in_batches(
+    backbone: Backbone, of: Callable[[Tensor], Tensor], images: ImageSet, transform: Transform
+) -> Tensor:
     """What a part of the backbone makes of every image, in the test view and evaluation mode."""
     training = backbone.training
     backbone.eval()

@@ -14,33 +14,44 @@ from torch import Generator, Tensor, nn
 from fewmore.data.augment import Transform, train_view
 from fewmore.data.images import ImageSet
 from fewmore.nn.backbones import Backbone
-from fewmore.nn.prototypes import Classifier, class_means, random_rows
+from fewmore.nn.prototypes import Classifier, class_means, random_prototypes
+from fewmore.random import derive_seed
 from fewmore.training.embed import embed
-from fewmore.training.loop import Epochs, Runtime, seeded, train_epochs
+from fewmore.training.loop import EpochsConfig, Runtime, train_epochs
 
 
 @dataclass(frozen=True)
-class SessionConfig(Epochs):
+class SessionConfig(EpochsConfig):
     """How a new session is learnt. With `data_init` its rows are class means; where nothing else is trained, the rest does not apply."""
 
     data_init: bool = True
-    frozen_norm: bool = False  # whether the batch norms' statistics stand still while the whole network is trained
+    frozen_norm: bool = (
+        False  # whether the batch norms' statistics stand still while the whole network is trained
+    )
 
 
-def mean_rows(backbone: Backbone, session: ImageSet, transform: Transform) -> Tensor:
+def class_prototypes(backbone: Backbone, session: ImageSet, transform: Transform) -> Tensor:
     """One row a class: the mean of its images' features."""
-    return class_means(embed(backbone, session, transform), session.labels, len(session.class_names))
+    return class_means(
+        embed(backbone, session, transform), session.labels, len(session.class_names)
+    )
 
 
-def untrained_rows(backbone: Backbone, session: ImageSet, seed: int) -> Tensor:
+def untrained_prototypes(backbone: Backbone, session: ImageSet, seed: int) -> Tensor:
     """One row a class, at random."""
-    generator = torch.Generator().manual_seed(seeded(seed, "rows", session.class_names))
-    return random_rows(len(session.class_names), backbone.dim, generator).to(session.device)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "rows", session.class_names))
+    return random_prototypes(len(session.class_names), backbone.dim, generator).to(session.device)
 
 
-def new_rows(backbone: Backbone, session: ImageSet, transform: Transform, config: SessionConfig, seed: int) -> Tensor:
+def new_prototypes(
+    backbone: Backbone, session: ImageSet, transform: Transform, config: SessionConfig, seed: int
+) -> Tensor:
     """The session's rows before any training, as the config says."""
-    return mean_rows(backbone, session, transform) if config.data_init else untrained_rows(backbone, session, seed)
+    return (
+        class_prototypes(backbone, session, transform)
+        if config.data_init
+        else untrained_prototypes(backbone, session, seed)
+    )
 
 
 def outputs(backbone: Backbone, classifier: Classifier, view: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,7 +83,7 @@ def train_network(
     train_epochs(stage, modules, parameters, loss_of, len(session), config, runtime, seed)
 
 
-def train_rows(
+def train_prototypes(
     backbone: Backbone,
     known: Classifier,
     new: Classifier,
@@ -90,9 +101,13 @@ def train_rows(
         with torch.no_grad():
             features = backbone(train_view(session, indices, transform, generator))
             old = known(features)
-        return F.cross_entropy(torch.cat([old, new(features)], dim=1), session.labels[indices] + len(known))
+        return F.cross_entropy(
+            torch.cat([old, new(features)], dim=1), session.labels[indices] + len(known)
+        )
 
-    train_epochs(stage, {"new": new}, list(new.parameters()), loss_of, len(session), config, runtime, seed)
+    train_epochs(
+        stage, {"new": new}, list(new.parameters()), loss_of, len(session), config, runtime, seed
+    )
 
 
 def train_by(
@@ -100,7 +115,7 @@ def train_by(
     modules: dict[str, nn.Module],
     images: ImageSet,
     transform: Transform,
-    config: Epochs,
+    config: EpochsConfig,
     runtime: Runtime,
     seed: int,
     stage: str,

@@ -6,7 +6,6 @@ round repeats it exactly. On a GPU a step is captured once as a CUDA graph and r
 step, only for a round.
 """
 
-import hashlib
 import math
 import threading
 import time
@@ -19,8 +18,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from fewmore.accel import warm_up as rehearsal
-from fewmore.accel.side_streams import Aside, gradients_go
+from fewmore.accel.side_streams import SideStreams, gradients_on
 from fewmore.errors import CheckpointError, ConfigError
+from fewmore.random import derive_seed
 from fewmore.training.checkpoint import Checkpoint, State
 from fewmore.training.sgd import SGD
 
@@ -30,7 +30,7 @@ WARM_UP = 3  # steps before a capture, so that libraries have chosen their kerne
 
 
 @dataclass(frozen=True)
-class Optimiser:
+class SGDConfig:
     """SGD with momentum, and a rate that falls at milestones."""
 
     lr: float = 0.1
@@ -59,7 +59,7 @@ class Optimiser:
 
 
 @dataclass(frozen=True)
-class Epochs(Optimiser):
+class EpochsConfig(SGDConfig):
     """Training that goes over a set of images again and again. Milestones are epochs."""
 
     epochs: int = 100
@@ -67,7 +67,11 @@ class Epochs(Optimiser):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        wrong = [f"{name} must be at least 1, not {value}" for name, value in (("epochs", self.epochs), ("batch", self.batch)) if value < 1]
+        wrong = [
+            f"{name} must be at least 1, not {value}"
+            for name, value in (("epochs", self.epochs), ("batch", self.batch))
+            if value < 1
+        ]
         if wrong:
             raise ConfigError("; ".join(wrong))
 
@@ -93,7 +97,9 @@ class Runtime:
     graphs: bool = True  # CUDA graphs on a GPU
     checkpoint: Checkpoint | None = None
     on_round: Callable[[Round], None] = lambda report: None
-    share: Path | None = None  # a folder where stage 1 is kept for other methods with the same settings and seed
+    share: Path | None = (
+        None  # a folder where stage 1 is kept for other methods with the same settings and seed
+    )
     alone: bool = True  # no other run shares the GPU, so that one run may fill it
     forbid_waiting: bool = False  # raise where a step makes the host wait for the GPU
 
@@ -104,11 +110,6 @@ class Runtime:
     def precision(self) -> AbstractContextManager[object]:
         """The context in which a network runs in training."""
         return torch.autocast("cuda", torch.bfloat16) if self.cuda and self.half else nullcontext()
-
-
-def seeded(*parts: object) -> int:
-    """A seed that depends on all parts and on nothing else."""
-    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "big")
 
 
 @dataclass
@@ -123,7 +124,7 @@ class _Turns:
     """Who may work on the GPU: one thread at a time, but for replaying graphs.
 
     While a thread captures a graph, others may do nothing but replay theirs: a new shape that makes cuDNN try out its kernels, or a
-    generator that is seeded, spoils the capture. So a run beside others holds a turn in all that it does, and gives it up
+    generator that is derive_seed, spoils the capture. So a run beside others holds a turn in all that it does, and gives it up
     while it replays, which is nearly all of its time.
     """
 
@@ -173,7 +174,7 @@ def letting_others_work() -> AbstractContextManager[None]:
     return _TURNS.given_up()
 
 
-def try_kernels(device: torch.device) -> None:
+def enable_cudnn_benchmark(device: torch.device) -> None:
     """Let cuDNN try its kernels on each new shape: before the first step, as it keeps to what it has chosen."""
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = True
@@ -190,7 +191,7 @@ def train(
     loss_of: Loss | Mapping[int, Loss],
     draw: Callable[[Generator], Tensor],
     rounds: int,
-    optimiser: Optimiser,
+    optimiser: SGDConfig,
     runtime: Runtime,
     seed: int,
 ) -> None:
@@ -200,7 +201,13 @@ def train(
     change, and what a checkpoint holds; `groups` is what the optimiser changes.
     """
     rehearsal.wait()  # it may be at work on the GPU, where a capture wants to be alone
-    sgd = SGD([g.parameters for g in groups], runtime.device, optimiser.momentum, optimiser.nesterov, optimiser.weight_decay)
+    sgd = SGD(
+        [g.parameters for g in groups],
+        runtime.device,
+        optimiser.momentum,
+        optimiser.nesterov,
+        optimiser.weight_decay,
+    )
     done = _resume(stage, modules, sgd, runtime, seed, rounds)
     generator = torch.Generator(runtime.device)
     losses = loss_of if isinstance(loss_of, Mapping) else {0: loss_of}
@@ -209,24 +216,37 @@ def train(
         began = time.monotonic()
         for rate, group in zip(sgd.rates, groups, strict=True):
             rate.fill_((optimiser.lr if group.lr is None else group.lr) * optimiser.rate(round_))
-        generator.manual_seed(seeded(seed, stage, round_, "draw"))
+        generator.manual_seed(derive_seed(seed, stage, round_, "draw"))
         inputs = draw(generator)
         if step is None or round_ in losses:
             loss = losses[max(begin for begin in losses if begin <= round_)]
             step = _Step(loss, inputs[0], modules, sgd, generator, runtime)
-        generator.manual_seed(seeded(seed, stage, round_, "steps"))
+        generator.manual_seed(derive_seed(seed, stage, round_, "steps"))
         with _TURNS.given_up():
             with _no_waiting(runtime):
                 for row in inputs:
                     step(row)
             mean_loss = step.mean_loss(len(inputs))
         if not math.isfinite(mean_loss):
-            raise ConfigError(f"{stage}: the loss became {mean_loss} in round {round_ + 1}; lower the learning rate (now {optimiser.lr:g})")
+            raise ConfigError(
+                f"{stage}: the loss became {mean_loss} in round {round_ + 1}; lower the learning rate (now {optimiser.lr:g})"
+            )
         # Told before it is saved: a kill in between tells a round twice, the other way round never.
-        runtime.on_round(Round(stage, round_ + 1, rounds, mean_loss, optimiser.lr * optimiser.rate(round_), time.monotonic() - began))
+        runtime.on_round(
+            Round(
+                stage,
+                round_ + 1,
+                rounds,
+                mean_loss,
+                optimiser.lr * optimiser.rate(round_),
+                time.monotonic() - began,
+            )
+        )
         last = round_ + 1 == rounds
         if runtime.checkpoint is not None and (last or runtime.checkpoint.due()):
-            runtime.checkpoint.save(stage, _state(modules, None if last else sgd, seed, round_ + 1, rounds))
+            runtime.checkpoint.save(
+                stage, _state(modules, None if last else sgd, seed, round_ + 1, rounds)
+            )
 
 
 def train_epochs(
@@ -235,7 +255,7 @@ def train_epochs(
     parameters: Sequence[nn.Parameter],
     loss_of: Loss,
     images: int,
-    config: Epochs,
+    config: EpochsConfig,
     runtime: Runtime,
     seed: int,
 ) -> None:
@@ -275,10 +295,10 @@ class _Step:
         self.loss_of, self.sgd, self.generator, self.runtime = loss_of, sgd, generator, runtime
         self.total = torch.zeros((), device=runtime.device)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.aside: Aside | None = None
+        self.aside: SideStreams | None = None
         if runtime.cuda and runtime.graphs:
             # Runs side by side fill the GPU already, and would only be slowed down.
-            self.aside = Aside(runtime.device) if runtime.alone else None
+            self.aside = SideStreams(runtime.device) if runtime.alone else None
             self._capture(example, modules)
 
     def __call__(self, row: Tensor) -> None:
@@ -296,7 +316,7 @@ class _Step:
 
     def _run(self, row: Tensor) -> None:
         self.sgd.zero_grad()
-        with self.runtime.precision(), gradients_go(self.aside):
+        with self.runtime.precision(), gradients_on(self.aside):
             loss = self.loss_of(row, self.generator)
         loss.backward()  # type: ignore[no-untyped-call]
         if self.aside is not None:
@@ -327,27 +347,43 @@ class _Step:
 
 
 def _tensors(modules: dict[str, nn.Module]) -> dict[str, Tensor]:
-    return {f"{name}.{key}": t for name, module in modules.items() for key, t in module.state_dict().items()}
+    return {
+        f"{name}.{key}": t
+        for name, module in modules.items()
+        for key, t in module.state_dict().items()
+    }
 
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:
     return {name: t.shape for name, t in tensors.items()}
 
 
-def _state(modules: dict[str, nn.Module], sgd: SGD | None, seed: int, done: int, rounds: int) -> State:
+def _state(
+    modules: dict[str, nn.Module], sgd: SGD | None, seed: int, done: int, rounds: int
+) -> State:
     """A copy of all that a stage needs to go on; the momenta only while it is under way."""
-    momenta = {} if sgd is None else {str(i): t.detach().cpu().clone() for i, t in enumerate(sgd.momenta.values())}
+    momenta = (
+        {}
+        if sgd is None
+        else {str(i): t.detach().cpu().clone() for i, t in enumerate(sgd.momenta.values())}
+    )
     tensors = {name: t.detach().cpu().clone() for name, t in _tensors(modules).items()}
     return {"seed": seed, "done": done, "rounds": rounds, "tensors": tensors, "momenta": momenta}
 
 
-def _resume(stage: str, modules: dict[str, nn.Module], sgd: SGD, runtime: Runtime, seed: int, rounds: int) -> int:
+def _resume(
+    stage: str, modules: dict[str, nn.Module], sgd: SGD, runtime: Runtime, seed: int, rounds: int
+) -> int:
     """Go back to where the checkpoint left the stage; returns the rounds already done."""
     state = None if runtime.checkpoint is None else runtime.checkpoint.load(stage)
     if state is None:
         return 0
     tensors = _tensors(modules)
-    if (state["seed"], state["rounds"], _shapes(state["tensors"])) != (seed, rounds, _shapes(tensors)):
+    if (state["seed"], state["rounds"], _shapes(state["tensors"])) != (
+        seed,
+        rounds,
+        _shapes(tensors),
+    ):
         raise CheckpointError(
             f"the checkpoint of stage '{stage}' comes from another run (seed, rounds or network differ): start without --resume"
         )

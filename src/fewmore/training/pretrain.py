@@ -11,21 +11,25 @@ from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
 from fewmore.nn.backbones import Backbone
 from fewmore.nn.prototypes import Classifier
-from fewmore.training.loop import Epochs, Runtime, train_epochs
+from fewmore.training.loop import EpochsConfig, Runtime, train_epochs
 
 
 @dataclass(frozen=True)
-class PretrainConfig(Epochs):
+class PretrainConfig(EpochsConfig):
     """How long and how fast stage 1 learns."""
 
     milestones: tuple[int, ...] = (60, 70)
     augment: bool = True
-    ghost: int = 0  # batch norm over parts of this many images, as on several GPUs; 0: over the batch
+    ghost: int = (
+        0  # batch norm over parts of this many images, as on several GPUs; 0: over the batch
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ghost < 0 or self.ghost == 1:
-            raise ConfigError(f"pretrain: ghost is a number of images, at least 2, or 0 for the whole batch, and not {self.ghost}")
+            raise ConfigError(
+                f"pretrain: ghost is a number of images, at least 2, or 0 for the whole batch, and not {self.ghost}"
+            )
 
 
 def pretrain(
@@ -42,7 +46,11 @@ def pretrain(
     backbone.train()
 
     def loss_of(indices: Tensor, generator: Generator) -> Tensor:
-        view = train_view(base, indices, transform, generator) if config.augment else test_view(base, indices, transform)
+        view = (
+            train_view(base, indices, transform, generator)
+            if config.augment
+            else test_view(base, indices, transform)
+        )
         return F.cross_entropy(classifier(backbone(view)), base.labels[indices])
 
     modules = {"backbone": backbone, "classifier": classifier}

@@ -12,19 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from fewmore.data.augment import Transform, quarter_turns, rotate, test_view, train_view
-from fewmore.data.episodes import EpisodeDrawer
+from fewmore.data.augment import Transform, rotate, rotate90, test_view, train_view
+from fewmore.data.episodes import EpisodeSampler
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import Backbone
-from fewmore.training.loop import Group, Optimiser, Runtime, train
+from fewmore.training.loop import Group, Runtime, SGDConfig, train
 
 ROUND = 50  # episodes between two reports
 
 
 @dataclass(frozen=True)
-class PseudoConfig(Optimiser):
+class PseudoConfig(SGDConfig):
     """Settings of stage 2. The rate is the adapter's; milestones count rounds of 50 episodes."""
 
     lr: float = 0.0002
@@ -37,7 +37,11 @@ class PseudoConfig(Optimiser):
     new_way: int = 15
     new_shot: int = 1
     new_query: int = 15
-    angles: tuple[int, ...] = (90, 180, 270)  # one is drawn for each pseudo-incremental class; () for plain meta-learning
+    angles: tuple[int, ...] = (
+        90,
+        180,
+        270,
+    )  # one is drawn for each pseudo-incremental class; () for plain meta-learning
     same_classes: bool = True  # the pseudo-incremental classes are the pseudo-base classes, turned; else other classes
     encoder: str = "all"  # what of the encoder is trained: all, last (its last stage) or none
     encoder_lr: float = 0.002
@@ -45,8 +49,20 @@ class PseudoConfig(Optimiser):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = ("episodes", "base_way", "base_shot", "base_query", "new_way", "new_shot", "new_query")
-        wrong = [f"{name} must be at least 1, not {getattr(self, name)}" for name in sizes if getattr(self, name) < 1]
+        sizes = (
+            "episodes",
+            "base_way",
+            "base_shot",
+            "base_query",
+            "new_way",
+            "new_shot",
+            "new_query",
+        )
+        wrong = [
+            f"{name} must be at least 1, not {getattr(self, name)}"
+            for name in sizes
+            if getattr(self, name) < 1
+        ]
         if self.encoder not in ("all", "last", "none"):
             wrong.append(f"encoder must be all, last or none, not '{self.encoder}'")
         if self.encoder_lr < 0:
@@ -54,7 +70,9 @@ class PseudoConfig(Optimiser):
         if self.augmented_rounds < 0:
             wrong.append(f"augmented_rounds must not be negative, and is {self.augmented_rounds}")
         if self.same_classes and self.angles and self.sizes(base=True) != self.sizes(base=False):
-            wrong.append("with same_classes, pseudo-base and pseudo-incremental classes need the same ways, shots and queries")
+            wrong.append(
+                "with same_classes, pseudo-base and pseudo-incremental classes need the same ways, shots and queries"
+            )
         if any(angle % 360 == 0 for angle in self.angles):
             wrong.append(f"angles must turn an image, and {self.angles} holds one that does not")
         if wrong:
@@ -62,7 +80,11 @@ class PseudoConfig(Optimiser):
 
     def sizes(self, base: bool) -> tuple[int, int, int]:
         """Ways, shots and queries of the pseudo-base or of the pseudo-incremental classes."""
-        return (self.base_way, self.base_shot, self.base_query) if base else (self.new_way, self.new_shot, self.new_query)
+        return (
+            (self.base_way, self.base_shot, self.base_query)
+            if base
+            else (self.new_way, self.new_shot, self.new_query)
+        )
 
     @property
     def rounds(self) -> int:
@@ -86,7 +108,11 @@ def pseudo_incremental(
         base_images, new_images, angles = episodes.unpacked(row)
         # Lines 2 and 4: support and query sets of pseudo-base and pseudo-incremental classes.
         images = torch.cat([base_images.flatten(), new_images.flatten()])
-        view = train_view(base, images, transform, generator) if augmented else test_view(base, images, transform)
+        view = (
+            train_view(base, images, transform, generator)
+            if augmented
+            else test_view(base, images, transform)
+        )
         view_base, view_new = view[: base_images.numel()], view[base_images.numel() :]
         # Lines 5 to 8: each pseudo-incremental class is turned by its own angle.
         view_new = _turned(view_new, angles.repeat_interleave(new_images.shape[1]), config.angles)
@@ -96,14 +122,19 @@ def pseudo_incremental(
     # The statistics of the batch norms stand still; their weights are trained with the rest.
     backbone.eval()
     adapter.train()
-    trained = {"all": backbone, "last": backbone.last_stage(), "none": nn.Identity()}[config.encoder]
+    trained = {"all": backbone, "last": backbone.last_stage(), "none": nn.Identity()}[
+        config.encoder
+    ]
     standing = [p for p in backbone.parameters() if not any(p is q for q in trained.parameters())]
     for parameter in standing:
         parameter.requires_grad_(False)
     groups = [Group(list(adapter.parameters()))]
     if config.encoder != "none":
         groups.append(Group(list(trained.parameters()), config.encoder_lr))
-    losses = {0: partial(loss_of, augmented=True), config.augmented_rounds: partial(loss_of, augmented=False)}
+    losses = {
+        0: partial(loss_of, augmented=True),
+        config.augmented_rounds: partial(loss_of, augmented=False),
+    }
     modules: dict[str, nn.Module] = {"adapter": adapter, "backbone": backbone}
     train(stage, modules, groups, losses, episodes.draw, config.rounds, config, runtime, seed)
     for parameter in standing:
@@ -131,7 +162,17 @@ def pseudo_incremental_on_features(
         return episodes.loss(adapter, features, base_images, new_images, generator)
 
     adapter.train()
-    train(stage, {"adapter": adapter}, [Group(list(adapter.parameters()))], loss_of, episodes.draw, config.rounds, config, runtime, seed)
+    train(
+        stage,
+        {"adapter": adapter},
+        [Group(list(adapter.parameters()))],
+        loss_of,
+        episodes.draw,
+        config.rounds,
+        config,
+        runtime,
+        seed,
+    )
     adapter.eval()
 
 
@@ -140,25 +181,37 @@ class _Episodes:
 
     def __init__(self, base: ImageSet, config: PseudoConfig) -> None:
         self.config = config
-        self.drawer = EpisodeDrawer(base)
+        self.drawer = EpisodeSampler(base)
         self.turned = config.same_classes and bool(config.angles)
         # Without angles a class met twice would be two classes with the same images: the two groups must differ.
         ways = config.base_way if self.turned else config.base_way + config.new_way
-        self.drawer.check(ways, max(config.base_shot + config.base_query, config.new_shot + config.new_query))
+        self.drawer.check(
+            ways, max(config.base_shot + config.base_query, config.new_shot + config.new_query)
+        )
         self.ways = ways
         queries = [config.base_query] * config.base_way + [config.new_query] * config.new_way
-        self.labels = torch.arange(len(queries), device=base.device).repeat_interleave(torch.tensor(queries, device=base.device))
+        self.labels = torch.arange(len(queries), device=base.device).repeat_interleave(
+            torch.tensor(queries, device=base.device)
+        )
 
     def draw(self, generator: Generator) -> Tensor:
         """Lines 2, 4 and 6, for a whole round: (50, …)."""
         c = self.config
         classes = self.drawer.classes(ROUND, self.ways, generator)
         base = self.drawer.of(classes[:, : c.base_way], c.base_shot + c.base_query, generator)
-        new = base if self.turned else self.drawer.of(classes[:, c.base_way :], c.new_shot + c.new_query, generator)
-        angles = torch.randint(max(1, len(c.angles)), (ROUND, c.new_way), device=base.device, generator=generator)
+        new = (
+            base
+            if self.turned
+            else self.drawer.of(classes[:, c.base_way :], c.new_shot + c.new_query, generator)
+        )
+        angles = torch.randint(
+            max(1, len(c.angles)), (ROUND, c.new_way), device=base.device, generator=generator
+        )
         return torch.cat([base.flatten(1), new.flatten(1), angles], 1)
 
-    def loss(self, adapter: Adapter, features: Tensor, base: Tensor, new: Tensor, generator: Generator) -> Tensor:
+    def loss(
+        self, adapter: Adapter, features: Tensor, base: Tensor, new: Tensor, generator: Generator
+    ) -> Tensor:
         """Lines 3 and 9 to 12, from the features of an episode's images, those of pseudo-base classes first."""
         # Lines 3 and 9: the classifier's rows are the means of the support sets.
         of_base, of_new = torch.split(features, [base.numel(), new.numel()])
@@ -187,7 +240,7 @@ def _turned(view: Tensor, numbers: Tensor, angles: tuple[int, ...]) -> Tensor:
     if not angles:
         return view
     if all(angle % 90 == 0 for angle in angles):
-        return quarter_turns(view, _chosen(numbers, tuple(angle // 90 % 4 for angle in angles)))
+        return rotate90(view, _chosen(numbers, tuple(angle // 90 % 4 for angle in angles)))
     return rotate(view, _chosen(numbers, angles))
 
 
@@ -201,5 +254,7 @@ def _chosen(numbers: Tensor, values: tuple[int, ...]) -> Tensor:
 
 def _parted(features: Tensor, images: Tensor, shot: int) -> tuple[Tensor, Tensor]:
     """Support (way, shot, d) and query (way, query, d)."""
-    support, query = torch.split(features.view(*images.shape, -1), [shot, images.shape[1] - shot], 1)
+    support, query = torch.split(
+        features.view(*images.shape, -1), [shot, images.shape[1] - shot], 1
+    )
     return support, query

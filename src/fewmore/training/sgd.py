@@ -15,12 +15,19 @@ class SGD:
     """Rates are tensors, so that a captured step sees them change; momenta exist from the start."""
 
     def __init__(
-        self, groups: Sequence[Sequence[nn.Parameter]], device: torch.device, momentum: float, nesterov: bool, weight_decay: float
+        self,
+        groups: Sequence[Sequence[nn.Parameter]],
+        device: torch.device,
+        momentum: float,
+        nesterov: bool,
+        weight_decay: float,
     ) -> None:
         self.groups = [list(parameters) for parameters in groups]
         self.rates = [torch.zeros((), device=device) for _ in groups]
         self.momentum, self.nesterov, self.weight_decay = momentum, nesterov, weight_decay
-        self.momenta = {p: torch.zeros_like(p) for parameters in self.groups for p in parameters if momentum}
+        self.momenta = {
+            p: torch.zeros_like(p) for parameters in self.groups for p in parameters if momentum
+        }
 
     def zero_grad(self) -> None:
         for parameters in self.groups:

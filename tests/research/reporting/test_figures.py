@@ -34,12 +34,20 @@ from fewmore.research.reporting.figures import (
 
 @pytest.fixture(scope="module")
 def results(make_result):
-    return [make_result(seeds=(0, 1, 2)), make_result(method="finetune", skill=0.1), make_result(method="decoupled-l2", skill=0.55)]
+    return [
+        make_result(seeds=(0, 1, 2)),
+        make_result(method="finetune", skill=0.1),
+        make_result(method="decoupled-l2", skill=0.55),
+    ]
 
 
 def drawn(axes, colour):
     """The lines of a colour within the axes, leaving out those that lead to a name."""
-    return [line for line in axes.lines if line.get_color() == colour and line.get_transform() == axes.transData]
+    return [
+        line
+        for line in axes.lines
+        if line.get_color() == colour and line.get_transform() == axes.transData
+    ]
 
 
 def texts_overlap(figure):
@@ -80,13 +88,22 @@ def test_every_line_has_its_name_and_none_overlap(results):
     rows = [*published.published("cifar100").values(), *published.later("cifar100").values()]
     figure = sessions_figure(results, rows)
     named = {text.get_text() for text in figure.axes[0].texts}
-    assert named == {"cec", "finetune (Ft-CNN)", "decoupled-l2", *(f"{row.name}, published" for row in rows)}
+    assert named == {
+        "cec",
+        "finetune (Ft-CNN)",
+        "decoupled-l2",
+        *(f"{row.name}, published" for row in rows),
+    }
     assert not texts_overlap(figure)
 
 
 def test_rows_of_other_protocols_are_left_out(results):
     figure = sessions_figure(results, list(published.published("cub200").values()))
-    assert [text.get_text() for text in figure.axes[0].texts] == ["finetune", "decoupled-l2", "cec"], "and so are their names"
+    assert [text.get_text() for text in figure.axes[0].texts] == [
+        "finetune",
+        "decoupled-l2",
+        "cec",
+    ], "and so are their names"
 
 
 def test_base_and_novel_share_one_scale(results):
@@ -118,7 +135,10 @@ def test_lines_of_one_method_differ_and_ten_lines_can_be_drawn(make_result):
 
 
 def test_a_method_keeps_its_colour_beside_others():
-    alone, beside = figures._looks(["decoupled-cosine"])[0], figures._looks(["mine", "cec", "decoupled-cosine"])
+    alone, beside = (
+        figures._looks(["decoupled-cosine"])[0],
+        figures._looks(["mine", "cec", "decoupled-cosine"]),
+    )
     assert alone.colour == beside[2].colour == FAVOURITES["decoupled-cosine"]
     assert beside[1].colour == FAVOURITES["cec"]
     assert beside[0].colour not in (beside[1].colour, beside[2].colour)
@@ -126,7 +146,9 @@ def test_a_method_keeps_its_colour_beside_others():
 
 @pytest.mark.parametrize("draw", [sessions_figure, base_novel_figure])
 def test_results_that_cannot_be_compared_are_refused(make_result, draw):
-    with pytest.raises(ConfigError, match="given cifar100: 60 classes, then 8 sessions of 5, glyphs: 60 classes"):
+    with pytest.raises(
+        ConfigError, match="given cifar100: 60 classes, then 8 sessions of 5, glyphs: 60 classes"
+    ):
         draw([make_result(), make_result("glyphs")])
     with pytest.raises(ConfigError, match="was given none"):
         draw([])
@@ -160,7 +182,9 @@ def test_confusion_names_classes_where_there_is_room():
         assert [label.get_text() for label in labels] == ["wren", "$odd$ and far too l…", "owl"]
         assert not any(label.get_parse_math() for label in labels)
     many = figures.NAMED_CLASSES + 1
-    crowded = confusion_figure(np.eye(many, dtype=int), np.zeros(many, dtype=int), "", [str(i) for i in range(many)])
+    crowded = confusion_figure(
+        np.eye(many, dtype=int), np.zeros(many, dtype=int), "", [str(i) for i in range(many)]
+    )
     assert [label.get_text() for label in crowded.axes[0].get_xticklabels()] == ["base"]
 
 
@@ -168,24 +192,41 @@ def test_confusion_of_the_wrong_size_is_refused():
     with pytest.raises(ConfigError, match="must be 3 × 3, not 2 × 2"):
         confusion_figure(np.eye(2, dtype=int), np.array([0, 0, 1]))
     with pytest.raises(ConfigError, match="must be 3 × 3, not 2 × 2"):
-        confusions_figure({"a": np.eye(3, dtype=int), "b": np.eye(2, dtype=int)}, np.array([0, 0, 1]), ("a", "b"))
+        confusions_figure(
+            {"a": np.eye(3, dtype=int), "b": np.eye(2, dtype=int)}, np.array([0, 0, 1]), ("a", "b")
+        )
 
 
 def test_the_last_of_several_confusions_is_a_difference_that_is_white_where_there_is_none():
     without = np.array([[10, 0, 0], [0, 10, 0], [6, 0, 4]])
     adapted = np.array([[8, 0, 2], [0, 10, 0], [2, 0, 8]])
-    figure = confusions_figure({"plain": without, "without": without, "with": adapted}, np.array([0, 0, 1]), ("with", "without"))
+    figure = confusions_figure(
+        {"plain": without, "without": without, "with": adapted},
+        np.array([0, 0, 1]),
+        ("with", "without"),
+    )
     panels = [axes for axes in figure.axes if axes.images and axes.get_title(loc="left")]
-    assert [axes.get_title(loc="left") for axes in panels] == ["plain", "without", "with", "with minus without"]
+    assert [axes.get_title(loc="left") for axes in panels] == [
+        "plain",
+        "without",
+        "with",
+        "with minus without",
+    ]
     (image,) = panels[-1].images
     assert image.get_array().tolist() == [[-20, 0, 20], [0, 0, 0], [-40, 0, 40]]
     assert image.norm(0) == pytest.approx(0.5)
     assert image.to_rgba(0)[:3] == (1, 1, 1)
-    assert [image.norm(-40), image.norm(-10), image.norm(40)] == pytest.approx([0, 0.25, 1]), "grows with the root, alike on both sides"
-    assert [text.get_text() for text in panels[-1].texts] == ["−10.0", "+10.0", "−40.0", "+40.0"], "mean over the rows of a block"
+    assert [image.norm(-40), image.norm(-10), image.norm(40)] == pytest.approx([0, 0.25, 1]), (
+        "grows with the root, alike on both sides"
+    )
+    assert [text.get_text() for text in panels[-1].texts] == ["−10.0", "+10.0", "−40.0", "+40.0"], (
+        "mean over the rows of a block"
+    )
     bars = [axes.get_ylabel() for axes in figure.axes if axes not in panels]
     assert bars == ["share of the true class (%)", "difference (points)"]
-    assert [axes.get_ylabel() for axes in panels] == ["true class", "", "true class", ""], "two in a row"
+    assert [axes.get_ylabel() for axes in panels] == ["true class", "", "true class", ""], (
+        "two in a row"
+    )
     for axes in panels:
         edges = [line for line in axes.lines if line.get_color() == figures.VERMILION]
         assert {tuple(line.get_ydata()) for line in edges} == {(1.5, 1.5), (0, 1)}
@@ -193,16 +234,25 @@ def test_the_last_of_several_confusions_is_a_difference_that_is_white_where_ther
 
 def deviations(axes):
     """The error bars' ends, by row."""
-    return {float(y): (left, right) for bars in axes.collections for (left, y), (right, _) in bars.get_segments()}
+    return {
+        float(y): (left, right)
+        for bars in axes.collections
+        for (left, y), (right, _) in bars.get_segments()
+    }
 
 
 @pytest.fixture(params=[(0,), (0, 1, 2)], ids=["one run", "several runs"])
 def measured(make_result, request):
-    return {"180°": make_result(seeds=request.param, skill=0.7), "±5°": make_result(seeds=request.param, skill=0.4)}
+    return {
+        "180°": make_result(seeds=request.param, skill=0.7),
+        "±5°": make_result(seeds=request.param, skill=0.4),
+    }
 
 
 @pytest.mark.parametrize("draw", [bars_figure, points_figure])
-def test_averages_and_drops_have_their_numbers_and_deviations_and_the_subject_is_coloured(measured, draw):
+def test_averages_and_drops_have_their_numbers_and_deviations_and_the_subject_is_coloured(
+    measured, draw
+):
     figure = draw(measured, "±5°")
     for axes, field in zip(figure.axes, ("average", "pd"), strict=True):
         runs = [getattr(result, field) for result in measured.values()]
@@ -210,15 +260,26 @@ def test_averages_and_drops_have_their_numbers_and_deviations_and_the_subject_is
         if draw is bars_figure:
             found = [(bar.get_width(), bar.get_facecolor()) for bar in axes.patches]
         else:
-            found = [(line.get_xdata()[0], line.get_color()) for line in axes.lines if line.get_marker() == "o"]
+            found = [
+                (line.get_xdata()[0], line.get_color())
+                for line in axes.lines
+                if line.get_marker() == "o"
+            ]
         assert [mean for mean, _ in found] == pytest.approx(means)
-        assert [matplotlib.colors.same_color(colour, figures.VERMILION) for _, colour in found] == [False, True]
+        assert [matplotlib.colors.same_color(colour, figures.VERMILION) for _, colour in found] == [
+            False,
+            True,
+        ]
         assert [text.get_text() for text in axes.texts] == [f"{mean:.2f}" for mean in means]
-        assert all(text.get_bbox_patch().get_facecolor()[:3] == (1, 1, 1) for text in axes.texts), "no line runs through a number"
+        assert all(text.get_bbox_patch().get_facecolor()[:3] == (1, 1, 1) for text in axes.texts), (
+            "no line runs through a number"
+        )
         if len(runs[0]) == 1:
             assert not axes.collections, "a spread needs several runs"
         else:
-            for row, (mean, std) in enumerate(zip(means, np.std(runs, axis=1, ddof=1), strict=True)):
+            for row, (mean, std) in enumerate(
+                zip(means, np.std(runs, axis=1, ddof=1), strict=True)
+            ):
                 assert deviations(axes)[row] == pytest.approx((mean - std, mean + std))
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(measured)
     assert figure.axes[0].yaxis_inverted(), "the first on top"
@@ -236,7 +297,9 @@ def test_bars_begin_at_zero_and_points_where_the_data_do(make_result):
     assert 30 < axes.get_xlim()[0] < lowest
     assert "do not begin at 0" in figure.texts[-1].get_text()
     FigureCanvasAgg(figure).draw()
-    assert all(text.get_window_extent().x1 <= axes.bbox.x1 for text in axes.texts), "numbers stay in their panel"
+    assert all(text.get_window_extent().x1 <= axes.bbox.x1 for text in axes.texts), (
+        "numbers stay in their panel"
+    )
 
 
 def test_measures_of_other_benchmarks_are_refused(make_result):
@@ -244,13 +307,23 @@ def test_measures_of_other_benchmarks_are_refused(make_result):
         points_figure({"180°": make_result(), "±5°": make_result(benchmark="glyphs")})
 
 
-@pytest.mark.parametrize(("error", "framed"), [(np.nan, set()), (1.0, {(0, 1)}), (3.25, {(0, 1), (1, 1)})])
-def test_the_grid_of_ways_and_shots_has_a_number_in_each_cell_and_frames_within_the_error_of_the_best(error, framed):
+@pytest.mark.parametrize(
+    ("error", "framed"), [(np.nan, set()), (1.0, {(0, 1)}), (3.25, {(0, 1), (1, 1)})]
+)
+def test_the_grid_of_ways_and_shots_has_a_number_in_each_cell_and_frames_within_the_error_of_the_best(
+    error, framed
+):
     accuracy = np.array([[40.0, 41.5, np.nan], [47.25, 44.0, 43.0]])
     figure = grid_figure(accuracy, (1, 5), (1, 10, 20), "glyphs: accuracy", "a remark", error)
     (axes,) = figure.axes
     written = {text.get_position(): text.get_text() for text in axes.texts}
-    assert written == {(0, 0): "40.00", (1, 0): "41.50", (0, 1): "47.25", (1, 1): "44.00", (2, 1): "43.00"}
+    assert written == {
+        (0, 0): "40.00",
+        (1, 0): "41.50",
+        (0, 1): "47.25",
+        (1, 1): "44.00",
+        (2, 1): "43.00",
+    }
     assert {(x + 0.5, y + 0.5) for x, y in (frame.get_xy() for frame in axes.patches)} == framed
     assert axes.get_title(loc="left") == "glyphs: accuracy"
     assert figure.texts[0].get_text().splitlines()[0] == "a remark"
@@ -276,24 +349,49 @@ def test_tsne_joins_the_weights_before_and_after_by_arrows(tmp_path):
     moved[0] = (centres[0] + centres[2]) / 2
 
     def draw():
-        return tsne_figure(points, labels, centres, moved, ["a $b", "c", "d"], 2, "birds", "50 % before, 60 % after")
+        return tsne_figure(
+            points,
+            labels,
+            centres,
+            moved,
+            ["a $b", "c", "d"],
+            2,
+            "birds",
+            "50 % before, 60 % after",
+        )
 
     (axes,) = draw().axes
     assert axes.get_title(loc="left") == "birds: 2 base classes (dots) and 1 new ones (rings)"
     *arrows, remark = axes.texts
     assert remark.get_text() == "50 % before, 60 % after"
     assert [len(dots.get_offsets()) for dots in axes.collections] == [12, 12, 12]
-    assert [len(dots.get_facecolors()) > 0 for dots in axes.collections] == [True, True, False], "new classes have rings"
-    signs = {marker: [line.get_xydata()[0] for line in axes.lines if line.get_marker() == marker] for marker in "X^"}
+    assert [len(dots.get_facecolors()) > 0 for dots in axes.collections] == [True, True, False], (
+        "new classes have rings"
+    )
+    signs = {
+        marker: [line.get_xydata()[0] for line in axes.lines if line.get_marker() == marker]
+        for marker in "X^"
+    }
     (arrow,) = arrows  # the others stand still, and an arrow would cover them
     assert arrow.xyann == pytest.approx(signs["X"][0])
     assert arrow.xy == pytest.approx(signs["^"][0])
-    assert np.linalg.norm(np.subtract(*(axes.transData.transform(sign[0]) for sign in signs.values()))) > figures.SIGN_POINTS
-    for number, dots in enumerate(axes.collections):  # a class's weights lie nearest to its own images
+    assert (
+        np.linalg.norm(np.subtract(*(axes.transData.transform(sign[0]) for sign in signs.values())))
+        > figures.SIGN_POINTS
+    )
+    for number, dots in enumerate(
+        axes.collections
+    ):  # a class's weights lie nearest to its own images
         middles = np.stack([d.get_offsets().mean(0) for d in axes.collections])
         assert np.linalg.norm(middles - signs["X"][number], axis=1).argmin() == number
         assert dots.get_label() == ["a $b", "c", "d"][number]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a $b", "c", "d", "weights before", "weights after"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "a $b",
+        "c",
+        "d",
+        "weights before",
+        "weights after",
+    ]
     first, second = save(draw(), tmp_path / "one.svg"), save(draw(), tmp_path / "two.svg")
     assert first[0].read_bytes() == second[0].read_bytes()
 
@@ -364,4 +462,8 @@ def test_a_figure_for_a_page_has_no_size_and_no_background(results):
 
 def test_all_formats_are_written(results, tmp_path):
     figures.save_all(sessions_figure(results), tmp_path / "deep" / "one.two")
-    assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["one.two.pdf", "one.two.png", "one.two.svg"]
+    assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == [
+        "one.two.pdf",
+        "one.two.png",
+        "one.two.svg",
+    ]

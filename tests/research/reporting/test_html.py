@@ -14,7 +14,16 @@ from fewmore.research.reporting.html import Answers
 from fewmore.research.runner import Experiment
 from fewmore.training.checkpoint import read_state
 
-NASTY = ('<script>alert("x")</script>', '" onerror="alert(1)', "a & b", "$x_1$ <b>", "plain", "ünï → ✓", "</style>", "x" * 60)
+NASTY = (
+    '<script>alert("x")</script>',
+    '" onerror="alert(1)',
+    "a & b",
+    "$x_1$ <b>",
+    "plain",
+    "ünï → ✓",
+    "</style>",
+    "x" * 60,
+)
 
 
 class Tags(HTMLParser):
@@ -51,14 +60,23 @@ def folder(tiny_task, tiny_recipe, tmp_path_factory):
     """The folder of a finished run of two seeds."""
     experiment = Experiment("tiny", "finetune", tiny_recipe, seeds=(0, 1))  # which makes mistakes
     folder = runner.new_folder(tmp_path_factory.mktemp("runs"), experiment)
-    runner.run(experiment, folder, torch.device("cpu"), task=tiny_task, command="fewmore run tiny --seeds 2")
+    runner.run(
+        experiment,
+        folder,
+        torch.device("cpu"),
+        task=tiny_task,
+        command="fewmore run tiny --seeds 2",
+    )
     return folder
 
 
 @pytest.fixture(scope="module")
 def named(tiny_task):
     """The task with names that a page could trip over."""
-    train, test = (dataclasses.replace(images, class_names=NASTY) for images in (tiny_task.train, tiny_task.test))
+    train, test = (
+        dataclasses.replace(images, class_names=NASTY)
+        for images in (tiny_task.train, tiny_task.test)
+    )
     return dataclasses.replace(tiny_task, train=train, test=test)
 
 
@@ -105,7 +123,9 @@ def test_the_page_is_whole_and_well_formed(page):
     assert tags.of("html") == [{"lang": "en"}]
     assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in tags.of("meta")
     assert len(tags.of("title")) == 1
-    assert all(attributes.get("alt") for attributes in tags.of("img")), "images have alternative texts"
+    assert all(attributes.get("alt") for attributes in tags.of("img")), (
+        "images have alternative texts"
+    )
     assert all(attributes.get("aria-label") for attributes in tags.of("svg")), "and so have figures"
     assert len(tags.of("svg")) == 3
     assert tags.of("img")
@@ -170,7 +190,10 @@ def test_what_there_is_not_is_not_shown(make_page):
 
 def test_calibration_is_told_in_numbers(make_page):
     text = make_page(right=True)
-    assert "50.0 % confident and 100.0 % right on average; expected calibration error 50.0 points" in text
+    assert (
+        "50.0 % confident and 100.0 % right on average; expected calibration error 50.0 points"
+        in text
+    )
 
 
 # ---- in a browser
@@ -182,7 +205,9 @@ def opened(chromium, written):
     contexts = []
 
     def opened(width=1100, scheme="light"):
-        context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        context = chromium.new_context(
+            viewport={"width": width, "height": 800}, color_scheme=scheme
+        )
         contexts.append(context)
         page, asked, said = context.new_page(), [], []
         page.on("request", lambda request: asked.append(request.url))
@@ -208,7 +233,9 @@ def test_no_width_needs_scrolling_sideways(opened, width):
 def test_every_image_is_shown(opened):
     page, _, _ = opened()
     assert page.locator("img").count() > 0
-    assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    assert page.evaluate(
+        "[...document.images].every(image => image.complete && image.naturalWidth > 0)"
+    )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -216,8 +243,15 @@ def test_text_stands_out_in_light_and_dark(opened, scheme):
     page, _, _ = opened(scheme=scheme)
     paper = brightness(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert (paper < 0.1) if scheme == "dark" else (paper > 0.9)
-    for what, style in (("body", "color"), (".faint", "color"), ("svg text", "fill"), ("td", "color")):
-        ink = brightness(page.evaluate(f"getComputedStyle(document.querySelector('{what}')).{style}"))
+    for what, style in (
+        ("body", "color"),
+        (".faint", "color"),
+        ("svg text", "fill"),
+        ("td", "color"),
+    ):
+        ink = brightness(
+            page.evaluate(f"getComputedStyle(document.querySelector('{what}')).{style}")
+        )
         light, dark = max(ink, paper), min(ink, paper)
         assert (light + 0.05) / (dark + 0.05) >= 4.5, f"the contrast of {what}"
 
@@ -225,5 +259,7 @@ def test_text_stands_out_in_light_and_dark(opened, scheme):
 def brightness(colour):
     """The relative luminance of rgb(r, g, b), by the web's definition."""
     parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))

@@ -43,7 +43,12 @@ def table(several, single):
 
 
 def test_results_that_cannot_be_compared_are_apart(make_result):
-    one, other, shape, same = make_result(), make_result("glyphs"), make_result(base=50, way=10, sessions=6), make_result(method="topic")
+    one, other, shape, same = (
+        make_result(),
+        make_result("glyphs"),
+        make_result(base=50, way=10, sessions=6),
+        make_result(method="topic"),
+    )
     assert groups([one, other, shape, same]) == [[one, same], [other], [shape]]
     assert groups([]) == []
 
@@ -69,10 +74,21 @@ def test_measured_cells_are_means_and_deviations_over_runs(table, several):
     row = table.rows[0]
     accuracy = np.array(several.accuracy)
     series = [*accuracy.T, accuracy.mean(1), accuracy[:, 0] - accuracy[:, -1]]
-    series += [[run[-1] for run in field] for field in (several.base, several.novel, several.harmonic)] + [several.gacc]
-    assert [cell.mean for cell in row.cells] == pytest.approx([np.mean(values) for values in series])
-    assert [cell.std for cell in row.cells] == pytest.approx([np.std(values, ddof=1) for values in series])
-    assert (row.name, row.source, row.runs, row.detail) == ("cec", "measured", 6, "3 seeds × 2 draws")
+    series += [
+        [run[-1] for run in field] for field in (several.base, several.novel, several.harmonic)
+    ] + [several.gacc]
+    assert [cell.mean for cell in row.cells] == pytest.approx(
+        [np.mean(values) for values in series]
+    )
+    assert [cell.std for cell in row.cells] == pytest.approx(
+        [np.std(values, ddof=1) for values in series]
+    )
+    assert (row.name, row.source, row.runs, row.detail) == (
+        "cec",
+        "measured",
+        6,
+        "3 seeds × 2 draws",
+    )
 
 
 def test_a_single_run_has_no_deviation(table):
@@ -82,15 +98,32 @@ def test_a_single_run_has_no_deviation(table):
 
 
 def test_the_published_row_follows_its_method(table):
-    assert [row.label for row in table.rows] == ["cec", "CEC, published", "finetune", "Ft-CNN, published"]
+    assert [row.label for row in table.rows] == [
+        "cec",
+        "CEC, published",
+        "finetune",
+        "Ft-CNN, published",
+    ]
     cells = table.rows[1].cells
-    assert [cell.mean for cell in cells[:11]] == [*published.published("cifar100")["CEC"].sessions, 59.53, 23.93]
+    assert [cell.mean for cell in cells[:11]] == [
+        *published.published("cifar100")["CEC"].sessions,
+        59.53,
+        23.93,
+    ]
     assert cells[11:] == (Cell(),) * 4
 
 
 def test_two_results_of_a_method_share_one_published_row(make_result):
-    table = build([make_result(recipe="paper"), make_result(method="topic"), make_result(recipe="official")])
-    assert [row.label for row in table.rows] == ["cec, paper", "topic", "TOPIC, published", "cec, official", "CEC, published"]
+    table = build(
+        [make_result(recipe="paper"), make_result(method="topic"), make_result(recipe="official")]
+    )
+    assert [row.label for row in table.rows] == [
+        "cec, paper",
+        "topic",
+        "TOPIC, published",
+        "cec, official",
+        "CEC, published",
+    ]
 
 
 def test_published_rows_can_be_none_or_all(several):
@@ -100,7 +133,12 @@ def test_published_rows_can_be_none_or_all(several):
     assert labels[:2] == ["cec", "CEC, published"]
     assert len(labels) == len(set(labels)) == 1 + 8 + len(published.later("cifar100"))
     fact = next(row for row in every.rows if row.name == "FACT")
-    assert (fact.cells[0].mean, fact.cells[1].mean, fact.cells[8].mean, fact.detail) == (74.6, None, 52.1, "ResNet20")
+    assert (fact.cells[0].mean, fact.cells[1].mean, fact.cells[8].mean, fact.detail) == (
+        74.6,
+        None,
+        52.1,
+        "ResNet20",
+    )
     assert any("choose epochs on the test set" in note for note in every.notes)
 
 
@@ -113,7 +151,10 @@ def test_another_protocol_has_nothing_published(make_result):
 def test_notes_tell_the_spread_over_seeds_from_that_over_draws(table, several):
     last = np.array(several.last).reshape(3, 2)
     seeds, draws = np.sqrt(last.var(0, ddof=1).mean()), np.sqrt(last.var(1, ddof=1).mean())
-    assert f"cec, last session: ± {seeds:.2f} over seeds with the draw fixed, ± {draws:.2f} over draws" in table.notes
+    assert (
+        f"cec, last session: ± {seeds:.2f} over seeds with the draw fixed, ± {draws:.2f} over draws"
+        in table.notes
+    )
 
 
 def test_the_runs_are_told_in_words(make_result):
@@ -125,23 +166,46 @@ def test_the_runs_are_told_in_words(make_result):
     assert detail(seeds=(3, 3)) == "2 runs"
 
 
-@pytest.mark.parametrize(("value", "text"), [(None, "–"), (64.1, "64.10"), (-0.001, "0.00"), (-0.5, "-0.50"), (100.0, "100.00")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (64.1, "64.10"), (-0.001, "0.00"), (-0.5, "-0.50"), (100.0, "100.00")],
+)
 def test_numbers_have_two_decimals(value, text):
     assert number(value) == text
 
 
 def test_csv_reads_back(make_result, table, several):
-    other = build([make_result("cub200", "decoupled-linear", base=100, way=10, sessions=11, split="draw 1, mine")])
+    other = build(
+        [
+            make_result(
+                "cub200", "decoupled-linear", base=100, way=10, sessions=11, split="draw 1, mine"
+            )
+        ]
+    )
     rows = list(csv.DictReader(io.StringIO(to_csv([table, other]))))
     assert len(rows) == len(table.rows) + len(other.rows)
     first = rows[0]
-    assert (first["benchmark"], first["method"], first["source"], first["runs"]) == ("cifar100", "cec", "measured", "6")
+    assert (first["benchmark"], first["method"], first["source"], first["runs"]) == (
+        "cifar100",
+        "cec",
+        "measured",
+        "6",
+    )
     assert float(first["session_8"]) == pytest.approx(np.mean(several.last), abs=1e-4)
     assert float(first["session_8_std"]) == pytest.approx(np.std(several.last, ddof=1), abs=1e-4)
     assert first["session_9"] == first["session_10"] == ""
     assert float(first["gacc"]) == pytest.approx(np.mean(several.gacc), abs=1e-4)
-    assert (rows[1]["method"], rows[1]["session_0"], rows[1]["pd"], rows[1]["gacc"]) == ("CEC", "73.07", "23.93", "")
-    assert (rows[4]["split"], rows[5]["session_10"], rows[5]["pd"]) == ("draw 1, mine", "32.76", "33.83")
+    assert (rows[1]["method"], rows[1]["session_0"], rows[1]["pd"], rows[1]["gacc"]) == (
+        "CEC",
+        "73.07",
+        "23.93",
+        "",
+    )
+    assert (rows[4]["split"], rows[5]["session_10"], rows[5]["pd"]) == (
+        "draw 1, mine",
+        "32.76",
+        "33.83",
+    )
 
 
 def test_csv_of_nothing_is_a_header():
@@ -185,7 +249,10 @@ def test_latex_has_the_best_measured_numbers_in_bold_and_all_that_noise_does_not
         row("CEC", 70.0, 1.0, source="published"),
     )
     lines = to_latex(Table("x", "x", 2, rows)).splitlines()
-    found = {line.partition(" & ")[0]: line.removesuffix(" \\\\").split(" & ")[2:] for line in lines[lines.index("\\midrule") + 1 :][:5]}
+    found = {
+        line.partition(" & ")[0]: line.removesuffix(" \\\\").split(" & ")[2:]
+        for line in lines[lines.index("\\midrule") + 1 :][:5]
+    }
     assert found == {
         "a": [r"\textbf{50.00}", "20.00"],
         "b": [r"\textbf{49.50}", r"\textbf{19.00}"],
@@ -208,7 +275,11 @@ def test_names_that_look_like_markup_are_escaped():
 
 
 def test_improvements_are_differences_of_drops_measured_and_published_apart(make_result):
-    given = [make_result(method="finetune", skill=0.2), make_result(method="cec"), make_result(method="linear", skill=0.9)]
+    given = [
+        make_result(method="finetune", skill=0.2),
+        make_result(method="cec"),
+        make_result(method="linear", skill=0.9),
+    ]
     table = build(given, improvement_of="cec")
     place = table.columns.index("relative improvement")
     assert place == len(table.columns) - 1
@@ -216,12 +287,20 @@ def test_improvements_are_differences_of_drops_measured_and_published_apart(make
     rows = published.published("cifar100")
     assert found["finetune"] == pytest.approx(given[0].pd[0] - given[1].pd[0])
     assert found["linear"] == pytest.approx(given[2].pd[0] - given[1].pd[0])
-    assert found["Ft-CNN, published"] == pytest.approx(rows["Ft-CNN"].pd - rows["CEC"].pd) == pytest.approx(37.52)
+    assert (
+        found["Ft-CNN, published"]
+        == pytest.approx(rows["Ft-CNN"].pd - rows["CEC"].pd)
+        == pytest.approx(37.52)
+    )
     assert found["cec"] is found["CEC, published"] is None
     assert "+37.52 |" in to_markdown(table)
     (_, *lines) = csv.reader(io.StringIO(to_csv([table, build(given)])))
     assert len({len(line) for line in lines}) == 1, "a table without it has an empty field"
-    widths = {line.count("&") for line in to_latex(table).splitlines() if line.endswith("\\\\") and "multicolumn" not in line}
+    widths = {
+        line.count("&")
+        for line in to_latex(table).splitlines()
+        if line.endswith("\\\\") and "multicolumn" not in line
+    }
     assert widths == {table.sessions + 2}, "PD and the improvement"
     assert r"& PD $\downarrow$ & \shortstack{relative\\improvement} \\" in to_latex(table)
 
@@ -240,20 +319,39 @@ def test_rows_can_be_given_names(make_result):
 
 
 def test_a_grid_in_every_format():
-    grid = Grid("a & b", "ways", ("1 shot", "±5°"), (("5", (Cell(1.5, 0.25), Cell(2.0))), ("x_y", (Cell(), Cell(-3.0)))), ("50 %",))
+    grid = Grid(
+        "a & b",
+        "ways",
+        ("1 shot", "±5°"),
+        (("5", (Cell(1.5, 0.25), Cell(2.0))), ("x_y", (Cell(), Cell(-3.0)))),
+        ("50 %",),
+    )
     assert grid_to_markdown(grid) == (
         "**a & b**\n\n| ways | 1 shot | ±5° |\n| --- | ---: | ---: |\n| 5 | 1.50 ± 0.25 | 2.00 |\n| x\\_y | – | -3.00 |\n\n50 %\n"
     )
-    assert grid_to_csv(grid).splitlines() == ["ways,1 shot,±5°,1 shot_std,±5°_std", "5,1.5,2.0,0.25,", "x_y,,-3.0,,"]
+    assert grid_to_csv(grid).splitlines() == [
+        "ways,1 shot,±5°,1 shot_std,±5°_std",
+        "5,1.5,2.0,0.25,",
+        "x_y,,-3.0,,",
+    ]
     latex = grid_to_latex(grid)
     assert r"ways & 1 shot & $\pm$5$^\circ$ \\" in latex
     assert r"x\_y & -- & $-$3.00 \\" in latex
-    assert grid_to_csv(Grid("", "ways", ("1",), (("5", (Cell(1.0),)),))).splitlines() == ["ways,1", "5,1.0"]
+    assert grid_to_csv(Grid("", "ways", ("1",), (("5", (Cell(1.0),)),))).splitlines() == [
+        "ways,1",
+        "5,1.0",
+    ]
 
 
 def test_a_method_that_keeps_images_says_so(make_result):
     plain = make_result()
     assert "keeps" not in build([plain]).rows[0].detail
-    counted = dataclasses.replace(plain, keeps="a few images a class", extra={"images_kept": ((1200.0, 1400.0),) * plain.runs})
+    counted = dataclasses.replace(
+        plain, keeps="a few images a class", extra={"images_kept": ((1200.0, 1400.0),) * plain.runs}
+    )
     assert build([counted]).rows[0].detail.endswith(", keeps 1,400 images")
-    assert build([dataclasses.replace(plain, keeps="every image")]).rows[0].detail.endswith(", keeps every image")
+    assert (
+        build([dataclasses.replace(plain, keeps="every image")])
+        .rows[0]
+        .detail.endswith(", keeps every image")
+    )

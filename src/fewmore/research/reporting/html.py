@@ -21,12 +21,13 @@ from PIL import Image
 from fewmore.classifier.calibration import expected_calibration_error
 from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet
+from fewmore.io import write_bytes
 from fewmore.research import results
 from fewmore.research.metrics import Floats, Ints, confusion_matrix, mean_std
 from fewmore.research.reporting import figures, tables
 from fewmore.research.results import RunResult
 from fewmore.research.runner import run_name
-from fewmore.training.checkpoint import read_state, write_bytes
+from fewmore.training.checkpoint import read_state
 
 CONFUSIONS = 6  # pairs of classes that are shown
 MISTAKEN, MEANT = 4, 2  # images of each: that were mistaken, and of what they were taken for
@@ -86,9 +87,17 @@ def write(folder: Path, task: Task) -> Path:
     """Write the report of a finished run into its folder."""
     result = results.read(folder)
     config = json.loads((folder / "config.json").read_text())
-    answers = [_answers(folder / run_name(seed, draw)) for seed, draw in zip(result.seeds, result.draws, strict=True)]
+    answers = [
+        _answers(folder / run_name(seed, draw))
+        for seed, draw in zip(result.seeds, result.draws, strict=True)
+    ]
     path = folder / "report.html"
-    write_bytes(path, page(result, config, answers, task.test.only(task.split.seen(len(task.split.sessions)))).encode())
+    write_bytes(
+        path,
+        page(
+            result, config, answers, task.test.only(task.split.seen(len(task.split.sessions)))
+        ).encode(),
+    )
     return path
 
 
@@ -96,14 +105,25 @@ def _answers(run: Path) -> Answers:
     state = read_state(run / "predictions.safetensors")
     confidence = state.get("confidence", torch.empty(0))
     return Answers(
-        state["labels"].numpy(), state["session_of_class"].numpy(), state["predictions"][""][-1].numpy(), confidence.double().numpy()
+        state["labels"].numpy(),
+        state["session_of_class"].numpy(),
+        state["predictions"][""][-1].numpy(),
+        confidence.double().numpy(),
     )
 
 
-def page(result: RunResult, config: dict[str, Any], answers: Sequence[Answers], test: ImageSet) -> str:
+def page(
+    result: RunResult, config: dict[str, Any], answers: Sequence[Answers], test: ImageSet
+) -> str:
     """The whole page. `test` has the classes in the order in which they came."""
     heading = escape(f"{result.method} on {result.benchmark}")
-    sections = [_header(result, heading), _sessions(result), _confusions(answers, test), _calibration(answers), _costs(result)]
+    sections = [
+        _header(result, heading),
+        _sessions(result),
+        _confusions(answers, test),
+        _calibration(answers),
+        _costs(result),
+    ]
     sections.append(_repeat(result, config))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -120,13 +140,21 @@ def page(result: RunResult, config: dict[str, Any], answers: Sequence[Answers], 
 def _header(result: RunResult, heading: str) -> str:
     runs = f"{result.runs} runs" if result.runs > 1 else "1 run"
     about = f"{tables.title(result)}; {runs}, recipe {result.recipe or 'of its own'}, split {result.split}"
-    last: list[tuple[str, Iterable[float | None]]] = [("after the last session", result.last), ("average", result.average)]
+    last: list[tuple[str, Iterable[float | None]]] = [
+        ("after the last session", result.last),
+        ("average", result.average),
+    ]
     last.append(("performance drop", result.pd))
     if len(result.sessions) > 1:
-        last += [("base classes, last", [run[-1] for run in result.base]), ("new classes, last", [run[-1] for run in result.novel])]
+        last += [
+            ("base classes, last", [run[-1] for run in result.base]),
+            ("new classes, last", [run[-1] for run in result.novel]),
+        ]
         last.append(("harmonic mean, last", [run[-1] for run in result.harmonic]))
     cards = "".join(f"<div><b>{_mean(values)}</b>{escape(name)}</div>" for name, values in last)
-    keeps = f'<p class="faint">Keeps of old images: {escape(result.keeps)}.</p>' if result.keeps else ""
+    keeps = (
+        f'<p class="faint">Keeps of old images: {escape(result.keeps)}.</p>' if result.keeps else ""
+    )
     return f'<h1>{heading}</h1>\n<p class="faint">{escape(about)}; accuracy in percent.</p>\n{keeps}<div class="cards">{cards}</div>'
 
 
@@ -135,7 +163,9 @@ def _sessions(result: RunResult) -> str:
     published = tables.published_rows([result])
     first, last = (float(np.mean([run[i] for run in result.accuracy])) for i in (0, -1))
     sizes = result.sessions
-    told = f"from {first:.1f} % of {sizes[0].classes} classes to {last:.1f} % of {sizes[-1].classes}"
+    told = (
+        f"from {first:.1f} % of {sizes[0].classes} classes to {last:.1f} % of {sizes[-1].classes}"
+    )
     parts = ["<h2>Session by session</h2>", _table(table)]
     curve = figures.run_figure(result, {Path(result.method).stem: result.accuracy}, published)
     parts.append(_figure(figures.to_svg(curve), f"Line chart of accuracy by session: {told}."))
@@ -153,34 +183,55 @@ def _table(table: tables.Table) -> str:
     rows = []
     for row in table.rows:
         cells = (
-            f"<td>{cell.text}" + (f"<small>±{tables.number(cell.std)}</small>" if cell.std is not None else "") + "</td>"
+            f"<td>{cell.text}"
+            + (f"<small>±{tables.number(cell.std)}</small>" if cell.std is not None else "")
+            + "</td>"
             for cell in row.cells
         )
-        rows.append(f'<tr class="{row.source}"><th scope="row">{escape(row.label)}</th>{"".join(cells)}</tr>')
+        rows.append(
+            f'<tr class="{row.source}"><th scope="row">{escape(row.label)}</th>{"".join(cells)}</tr>'
+        )
     notes = "".join(f'<p class="faint">{escape(note)}</p>' for note in table.notes)
-    return _scroll(f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>", "accuracy by session") + notes
+    return (
+        _scroll(
+            f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>",
+            "accuracy by session",
+        )
+        + notes
+    )
 
 
 def _confusions(answers: Sequence[Answers], test: ImageSet) -> str:
     """The pairs of classes that are mistaken most often, over all runs; images are those of the first run."""
     first, names = answers[0], test.class_names
-    confusion = np.sum([confusion_matrix(one.labels, one.predicted, len(names)) for one in answers], axis=0)
+    confusion = np.sum(
+        [confusion_matrix(one.labels, one.predicted, len(names)) for one in answers], axis=0
+    )
     shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
     np.fill_diagonal(shares, 0)
-    worst = [divmod(int(place), len(names)) for place in np.argsort(-shares, axis=None, kind="stable")[:CONFUSIONS]]
+    worst = [
+        divmod(int(place), len(names))
+        for place in np.argsort(-shares, axis=None, kind="stable")[:CONFUSIONS]
+    ]
     parts = []
     for true, taken in worst:
         if not shares[true, taken]:
             break
         mistaken = np.flatnonzero((first.labels == true) & (first.predicted == taken))[:MISTAKEN]
         meant = np.flatnonzero(first.labels == taken)[:MEANT]
-        one, other = (f"<b>{escape(names[c])}</b> {_badge(first.session_of_class[c])}" for c in (true, taken))
+        one, other = (
+            f"<b>{escape(names[c])}</b> {_badge(first.session_of_class[c])}" for c in (true, taken)
+        )
         count = f"{confusion[true, taken]} of {confusion[true].sum()} images, {100 * shares[true, taken]:.0f} %"
-        shown = "".join(_image(test, i, f"{names[true]}, taken for {names[taken]}") for i in mistaken)
+        shown = "".join(
+            _image(test, i, f"{names[true]}, taken for {names[taken]}") for i in mistaken
+        )
         if len(mistaken) and len(meant):
             shown += "<span>taken for</span>"
         shown += "".join(_image(test, i, names[taken]) for i in meant)
-        parts.append(f'<div class="pair">{one} taken for {other}: {count}<div class="images">{shown}</div></div>')
+        parts.append(
+            f'<div class="pair">{one} taken for {other}: {count}<div class="images">{shown}</div></div>'
+        )
     found = "\n".join(parts) or "<p>There was no mistake.</p>"
     return f'<h2>Worst confusions</h2>\n<p class="faint">After the last session, among all classes.</p>\n{found}'
 
@@ -201,7 +252,10 @@ def _calibration(answers: Sequence[Answers]) -> str:
     return (
         f"<h2>Calibration</h2>\n<p>After the last session: {told}. "
         "A confidence is the largest share of the softmax of the method's scores, as they are.</p>\n"
-        + _figure(figures.to_svg(figures.reliability_figure(confidence, right.astype(np.float64))), f"Reliability diagram: {told}.")
+        + _figure(
+            figures.to_svg(figures.reliability_figure(confidence, right.astype(np.float64))),
+            f"Reliability diagram: {told}.",
+        )
     )
 
 
@@ -209,9 +263,13 @@ def _costs(result: RunResult) -> str:
     stages = list(dict.fromkeys(stage for run in result.seconds for stage in run))
     rows = [(stage, f"{_mean([run.get(stage) for run in result.seconds])} s") for stage in stages]
     rows.append(("peak memory", f"{max(result.peak_memory_mb):,.0f} MB"))
-    cells = "".join(f'<tr><th scope="row">{escape(name)}</th><td>{value}</td></tr>' for name, value in rows)
+    cells = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{value}</td></tr>' for name, value in rows
+    )
     beside = result.machine.get("side_by_side", 1)
-    machine = ", ".join(f"{key} {value}" for key, value in result.machine.items() if key != "side_by_side")
+    machine = ", ".join(
+        f"{key} {value}" for key, value in result.machine.items() if key != "side_by_side"
+    )
     machine += f"; {beside} runs side by side" if beside > 1 else ""
     return f'<h2>Time and memory</h2>\n<p class="faint">{escape(machine)}</p>\n' + _scroll(
         f"<table><tbody>{cells}</tbody></table>", "seconds by stage and peak memory"
@@ -220,7 +278,9 @@ def _costs(result: RunResult) -> str:
 
 def _repeat(result: RunResult, config: dict[str, Any]) -> str:
     seeds = ", ".join(map(str, dict.fromkeys(result.seeds)))
-    about = f"seeds {seeds}; split {result.split}; commit {result.commit or 'unknown'}; {result.date}"
+    about = (
+        f"seeds {seeds}; split {result.split}; commit {result.commit or 'unknown'}; {result.date}"
+    )
     settings = json.dumps(config, indent=1, ensure_ascii=False)
     return (
         f'<h2>How to repeat it</h2>\n<pre>{escape(result.command)}</pre>\n<p class="faint">{escape(about)}</p>\n'
@@ -235,7 +295,9 @@ def _mean(values: Iterable[float | None]) -> str:
     mean, std = mean_std([np.nan if value is None else value for value in values])
     if np.isnan(mean):
         return "–"
-    return tables.number(float(mean)) + (f" ± {tables.number(float(std))}" if not np.isnan(std) else "")
+    return tables.number(float(mean)) + (
+        f" ± {tables.number(float(std))}" if not np.isnan(std) else ""
+    )
 
 
 def _scroll(content: str, label: str) -> str:
