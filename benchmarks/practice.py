@@ -28,14 +28,16 @@ from torch import Tensor
 from fewmore import IncrementalClassifier
 from fewmore.classifier import model_file as modelfile
 from fewmore.classifier.calibration import auroc, expected_calibration_error
-from fewmore.classifier.embedding import shown, squares
-from fewmore.classifier.estimator import Prediction
+from fewmore.classifier.embedding import decode_batches
+from fewmore.classifier.inputs import collect_images
+from fewmore.classifier.results import Prediction
 from fewmore.classifier.fitting import DIRECTIONS, TENTH, recipe_for
 from fewmore.classifier.model_file import Model
-from fewmore.data.augment import normalise
-from fewmore.data.decode import as_rgb
-from fewmore.data.files import data_root
+from fewmore.data.augment import normalize
+from fewmore.data.decode import decode_image
+from fewmore.data.paths import data_root
 from fewmore.errors import MissingData
+from fewmore.methods.base import override
 from fewmore.nn.adapter import Adapter
 
 CLASSES, IMAGES = 20, 20  # of the small training
@@ -88,14 +90,14 @@ def train(
     made = IncrementalClassifier().fit(base)
     seconds = time.perf_counter() - began
     # The same views once more, decoded beforehand: what no way of training on them could do without.
-    given, backbone, transform = shown(base), made.embedder.backbone, made.embedder.transform
+    given, backbone, transform = collect_images(base), made.embedder.backbone, made.embedder.transform
     margin = ((transform.resize or transform.size) - transform.size) // 2
     views = []
-    for batch in squares(given.images, given.titles, transform, made.embedder.batch):
-        cut = batch.squares[
+    for batch in decode_batches(given.images, given.titles, transform, made.embedder.batch_size):
+        cut = batch.images[
             :, :, margin : margin + transform.size, margin : margin + transform.size
         ]
-        views += [normalise(torch.rot90(cut, turn, (2, 3)), transform) for turn in range(4)]
+        views += [normalize(torch.rot90(cut, turn, (2, 3)), transform) for turn in range(4)]
     began = time.perf_counter()
     with torch.no_grad():
         for view in views:
@@ -174,7 +176,7 @@ def beside_the_backbone(
 
     def forward(count: int) -> None:
         with torch.no_grad():
-            for part in torch.split(views[:count], trained.embedder.batch):
+            for part in torch.split(views[:count], trained.embedder.batch_size):
                 backbone(part)
 
     def learn() -> None:
@@ -266,10 +268,10 @@ def peak_of_training(folder: Path, scratch: bool, threads: int) -> float:
     if scratch:
         recipe = recipe_for(
             "resnet20",
-            [count - max(1, count // TENTH) for count in shown(folder).counts().tolist()],
+            [count - max(1, count // TENTH) for count in collect_images(folder).counts().tolist()],
         )
-        pseudo = replace(recipe.pseudo, episodes=50, base_way=5, new_way=5)
-        recipe = replace(recipe, pretrain=replace(recipe.pretrain, epochs=1), pseudo=pseudo)
+        pseudo = {"episodes": 50, "base_way": 5, "new_way": 5}
+        recipe = override(recipe, {"pretrain": {"epochs": 1}, "method": {"pseudo": pseudo}})
     IncrementalClassifier(recipe=recipe).fit(folder)
     (peak,) = (
         line.split()[1]
@@ -304,7 +306,7 @@ def main() -> None:
     finally:
         file.unlink(missing_ok=True)
     rows += memory(images, args.threads, args.work)
-    decoded = [as_rgb(path) for path in tests[list(tests)[30]][:25]]
+    decoded = [decode_image(path) for path in tests[list(tests)[30]][:25]]
     rows += beside_the_backbone(made, decoded)
     for row in rows:
         told(row)

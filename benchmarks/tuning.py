@@ -27,14 +27,16 @@ from fewmore.methods import find
 from fewmore.research import protocol
 from fewmore.research.recipes import recipe
 from fewmore.research.validation import pretend
-from fewmore.training.loop import Runtime, beside_others, enable_cudnn_benchmark
+from fewmore.training.device import enable_cudnn_benchmark
+from fewmore.training.fast_path import share_gpu
+from fewmore.training.runtime import Runtime
 
 RATES = (0.01, 0.001)
 STRENGTHS = {  # of what holds the old classes: the paper's, and more
     "icarl": ("distillation.weight", (1.0, 5.0)),
     "eeil": ("distillation.weight", (1.0, 5.0)),
-    "lucir": ("lucir.less_forget", (5.0, 25.0)),
-    "topic": ("topic.rehearse", (False, True)),
+    "lucir": ("less_forget", (5.0, 25.0)),
+    "topic": ("rehearse", (False, True)),
 }
 
 
@@ -57,14 +59,14 @@ def tried(
 ) -> dict[str, object]:
     """What one setting reaches on the pretended sessions, in percent."""
     changes = [f"{name}={value!r}" for name, value in settings.items()]
-    runtime = Runtime(args.device, share=share)
+    runtime = Runtime(args.device, stage1_cache=share)
     learner = find(method).build(
         recipe(args.recipe, task.benchmark, method, [*args.set, *changes]), runtime, args.seed
     )
     row: dict[str, object] = {"method": method, **settings}
     began = time.monotonic()
     try:
-        with beside_others(args.device):
+        with share_gpu(args.device):
             found = protocol.run(learner, task, runtime)
     except ConfigError as error:  # a rate at which training diverges
         return {**row, "last": 0.0, "error": str(error)}
@@ -114,7 +116,7 @@ def main() -> None:
         str(row["method"]): row for row in sorted(rows, key=lambda row: float(str(row["last"])))
     }  # the best of a method comes last
     about = {
-        method: ", ".join(f"{name}={value}" for name, value in row.items() if "." in name)
+        method: ", ".join(f"{name}={row[name]}" for name in settings_of(method)[0])
         for method, row in best.items()
     }
     record(

@@ -26,21 +26,22 @@ from torch import Generator, Tensor
 
 from fewmore.classifier import calibration as measures
 from fewmore.classifier.classes import KnownClass, counted, listed
-from fewmore.classifier.embedding import Embedder, Progress, Shown, Stored, side, squares
+from fewmore.classifier.embedding import Embedder, Progress, LabeledImages, Stored, side, squares
 from fewmore.classifier.heads import Head, Scorer
 from fewmore.classifier.model_file import Calibration
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import IMAGENET_MEAN, IMAGENET_STD
-from fewmore.data.decode import as_rgb
-from fewmore.data.files import cache_folder
+from fewmore.data.decode import decode_image
+from fewmore.data.paths import cache_folder
 from fewmore.data.images import ImageSet
 from fewmore.errors import DataError
 from fewmore.methods.base import Recipe
 from fewmore.methods.cec import CEC
+from fewmore.methods.cec import Config as CECConfig
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import Backbone
 from fewmore.random import derive_seed
-from fewmore.training.loop import Round, Runtime
+from fewmore.training.runtime import Round, Runtime
 from fewmore.training.pretrain import PretrainConfig
 from fewmore.training.pseudo_incremental import PseudoConfig, pseudo_incremental_on_features
 
@@ -83,7 +84,7 @@ class Base:
         sums.index_add_(0, self.labels[held].cpu(), self.views[0, held].cpu().double())
         counts = torch.bincount(self.labels[held], minlength=len(self.classes)).tolist()
         return [
-            KnownClass(one.name, one.total - sums[i], one.count - counts[i])
+            KnownClass(one.name, one.feature_sum - sums[i], one.count - counts[i])
             for i, one in enumerate(self.classes)
         ]
 
@@ -105,7 +106,7 @@ class Fitted:
 def fit_frozen(
     backbone: Backbone,
     transform: Transform,
-    shown: Shown,
+    shown: LabeledImages,
     device: torch.device,
     seed: int,
     progress: Progress,
@@ -147,13 +148,13 @@ def _nothing_held_out(base: Base) -> str:
     )
 
 
-def _sample(shown: Shown, generator: Generator) -> frozenset[int]:
+def _sample(shown: LabeledImages, generator: Generator) -> frozenset[int]:
     """Positions of a few images of each class."""
     most = max(FEWEST, min(PER_CLASS, IN_ALL // len(shown.names)))
     return _drawn(shown, [min(most, count) for count in shown.counts().tolist()], generator)
 
 
-def _drawn(shown: Shown, counts: Sequence[int], generator: Generator) -> frozenset[int]:
+def _drawn(shown: LabeledImages, counts: Sequence[int], generator: Generator) -> frozenset[int]:
     """Positions of so many images of each class, at random."""
     sizes = shown.counts()
     chosen: list[int] = []
@@ -164,7 +165,7 @@ def _drawn(shown: Shown, counts: Sequence[int], generator: Generator) -> frozens
 
 def embed(
     embedder: Embedder,
-    shown: Shown,
+    shown: LabeledImages,
     sample: frozenset[int],
     turns: Sequence[int],
     generator: Generator,
@@ -176,12 +177,12 @@ def embed(
     views = torch.empty(len(turns), len(sample), embedder.dim, device=embedder.device)
     labels: list[int] = []
     for batch in squares(
-        shown.images, shown.titles, embedder.transform, embedder.batch, prints=True
+        shown.images, shown.titles, embedder.transform, embedder.batch, hashes=True
     ):
         fresh = [
             row
             for row in range(len(batch))
-            if seen.first_time(batch.start + row, batch.prints[row])
+            if seen.first_time(batch.start + row, batch.hashes[row])
         ]
         upright = embedder.features(batch.squares)
         for row, features in zip(fresh, upright[0, fresh].cpu().double(), strict=True):
@@ -195,8 +196,8 @@ def embed(
             labels += [shown.labels[batch.start + row] for row in kept]
         progress("embedding images", batch.start + len(batch), len(shown))
     classes = [
-        KnownClass(name, total.clone(), len(prints), frozenset(prints))
-        for name, total, prints in zip(shown.names, totals, seen.prints, strict=True)
+        KnownClass(name, total.clone(), len(hashes), frozenset(hashes))
+        for name, total, hashes in zip(shown.names, totals, seen.hashes, strict=True)
     ]
     label = torch.tensor(labels, dtype=torch.int64, device=embedder.device)
     return Base(
@@ -207,9 +208,9 @@ def embed(
 class _Seen:
     """Which images came before, by their fingerprints."""
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: LabeledImages) -> None:
         self.shown = shown
-        self.prints: list[set[int]] = [set() for _ in shown.names]
+        self.hashes: list[set[int]] = [set() for _ in shown.names]
         self.first_in: dict[int, int] = {}
         self.twice: list[str] = []
         self.in_two: list[str] = []
@@ -217,10 +218,10 @@ class _Seen:
     def first_time(self, position: int, number: int) -> bool:
         """Whether an image is new to its class."""
         label = self.shown.labels[position]
-        if number in self.prints[label]:
+        if number in self.hashes[label]:
             self.twice.append(self.shown.titles[position])
             return False
-        self.prints[label].add(number)
+        self.hashes[label].add(number)
         other = self.first_in.setdefault(number, label)
         if other != label:
             self.in_two.append(f"{self.shown.titles[position]}, also in {self.shown.names[other]}")
@@ -285,7 +286,7 @@ def train_adapter(base: Base, head: Head, seed: int, progress: Progress) -> Head
     query = min(15, images - 1)
     way = min(15, classes)
     config = replace(ON_FEATURES, base_way=way, new_way=way, base_query=query, new_query=query)
-    unseen = ImageSet.of(
+    unseen = ImageSet.from_images(
         torch.empty(len(labels), 3, 0, 0, dtype=torch.uint8, device=head.device),
         labels,
         [one.name for one in base.classes],
@@ -427,7 +428,7 @@ def usual_closeness(base: Base, head: Head) -> float | None:
 def fit_from_scratch(
     recipe: Recipe | None,
     backbone: str | None,
-    shown: Shown,
+    shown: LabeledImages,
     device: torch.device,
     seed: int,
     progress: Progress,
@@ -454,7 +455,7 @@ def fit_from_scratch(
         method = CEC(recipe, _runtime(device, progress), seed)
         method.fit(stored.select(trained).to(device))
         network = method.network.backbone
-        squares_ = Shown(shown.names, shown.labels, Stored(stored), shown.titles)
+        squares_ = LabeledImages(shown.names, shown.labels, Stored(stored), shown.titles)
         base = embed(
             Embedder(network, recipe.transform, device), squares_, held, (0,), generator, progress
         )
@@ -491,7 +492,7 @@ def recipe_for(backbone: str, counts: Sequence[int]) -> Recipe:
         transform_for(backbone, pretrained=False),
         None,
         pretrain,
-        pseudo=pseudo,
+        CECConfig(pseudo),
     )
 
 
@@ -504,19 +505,19 @@ def transform_for(backbone: str, pretrained: bool) -> Transform:
     return Transform(224, IMAGENET_MEAN, IMAGENET_STD, "resized", resize=256)
 
 
-def _short_side(shown: Shown) -> int:
+def _short_side(shown: LabeledImages) -> int:
     """Of an image in the middle: one of each class is looked at, of twenty classes at most."""
     firsts = {label: position for position, label in reversed(list(enumerate(shown.labels)))}
     positions = list(firsts.values())[:20]
     sides = sorted(
-        min(as_rgb(shown.images[position], shown.titles[position]).shape[1:])
+        min(decode_image(shown.images[position], shown.titles[position]).shape[1:])
         for position in positions
     )
     return sides[len(sides) // 2]
 
 
 @contextmanager
-def _stored(shown: Shown, transform: Transform, progress: Progress) -> Iterator[ImageSet]:
+def _stored(shown: LabeledImages, transform: Transform, progress: Progress) -> Iterator[ImageSet]:
     """All images' squares in a temporary file, read through memory mapping."""
     goal = side(transform)
     cache_folder().mkdir(parents=True, exist_ok=True)
@@ -525,7 +526,7 @@ def _stored(shown: Shown, transform: Transform, progress: Progress) -> Iterator[
         for batch in squares(shown.images, shown.titles, transform, 64):
             pixels[batch.start : batch.start + len(batch)] = batch.squares.numpy()
             progress("decoding images", batch.start + len(batch), len(shown))
-        yield ImageSet.of(torch.from_numpy(pixels), shown.labels, shown.names)
+        yield ImageSet.from_images(torch.from_numpy(pixels), shown.labels, shown.names)
 
 
 def _runtime(device: torch.device, progress: Progress) -> Runtime:

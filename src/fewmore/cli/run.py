@@ -115,12 +115,13 @@ def run(
     names = list(
         dict.fromkeys(one for name in given for one in (table.METHODS if name == "all" else [name]))
     )
+    made = recipes.recipes_for(recipe, entry, names, settings or ())
     experiments = [
         Experiment(
             benchmark,
             name,
-            recipes.recipe(recipe, entry, table.find(name).name, settings or ()),
-            dict(s.split("=", 1) for s in settings or ()),
+            own_recipe,
+            changed,
             (seed,) if seed is not None else tuple(range(seeds or 1)),
             (draw,) if draw is not None else tuple(range(draws)) if draws else (None,),
             base,
@@ -128,7 +129,7 @@ def run(
             shot,
             class_order,
         )
-        for name in names
+        for name, (own_recipe, changed) in zip(names, made, strict=True)
     ]
     try:
         _run_all(
@@ -163,7 +164,7 @@ def _run_all(
     from fewmore.cli.tables import render
     from fewmore.research import results, runner
     from fewmore.research.reporting import tables
-    from fewmore.training.loop import enable_cudnn_benchmark
+    from fewmore.training.device import enable_cudnn_benchmark
 
     place = device_of(device)
     if record is not None:

@@ -5,30 +5,39 @@ seen so far, in the order they came. Whatever it wants to keep of old sessions i
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
 from fewmore.data.augment import Transform
+from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
-from fewmore.methods.settings import (
-    DeepEMDConfig,
-    DistillationConfig,
-    ExemplarConfig,
-    LucirConfig,
-    TopicConfig,
-)
-from fewmore.nn.adapter import AdapterConfig
+from fewmore.errors import ConfigError
 from fewmore.training.checkpoint import State
-from fewmore.training.learn_session import SessionConfig
-from fewmore.training.loop import EpochsConfig, Runtime
 from fewmore.training.pretrain import PretrainConfig
-from fewmore.training.pseudo_incremental import PseudoConfig
+from fewmore.training.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """Hold the settings of one method. A method with settings derives its own `Config` from it."""
+
+    @property
+    def head(self) -> str:
+        """Return the kind of classifier that stage 1 is trained with: cosine or linear."""
+        return "cosine"
+
+    @classmethod
+    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "MethodConfig":
+        """Return the settings for a recipe (official, paper, mild or quick) and a benchmark."""
+        return cls()
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All settings of an experiment that a method may read."""
+    """Hold all settings of an experiment: the common ones, and those of its method."""
 
     name: str
     backbone: str
@@ -37,24 +46,36 @@ class Recipe:
         None  # where the backbone starts: None at random, "imagenet", or a file's path
     )
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
-    session: SessionConfig = field(default_factory=SessionConfig)
-    pseudo: PseudoConfig = field(default_factory=PseudoConfig)
-    adapter: AdapterConfig = field(default_factory=AdapterConfig)
-    exemplars: ExemplarConfig = field(default_factory=ExemplarConfig)
-    distillation: DistillationConfig = field(default_factory=DistillationConfig)
-    balanced: EpochsConfig = field(default_factory=EpochsConfig)  # EEIL's second part of a session
-    lucir: LucirConfig = field(default_factory=LucirConfig)
-    topic: TopicConfig = field(default_factory=TopicConfig)
-    deepemd: DeepEMDConfig = field(default_factory=DeepEMDConfig)
+    method: Any = field(default_factory=MethodConfig)  # the Config of the method
+
+
+C = TypeVar("C")
+
+
+def override(config: C, changes: Mapping[str, Any]) -> C:
+    """Replace fields of a config all at once; a nested mapping replaces fields of a nested config."""
+    values = {
+        name: override(getattr(config, name), value) if isinstance(value, Mapping) else value
+        for name, value in changes.items()
+    }
+    return replace(config, **values)  # type: ignore[type-var]
 
 
 class Method(ABC):
     """A way to learn classes session by session. Final classes implement it; the constructor only stores."""
 
+    config_type: ClassVar[type[MethodConfig]] = MethodConfig  # the settings that it reads
     keeps: str | None = None  # what it keeps of old images, in words; None: nothing
+    config: Any  # a method annotates it with its own Config
 
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
+        if not isinstance(recipe.method, self.config_type):
+            raise ConfigError(
+                f"{type(self).__name__} needs a recipe whose method is its own Config, "
+                f"not {recipe.method}: make it with fewmore.research.recipes.recipe"
+            )
         self.recipe = recipe
+        self.config = recipe.method
         self.runtime = runtime
         self.seed = seed
         self.sessions = 0  # how many sessions were learnt, the base included

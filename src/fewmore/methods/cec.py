@@ -9,25 +9,70 @@ them in the light of all others and of the image in question. It is trained befo
 of base classes and turned copies of them.
 """
 
+from dataclasses import dataclass, field, replace
+
 import torch
 from torch import Tensor
 
+from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
-from fewmore.errors import NotFitted
-from fewmore.methods.base import FrozenBackbone, Recipe
+from fewmore.errors import NotFittedError
+from fewmore.methods.base import FrozenBackbone, MethodConfig, Recipe
 from fewmore.methods.network import Network
-from fewmore.nn.adapter import Adapter, Context
-from fewmore.nn.backbones import set_tensors
+from fewmore.nn.adapter import Adapter, AdapterConfig, Context
 from fewmore.nn.prototypes import Classifier
+from fewmore.nn.weights import set_tensors
 from fewmore.random import derive_seed
 from fewmore.training.checkpoint import State
 from fewmore.training.learn_session import class_prototypes
-from fewmore.training.loop import Runtime
-from fewmore.training.pseudo_incremental import pseudo_incremental
+from fewmore.training.pseudo_incremental import PseudoConfig, pseudo_incremental
+from fewmore.training.runtime import Runtime
+
+ENCODER_LR = {"cifar100": 0.002}  # of stage 2; 0.0002 on other benchmarks
+QUERIES = {"cub200": 10}  # per class and episode of stage 2; 15 on other benchmarks
+
+
+@dataclass(frozen=True)
+class Config(MethodConfig):
+    """Hold the settings of stage 2 and of the adapter."""
+
+    pseudo: PseudoConfig = field(default_factory=PseudoConfig)
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
+
+    @classmethod
+    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
+        """Return the settings of the authors' program, of the text (`paper`) or of fewer steps."""
+        queries = QUERIES.get(benchmark.name, 15)
+        encoder_lr = ENCODER_LR.get(benchmark.name, 0.0002)
+        pseudo = PseudoConfig(base_query=queries, new_query=queries, encoder_lr=encoder_lr)
+        if recipe == "paper":  # see docs/method.md
+            pseudo = replace(
+                pseudo,
+                same_classes=False,
+                encoder="last",
+                base_query=10,
+                new_query=10,
+                augmented_rounds=pseudo.rounds,
+            )
+        elif recipe == "quick":
+            # At four times this encoder_lr stage 2 collapses (docs/log.md).
+            pseudo = replace(
+                pseudo,
+                episodes=100,
+                milestones=(1,),
+                base_query=5,
+                new_query=5,
+                lr=0.002,
+                encoder_lr=0.005,
+            )
+        return cls(pseudo)
 
 
 class CEC(FrozenBackbone):
     """Class means on frozen features, adapted to one another and to the query."""
+
+    config_type = Config
+    config: Config
 
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
@@ -39,14 +84,14 @@ class CEC(FrozenBackbone):
 
     def fit(self, base: ImageSet) -> None:
         network, recipe = self.network, self.recipe
-        network.fit(base, "cosine", self.seed)
+        network.fit(base, self.config.head, self.seed)
         adapter = self._new_adapter()
         pseudo_incremental(
             network.backbone,
             adapter,
             base,
             recipe.transform,
-            recipe.pseudo,
+            self.config.pseudo,
             self.runtime,
             self.seed,
         )
@@ -79,7 +124,7 @@ class CEC(FrozenBackbone):
     @property
     def adapter(self) -> Adapter:
         if self._adapter is None:
-            raise NotFitted("nothing is learnt yet: call fit with the base session first")
+            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
         return self._adapter
 
     def state(self) -> State:
@@ -98,6 +143,6 @@ class CEC(FrozenBackbone):
 
     def _new_adapter(self) -> Adapter:
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "adapter"))
-        return Adapter(self.network.backbone.dim, self.recipe.adapter, generator).to(
+        return Adapter(self.network.backbone.dim, self.config.adapter, generator).to(
             self.runtime.device
         )

@@ -8,43 +8,74 @@ is one more row of the classifier: the mean of its images' features (data init),
 Scores are inner products, cosines or negative squared distances to the rows.
 """
 
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
 from torch import Tensor
 
+from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
-from fewmore.methods.base import FrozenBackbone, Recipe
+from fewmore.methods.base import FrozenBackbone, MethodConfig, Recipe
 from fewmore.methods.network import Network
 from fewmore.nn.prototypes import Classifier
 from fewmore.training.checkpoint import State
-from fewmore.training.learn_session import class_prototypes, train_prototypes, untrained_prototypes
-from fewmore.training.loop import Runtime
+from fewmore.training.learn_session import (
+    SessionConfig,
+    class_prototypes,
+    train_prototypes,
+    untrained_prototypes,
+)
+from fewmore.training.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Config(MethodConfig):
+    """Hold the similarity of the classifier, and how prototypes of new classes are trained."""
+
+    similarity: Literal["linear", "cosine", "l2"] = "cosine"
+    # Without data init, prototypes are trained at the rate of stage 1, as in the paper's ablation.
+    session: SessionConfig = field(default_factory=lambda: SessionConfig(epochs=100, lr=0.1))
+
+    @property
+    def head(self) -> str:
+        # A distance is a poor head to train with: stage 1 of the L2 classifier is the linear one's.
+        return "cosine" if self.similarity == "cosine" else "linear"
+
+    @classmethod
+    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
+        config = cls()
+        if recipe == "quick":
+            return replace(config, session=replace(config.session, epochs=40))
+        return config
 
 
 class Decoupled(FrozenBackbone):
     """A frozen backbone with a classifier whose rows are class means, or are trained."""
 
-    def __init__(
-        self, recipe: Recipe, runtime: Runtime, seed: int, similarity: str = "cosine"
-    ) -> None:
+    config_type = Config
+    config: Config
+
+    def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
-        self.similarity = similarity
         self.network = Network(recipe, runtime)
 
     def fit(self, base: ImageSet) -> None:
         network = self.network
-        # A distance is no good head to train with: stage 1 of the L2 classifier is the linear one's.
-        network.fit(base, "cosine" if self.similarity == "cosine" else "linear", self.seed)
+        network.fit(base, self.config.head, self.seed)
         rows = network.classifier.prototypes.detach()
-        if self.recipe.session.data_init:
+        if self.config.session.data_init:
             rows = class_prototypes(network.backbone, base, self.recipe.transform)
-        network.classifier = Classifier(self.similarity, rows)
+        network.classifier = Classifier(self.config.similarity, rows)
         self.sessions = 1
 
     def learn(self, session: ImageSet) -> None:
         backbone, known, recipe = self.network.backbone, self.network.classifier, self.recipe
-        if recipe.session.data_init:
+        if self.config.session.data_init:
             rows = class_prototypes(backbone, session, recipe.transform)
         else:
-            new = Classifier(self.similarity, untrained_prototypes(backbone, session, self.seed))
+            new = Classifier(
+                self.config.similarity, untrained_prototypes(backbone, session, self.seed)
+            )
             stage = f"session {self.sessions}"
             train_prototypes(
                 backbone,
@@ -52,7 +83,7 @@ class Decoupled(FrozenBackbone):
                 new,
                 session,
                 recipe.transform,
-                recipe.session,
+                self.config.session,
                 self.runtime,
                 self.seed,
                 stage,

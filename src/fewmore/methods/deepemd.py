@@ -12,22 +12,44 @@ program's. Stage 1 is the cosine classifier's. Class means are taken as they are
 feature map is taken as it is, without patches or a pyramid. The temperature is the cosine classifier's; it does not change the answer.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
-from fewmore.errors import NotFitted
-from fewmore.methods.base import FrozenBackbone, Recipe
+from fewmore.errors import ConfigError, NotFittedError
+from fewmore.methods.base import FrozenBackbone, MethodConfig, Recipe
 from fewmore.methods.network import Network
 from fewmore.nn.prototypes import class_means
 from fewmore.nn.similarity import earth_mover
 from fewmore.training.checkpoint import State
 from fewmore.training.embed import embed_maps
-from fewmore.training.loop import Runtime
+from fewmore.training.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Config(MethodConfig):
+    """Hold how feature maps are compared."""
+
+    side: int = 8  # a larger map is averaged down to side × side cells; no map of the paper is
+    centred: bool = True  # subtract a cell's mean over channels: in the program, not in the text
+
+    def __post_init__(self) -> None:
+        if self.side < 1:
+            raise ConfigError(f"side must be at least 1, not {self.side}")
+
+    @classmethod
+    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
+        return cls(side=3 if recipe == "quick" else 8, centred=recipe != "paper")
 
 
 class DeepEMD(FrozenBackbone):
     """Mean feature maps of the classes, and the earth mover's similarity to them."""
+
+    config_type = Config
+    config: Config
 
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
@@ -35,7 +57,7 @@ class DeepEMD(FrozenBackbone):
         self._means: Tensor | None = None  # (classes, cells · d)
 
     def fit(self, base: ImageSet) -> None:
-        self.network.fit(base, "cosine", self.seed)
+        self.network.fit(base, self.config.head, self.seed)
         self._means = self._means_of(base)
         self.sessions = 1
 
@@ -45,13 +67,11 @@ class DeepEMD(FrozenBackbone):
 
     def embed(self, images: ImageSet) -> Tensor:
         return embed_maps(
-            self.network.backbone, images, self.recipe.transform, self.recipe.deepemd.side
+            self.network.backbone, images, self.recipe.transform, self.config.side
         ).flatten(1)
 
     def scores_of(self, features: Tensor) -> Tensor:
-        return earth_mover(
-            self._cells(features), self._cells(self.means), self.recipe.deepemd.centred
-        )
+        return earth_mover(self._cells(features), self._cells(self.means), self.config.centred)
 
     def _cells(self, maps: Tensor) -> Tensor:
         dim = self.network.backbone.dim
@@ -60,7 +80,7 @@ class DeepEMD(FrozenBackbone):
     @property
     def means(self) -> Tensor:
         if self._means is None:
-            raise NotFitted("nothing is learnt yet: call fit with the base session first")
+            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
         return self._means
 
     def _means_of(self, session: ImageSet) -> Tensor:

@@ -5,14 +5,31 @@ Hinton, Vinyals, Dean: Distilling the Knowledge in a Neural Network, 2015, https
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewmore.errors import ConfigError
 from fewmore.nn.backbones import Backbone
 from fewmore.nn.prototypes import Classifier
 from fewmore.training.learn_session import outputs
+
+
+@dataclass(frozen=True)
+class DistillationConfig:
+    """Hold the weight and the temperature of the distillation loss."""
+
+    weight: float = 1.0  # iCaRL and EEIL add the losses as they are
+    temperature: float = 2.0  # EEIL's
+
+    def __post_init__(self) -> None:
+        if self.weight < 0 or self.temperature <= 0:
+            raise ConfigError(
+                "distillation: weight must not be negative and temperature must be positive, "
+                f"not {self}"
+            )
 
 
 class Teacher:

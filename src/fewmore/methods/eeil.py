@@ -10,44 +10,84 @@ to what it has just learnt as well.
 The paper's noise on the gradients is left out, and its augmentation is the one of stage 1.
 """
 
+from dataclasses import dataclass, field, replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
-from fewmore.methods.base import Method, Recipe
-from fewmore.methods.distillation import Teacher, distillation
-from fewmore.methods.exemplars import Exemplars
+from fewmore.methods.base import Method, MethodConfig, Recipe
+from fewmore.methods.distillation import DistillationConfig, Teacher, distillation
+from fewmore.methods.exemplars import ExemplarConfig, Exemplars
 from fewmore.methods.network import Network
 from fewmore.training.checkpoint import State
-from fewmore.training.learn_session import new_prototypes, outputs, train_by
-from fewmore.training.loop import Runtime
+from fewmore.training.learn_session import SessionConfig, new_prototypes, outputs, train_by
+from fewmore.training.optimizer import EpochsConfig
+from fewmore.training.runtime import Runtime
+
+# Epochs and milestones are the paper's. Its rates and weights are for hundreds of images of each
+# new class; those here were chosen on base classes alone (results/bench-tuning-gpu.json). The
+# second part has a tenth of the first one's rate.
+SESSION = SessionConfig(
+    data_init=False, epochs=40, lr=0.001, milestones=(10, 20, 30), frozen_norm=True
+)
+BALANCED = EpochsConfig(epochs=30, lr=0.0001, milestones=(10, 20))
+
+
+@dataclass(frozen=True)
+class Config(MethodConfig):
+    """Hold the settings of both parts of a session."""
+
+    session: SessionConfig = SESSION
+    balanced: EpochsConfig = BALANCED  # the second part of a session
+    exemplars: ExemplarConfig = field(default_factory=ExemplarConfig)
+    distillation: DistillationConfig = field(default_factory=lambda: DistillationConfig(weight=5.0))
+
+    @property
+    def head(self) -> str:
+        return "linear"
+
+    @classmethod
+    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
+        if recipe != "quick":
+            return cls()
+        return cls(
+            session=replace(SESSION, epochs=4, batch=64, milestones=()),
+            balanced=replace(BALANCED, epochs=2, batch=64, milestones=()),
+            exemplars=ExemplarConfig(per_class=5),
+            distillation=DistillationConfig(weight=1.0),
+        )
 
 
 class EEIL(Method):
     """Cross-entropy and distillation per head, then balanced fine-tuning."""
 
+    config_type = Config
+    config: Config
     keeps = Exemplars.keeps
 
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
         self.network = Network(recipe, runtime)
-        self.exemplars = Exemplars(recipe.exemplars)
+        self.exemplars = Exemplars(self.config.exemplars)
         self.heads: list[int] = []  # how many classes each session had
 
     def fit(self, base: ImageSet) -> None:
-        self.network.fit(base, "linear", self.seed)
+        self.network.fit(base, self.config.head, self.seed)
         self.exemplars.add(base, self.network.embed(base))
         self.heads = [len(base.class_names)]
         self.sessions = 1
 
     def learn(self, session: ImageSet) -> None:
-        network, recipe, held = self.network, self.recipe, self.recipe.distillation
+        network, recipe, config = self.network, self.recipe, self.config
+        held = config.distillation
         backbone, known = network.backbone, network.classifier
         before = Teacher(backbone, known)
-        backbone.train(not recipe.session.frozen_norm)
+        backbone.train(not config.session.frozen_norm)
         classifier = network.classifier = known.grown(
-            new_prototypes(backbone, session, recipe.transform, recipe.session, self.seed)
+            new_prototypes(backbone, session, recipe.transform, config.session, self.seed)
         )
         modules = {"backbone": backbone, "classifier": classifier}
         images, stage = self.exemplars.joined_by(session), f"session {self.sessions}"
@@ -64,7 +104,7 @@ class EEIL(Method):
             modules,
             images,
             recipe.transform,
-            recipe.session,
+            config.session,
             self.runtime,
             self.seed,
             stage,
@@ -87,7 +127,7 @@ class EEIL(Method):
             modules,
             images,
             recipe.transform,
-            recipe.balanced,
+            config.balanced,
             self.runtime,
             self.seed,
             stage,

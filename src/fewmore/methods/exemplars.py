@@ -6,21 +6,33 @@ image that brings the mean of those chosen nearest to the mean of the class, so 
 C: classes   n: images of the largest class   d: features
 """
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet, concatenate
-from fewmore.errors import NotFitted
+from fewmore.errors import ConfigError, NotFittedError
 from fewmore.methods.base import Method, Recipe
 from fewmore.methods.network import Network
-from fewmore.methods.settings import ExemplarConfig
 from fewmore.nn.backbones import Backbone
 from fewmore.nn.prototypes import Classifier, class_means
 from fewmore.training.checkpoint import State
 from fewmore.training.embed import embed
-from fewmore.training.loop import Runtime
+from fewmore.training.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class ExemplarConfig:
+    """Hold how many images of old classes a method keeps."""
+
+    per_class: int = 20  # iCaRL's 2,000 over 100 classes; a class with fewer images keeps all
+
+    def __post_init__(self) -> None:
+        if self.per_class < 1:
+            raise ConfigError(f"exemplars: per_class must be at least 1, not {self.per_class}")
 
 
 class Exemplars:
@@ -38,7 +50,7 @@ class Exemplars:
     @property
     def images(self) -> ImageSet:
         if self._images is None:
-            raise NotFitted("nothing is learnt yet: call fit with the base session first")
+            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
         return self._images
 
     def add(self, session: ImageSet, features: Tensor) -> None:
@@ -54,7 +66,7 @@ class Exemplars:
 
     def balanced(self) -> ImageSet:
         """As many of each class as the smallest class has."""
-        counts = self.images.counts()
+        counts = self.images.class_counts()
         rank = (
             torch.arange(len(self), device=counts.device)
             - (counts.cumsum(0) - counts)[self.images.labels]
@@ -83,7 +95,7 @@ class NearestMean(Method):
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
         self.network = Network(recipe, runtime)
-        self.exemplars = Exemplars(recipe.exemplars)
+        self.exemplars = Exemplars(self.config.exemplars)
 
     def keep(self, session: ImageSet) -> None:
         """A session is learnt: its best images are kept."""

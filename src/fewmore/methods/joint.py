@@ -5,26 +5,39 @@ with the recipe of stage 1. It breaks the rule that the others live by, that old
 reaches is what the few images of the new classes are worth when nothing has to be remembered.
 """
 
+from dataclasses import dataclass
+from typing import Literal
+
 from torch import Tensor
 
 from fewmore.data.images import ImageSet, concatenate
-from fewmore.errors import NotFitted
-from fewmore.methods.base import Method, Recipe
+from fewmore.errors import NotFittedError
+from fewmore.methods.base import Method, MethodConfig, Recipe
 from fewmore.methods.network import Network
 from fewmore.training.checkpoint import State
-from fewmore.training.loop import Runtime
+from fewmore.training.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Config(MethodConfig):
+    """Hold the similarity of the classifier; all training is stage 1's."""
+
+    similarity: Literal["linear", "cosine"] = "cosine"
+
+    @property
+    def head(self) -> str:
+        return self.similarity
 
 
 class Joint(Method):
     """A network trained from scratch on all images seen so far."""
 
+    config_type = Config
+    config: Config
     keeps = "every image"
 
-    def __init__(
-        self, recipe: Recipe, runtime: Runtime, seed: int, similarity: str = "cosine"
-    ) -> None:
+    def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
-        self.similarity = similarity
         self.seen: ImageSet | None = None
         self.network = Network(recipe, runtime)
 
@@ -33,14 +46,14 @@ class Joint(Method):
 
     def learn(self, session: ImageSet) -> None:
         if self.seen is None:
-            raise NotFitted("nothing is learnt yet: call fit with the base session first")
+            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
         self._train_on(concatenate([self.seen, session]))
 
     def _train_on(self, seen: ImageSet) -> None:
         # The base session is stage 1 itself, the very same that other methods do.
         self.network.fit(
             seen,
-            self.similarity,
+            self.config.head,
             self.seed,
             f"joint {self.sessions}" if self.sessions else "pretrain",
         )

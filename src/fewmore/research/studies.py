@@ -30,7 +30,7 @@ from fewmore.research.reporting.tables import Cell, Grid, Table
 from fewmore.research.results import RunResult
 from fewmore.research.runner import Experiment, run_name
 from fewmore.training.checkpoint import read_state
-from fewmore.training.loop import Runtime
+from fewmore.training.runtime import Runtime
 
 SLOW = "joint"  # trains anew at each session: left out of a quick comparison
 ANGLES = {
@@ -76,7 +76,7 @@ class Setting:
 
     def _fitting(self, recipe: Recipe) -> list[str]:
         """Fewer ways or queries where there are fewer base classes, or images of one, than an episode takes."""
-        pseudo = recipe.pseudo
+        pseudo = recipe.method.pseudo
         if self.fits(
             pseudo.base_way,
             pseudo.base_shot + pseudo.base_query,
@@ -101,7 +101,7 @@ class Setting:
 
     def _base(self) -> tuple[int, int]:
         """How many base classes there are, and the images of the smallest."""
-        counts = self.task.split.sessions[0].of(self.task.train).counts()
+        counts = self.task.split.sessions[0].select_from(self.task.train).class_counts()
         return len(counts), int(counts.min())
 
 
@@ -380,7 +380,7 @@ def _draw_tsne(setting: Setting, measured: Mapping[str, Measured], out: Path) ->
     )
     old = old[:BASE_CLASSES].sort().values
     chosen = torch.cat([old, new[:NEW_CLASSES].sort().values])
-    images = _some(task.test.only([seen[c] for c in chosen]), IMAGES)
+    images = _some(task.test.select_classes([seen[c] for c in chosen]), IMAGES)
     with torch.no_grad():
         embeddings = method.embed(images)
         rows = method.network.classifier.prototypes[chosen]

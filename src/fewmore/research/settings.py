@@ -1,0 +1,150 @@
+"""Apply `--set name=value` to recipes.
+
+A name is a dotted path into a recipe: `pretrain.epochs` is common to all methods, `pseudo.lr` is a
+setting of the method's own `Config`.
+"""
+
+import ast
+import dataclasses
+from collections.abc import Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from fewmore.errors import ConfigError, UnknownName
+from fewmore.methods.base import Recipe, override
+
+COMMON = {field.name for field in dataclasses.fields(Recipe)} - {"name", "method"}
+
+
+def distribute(settings: Sequence[str], recipes: Sequence[Recipe]) -> list[dict[str, str]]:
+    """Return, for each recipe, the settings that it has, as text by name.
+
+    A setting that no recipe has is an error. Of equal names the last one counts.
+    """
+    texts: dict[str, str] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ConfigError(
+                f"--set {setting}: write it as name=value, such as --set pretrain.epochs=50"
+            )
+        _check_name(name, recipes)
+        texts[name] = text
+    return [
+        {name: text for name, text in texts.items() if _has(recipe, name)} for recipe in recipes
+    ]
+
+
+def apply(recipe: Recipe, texts: Mapping[str, str]) -> Recipe:
+    """Replace settings that the recipe has, all at once, as configs check them together."""
+    changes: dict[str, Any] = {}
+    for name, text in texts.items():
+        path = name.split(".")
+        *groups, last = path if path[0] in COMMON else ["method", *path]
+        config: Any = recipe
+        values = changes
+        for group in groups:
+            config = getattr(config, group)
+            values = values.setdefault(group, {})
+            if not dataclasses.is_dataclass(config):
+                raise ConfigError(
+                    f"--set {name}: '{group}' is a single value, not a group of settings"
+                )
+        current = getattr(config, last)
+        if dataclasses.is_dataclass(current):
+            names = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(current))
+            raise ConfigError(f"--set {name}: that is a group of settings; name one of {names}")
+        values[last] = _parsed(text, get_type_hints(type(config))[last], current, name)
+    return override(recipe, changes)
+
+
+def _check_name(name: str, recipes: Sequence[Recipe]) -> None:
+    """Raise UnknownName where no recipe has a setting, with the names that there are."""
+    groups: list[Any] = list(recipes)
+    path: list[str] = []
+    for part in name.split("."):
+        members = [_members(group) for group in groups if dataclasses.is_dataclass(group)]
+        if not members:
+            return  # the name goes on below a single value: `apply` says so
+        groups = [values[part] for values in members if part in values]
+        if not groups:
+            kind = " of ".join(["setting", ".".join(path)]) if path else "setting"
+            raise UnknownName(kind, part, {known for values in members for known in values})
+        path.append(part)
+
+
+def _has(recipe: Recipe, name: str) -> bool:
+    try:
+        _check_name(name, [recipe])
+    except UnknownName:
+        return False
+    return True
+
+
+def _members(group: Any) -> dict[str, Any]:
+    """Return a group's settings by name; a recipe's are the common ones and its method's."""
+    members = {field.name: getattr(group, field.name) for field in dataclasses.fields(group)}
+    if isinstance(group, Recipe):
+        del members["name"]
+        members |= _members(members.pop("method"))
+    return members
+
+
+def _parsed(text: str, hint: Any, was: Any, whole: str) -> Any:
+    """A value from text, of a kind that the setting's annotation permits."""
+    try:
+        value = ast.literal_eval(
+            {"true": "True", "false": "False", "none": "None"}.get(text.lower(), text)
+        )
+    except (
+        ValueError,
+        SyntaxError,
+        TypeError,
+        MemoryError,
+        RecursionError,
+    ):  # not a number, or not even Python
+        value = text
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    for kind in kinds:
+        if (found := _as(kind, value)) is not _UNFIT:
+            return found
+    raise ConfigError(
+        f"--set {whole}={text}: '{text}' is not {' or '.join(map(_in_words, kinds))}; it was {was!r}"
+    )
+
+
+_UNFIT = object()
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    NoneType: "none",
+}
+
+
+def _as(kind: Any, value: Any) -> Any:
+    """The value as one of a kind, if it is one."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is float and number:
+        return float(value)
+    if kind is int and number and (isinstance(value, int) or value.is_integer()):
+        return int(value)
+    if get_origin(kind) is tuple:
+        values = () if value == "" else value if isinstance(value, (tuple, list)) else (value,)
+        items = get_args(kind)
+        items = items[:1] * len(values) if items[-1] is ... else items
+        found = [_as(item, v) for item, v in zip(items, values, strict=False)]
+        return tuple(found) if len(items) == len(values) and _UNFIT not in found else _UNFIT
+    if get_origin(kind) is Literal:
+        return value if value in get_args(kind) else _UNFIT
+    return value if kind in (bool, str, NoneType) and isinstance(value, kind) else _UNFIT
+
+
+def _in_words(kind: Any) -> str:
+    if get_origin(kind) is tuple:
+        items = get_args(kind)
+        return f"{'' if items[-1] is ... else f'{len(items)} '}numbers with commas between them"
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, get_args(kind)))
+    return _WORDS.get(kind, str(kind))
