@@ -1,4 +1,4 @@
-"""README and docs say what the results in the repository say."""
+"""Test that README and docs agree with the code and with the recorded results."""
 
 import importlib
 import re
@@ -21,10 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_generated_parts_are_up_to_date() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "docs" / "make.py"), "--check"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, str(ROOT / "docs" / "make.py"), "--check"]
+    check = subprocess.run(command, capture_output=True, text=True)
+    assert check.returncode == 0, check.stderr
 
 
 RECORDED = [
@@ -48,15 +47,14 @@ def test_recorded_results_follow_the_schema(path: Path) -> None:
 
 
 def test_studies_are_where_the_page_looks_for_them() -> None:
-    """By name, and whole: a claim must not go unnoticed for a folder that is called otherwise."""
+    """Check names and content: a misnamed folder would silently leave a claim unjudged."""
     known = {f"{study}-{benchmark}" for study in STUDIES for benchmark in BENCHMARKS}
     for folder in (ROOT / "results" / "studies").glob("*"):
         assert folder.name in known
         assert (folder / "table.md").exists()
         assert list(folder.glob("*.png"))
-        assert {results.read(path).benchmark for path in (folder / "results").glob("*.json")} == {
-            folder.name.rpartition("-")[2]
-        }
+        rows = [results.read(path) for path in (folder / "results").glob("*.json")]
+        assert {row.benchmark for row in rows} == {folder.name.rpartition("-")[2]}
 
 
 @pytest.mark.parametrize(
@@ -69,51 +67,33 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_methods_file_says_its_idea_in_about_three_sentences(name: str) -> None:
-    _, *paragraphs = (
-        importlib.import_module(METHODS[name].target.partition(":")[0]).__doc__ or ""
-    ).split("\n\n")
+def test_a_methods_file_explains_its_idea_in_about_three_sentences(name: str) -> None:
+    module = importlib.import_module(METHODS[name].target.partition(":")[0])
+    _, *paragraphs = (module.__doc__ or "").split("\n\n")
     idea = next(paragraph for paragraph in paragraphs if "https://" not in paragraph)
     assert 2 <= len(re.findall(r"\.(?=\s|$)", idea)) <= 4, idea
     assert idea.strip() in (ROOT / "docs" / "methods.md").read_text()
 
 
-def test_the_example_of_ones_own_method_runs(
+def test_the_example_of_a_users_own_method_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The page's own command, on fewer images."""
+    """Run the command that the page shows, on fewer images."""
     page = (ROOT / "docs" / "own-method.md").read_text()
     command = next(line for line in page.splitlines() if line.startswith("    fewmore run glyphs"))
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(glyphs, "load", partial(glyphs.load, train_per_class=8, test_per_class=1))
-    small = (
-        "--base",
-        20,
-        "--way",
-        40,
-        "--runs",
-        tmp_path / "runs",
-        "--device",
-        "cpu",
-        "--set",
-        "pretrain.epochs=1",
-        "--set",
-        "pretrain.milestones=1",
-    )
-    monkeypatch.setattr(sys, "argv", [*shlex.split(command), *map(str, small)])
+    small = "--base 20 --way 40 --device cpu --set pretrain.epochs=1 --set pretrain.milestones=1"
+    arguments = [*shlex.split(command), *small.split(), "--runs", str(tmp_path / "runs")]
+    monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(SystemExit) as ended:
         cli.main()
     out, err = capsys.readouterr()
     assert (ended.value.code or 0, err) == (0, "")
-    found = [
-        results.read(path.parent) for path in sorted((tmp_path / "runs").glob("*/result.json"))
-    ]
-    assert {r.method for r in found} == {
-        "decoupled-cosine",
-        "docs/examples/power_means.py:PowerMeans",
-    }
-    assert all(len(r.accuracy[0]) == 3 for r in found)
-    assert "docs/examples/power_means.py" in out.rpartition("run folder")[2], (
-        "in the table, perhaps over two lines"
-    )
+    runs = [results.read(path.parent) for path in sorted(tmp_path.glob("runs/*/result.json"))]
+    example = "docs/examples/power_means.py:PowerMeans"
+    assert {run.method for run in runs} == {"decoupled-cosine", example}
+    assert all(len(run.accuracy[0]) == 3 for run in runs)
+    table = out.rpartition("run folder")[2]
+    assert "docs/examples/power_means.py" in table, "perhaps over two lines"

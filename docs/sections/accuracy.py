@@ -1,0 +1,130 @@
+"""Write the tables of accuracy on a benchmark."""
+
+from collections.abc import Sequence
+
+from fewmore.data.benchmarks import BENCHMARKS
+from fewmore.research import results
+from fewmore.research.published import ROW_OF_METHOD
+from fewmore.research.reporting import tables
+from fewmore.research.results import RunResult, published_row
+from sections import recorded
+from sections.markdown import italic, markdown_table, mean_and_std
+
+UNMEASURED = "Not measured yet.\n"
+
+
+def table(benchmark: str) -> str:
+    """Write accuracy by session, measured and published, and the provenance of each row."""
+    rows = recorded.read_results(benchmark)
+    if not rows:
+        return UNMEASURED
+    parts = [tables.to_markdown(tables.build(group)) for group in tables.groups(rows)]
+    return "\n".join(parts) + "\n" + _provenance(rows)
+
+
+def _provenance(rows: Sequence[RunResult]) -> str:
+    """Write command, seeds, machine, date and time of each result."""
+    titles = (
+        "method",
+        "seeds",
+        "seconds a run",
+        "peak memory",
+        "machine",
+        "date",
+        "commit",
+        "command",
+    )
+    lines = []
+    for name, result in zip(results.names(rows), rows, strict=True):
+        machine = f"{result.machine['device']}, torch {result.machine['torch']}"
+        side_by_side = result.machine.get("side_by_side", 1)
+        if side_by_side > 1:
+            machine += f", {side_by_side} runs side by side"
+        lines.append(
+            (
+                name,
+                ", ".join(map(str, dict.fromkeys(result.seeds))),
+                f"{result.seconds[0]['share of the wall clock']:.0f}",
+                f"{max(result.peak_memory_mb):,.0f} MB",
+                machine,
+                result.date[:10],
+                (result.commit or "–")[:12],
+                f"`{result.command}`",
+            )
+        )
+    return "\n".join(markdown_table(titles, lines)) + "\n"
+
+
+def summary(benchmark: str) -> str:
+    """Write the paper's comparison in short, published numbers in italics."""
+    rows = [
+        result
+        for result in recorded.read_results(benchmark)
+        if result.method in ROW_OF_METHOD and not result.settings
+    ]
+    if not rows:
+        return UNMEASURED
+    titles = (
+        "method",
+        "base session",
+        "last session",
+        "*published*",
+        "PD",
+        "*published*",
+        "last: base",
+        "last: novel",
+    )
+    measured = tables.build(rows, with_published=False).rows
+    cells = [_summary_cells(row, result) for row, result in zip(measured, rows, strict=True)]
+    devices = ", ".join(sorted({str(result.machine["device"]) for result in rows}))
+    dates = ", ".join(sorted({result.date[:10] for result in rows}))
+    about = f"{devices}, {dates}; docs/results.md has all sessions, commands, seeds and times."
+    return "\n".join([*markdown_table(titles, cells, "lrrrrrrr"), "", about]) + "\n"
+
+
+def _summary_cells(row: tables.Row, result: RunResult) -> list[str]:
+    sessions = row.cells[: len(result.sessions)]
+    _, drop, base, novel, *_ = row.cells[len(result.sessions) :]
+    first, last, pd, last_base, last_novel = (
+        mean_and_std(cell.mean, cell.std) for cell in (sessions[0], sessions[-1], drop, base, novel)
+    )
+    published = published_row(result)
+    published_last = italic(published and published.sessions[-1])
+    published_pd = italic(published and published.pd)
+    return [row.full_label, first, last, published_last, pd, published_pd, last_base, last_novel]
+
+
+def graph_or_encoder() -> str:
+    """Write CEC's adapted accuracy beside the plain cosine before and after stage 2."""
+    titles = (
+        "benchmark",
+        "seed",
+        "Decoupled-Cosine, stage 1 features",
+        "plain cosine after stage 2",
+        "CEC, adapted",
+        "effect of the graph",
+    )
+    lines = [row for benchmark in BENCHMARKS for row in _graph_rows(benchmark)]
+    return "\n".join(markdown_table(titles, lines)) + "\n"
+
+
+def _graph_rows(benchmark: str) -> list[tuple[str, ...]]:
+    """Return the last accuracies of CEC, a row per seed."""
+    rows = {
+        result.method: result
+        for result in recorded.read_results(benchmark)
+        if not result.settings and result.recipe in ("official", "quick")
+    }
+    if "cec" not in rows or "cosine_after_pil" not in rows["cec"].extra:
+        return []
+    cec = rows["cec"]
+    before = rows.get("decoupled-cosine")
+    before_by_seed = dict(zip(before.seeds, before.last, strict=True)) if before else {}
+    lines = []
+    for run, seed in enumerate(cec.seeds):
+        plain = cec.extra["cosine_after_pil"][run][-1] or 0.0
+        adapted = cec.accuracy[run][-1]
+        stage1 = f"{before_by_seed[seed]:.2f}" if seed in before_by_seed else "–"
+        effect = f"{adapted - plain:+.2f}"
+        lines.append((benchmark, str(seed), stage1, f"{plain:.2f}", f"{adapted:.2f}", effect))
+    return lines

@@ -1,0 +1,110 @@
+"""List what the code offers: methods, benchmarks, backbones, files."""
+
+import ast
+import re
+from importlib import import_module
+from pathlib import Path
+
+from fewmore.data.benchmarks import BENCHMARKS
+from fewmore.methods import METHODS
+from fewmore.nn.backbones import BACKBONES
+from sections.markdown import markdown_table
+from sections.recorded import ROOT
+
+METHOD_TITLES = ("name", "what it is", "from", "keeps of old images")
+# A paragraph of tensor dimensions, such as "N: classes   d: features".
+LEGEND = re.compile(r"\w(, \w)*: [^.]*$")
+
+
+def methods() -> str:
+    """List all methods of the registry."""
+    return "\n".join(markdown_table(METHOD_TITLES, map(_method_cells, METHODS))) + "\n"
+
+
+def catalogue() -> str:
+    """Quote the docstring of each method's file above the methods that it implements."""
+    names_by_module: dict[str, list[str]] = {}
+    for name, info in METHODS.items():
+        module = info.target.partition(":")[0]
+        names_by_module.setdefault(module, []).append(name)
+    parts = []
+    for module, names in names_by_module.items():
+        title, *paragraphs = (import_module(module).__doc__ or "").strip().split("\n\n")
+        idea = "\n\n".join(text for text in paragraphs if not LEGEND.match(text))
+        table = markdown_table(METHOD_TITLES, map(_method_cells, names))
+        parts.append("\n".join([f"## {title.rstrip('.')}", "", idea, "", *table]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _method_cells(name: str) -> tuple[str, ...]:
+    info = METHODS[name]
+    return f"`{info.name}`", info.title, info.paper, info.memory
+
+
+def example() -> str:
+    """Quote the example of a user's own method."""
+    path = ROOT / "docs" / "examples" / "power_means.py"
+    return f"`{path.relative_to(ROOT)}`:\n\n```python\n{path.read_text()}```\n"
+
+
+def benchmarks() -> str:
+    """List all benchmarks."""
+    titles = (
+        "name",
+        "what it is",
+        "classes",
+        "base",
+        "sessions",
+        "way × shot",
+        "pixels",
+        "backbone",
+    )
+    rows = [
+        (
+            f"`{benchmark.name}`",
+            benchmark.title,
+            str(benchmark.classes),
+            str(benchmark.base),
+            str(benchmark.sessions - 1),
+            f"{benchmark.way} × {benchmark.shot}",
+            str(benchmark.transform.size),
+            benchmark.backbone,
+        )
+        for benchmark in BENCHMARKS.values()
+    ]
+    return "\n".join(markdown_table(titles, rows)) + "\n"
+
+
+def backbones() -> str:
+    """List all backbones."""
+    rows = []
+    for name, info in BACKBONES.items():
+        parameters = sum(parameter.numel() for parameter in info.build().parameters())
+        rows.append((f"`{name}`", str(info.dim), f"{parameters:,}", info.remark))
+    return "\n".join(markdown_table(("name", "features", "parameters", "for"), rows)) + "\n"
+
+
+def tree() -> str:
+    """Draw the source tree, each file with the first sentence of its docstring."""
+    source = ROOT / "src" / "fewmore"
+    return "\n".join(["```text", *_tree_lines(source, 0), "```"]) + "\n"
+
+
+def _tree_lines(folder: Path, depth: int) -> list[str]:
+    """Describe a package, its files and then its subpackages."""
+    lines = [_tree_line(f"{folder.name}/", folder / "__init__.py", depth)]
+    lines += [
+        _tree_line(path.name, path, depth + 1)
+        for path in sorted(folder.glob("*.py"))
+        if not path.name.startswith("__")
+    ]
+    for child in sorted(path for path in folder.iterdir() if (path / "__init__.py").exists()):
+        lines += _tree_lines(child, depth + 1)
+    return lines
+
+
+def _tree_line(name: str, path: Path, depth: int) -> str:
+    """Write a name and the first sentence of its module's docstring."""
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    sentence = re.split(r"\.(?=\s|$)", docstring)[0]
+    return f"{'  ' * depth}{name:<24} {' '.join(sentence.split())}".rstrip()

@@ -1,0 +1,78 @@
+"""Write measurements of speed, memory and calibration from results/bench-*.json."""
+
+from sections import recorded
+from sections.markdown import bullet, markdown_table, paragraph, short
+
+UNMEASURED = "Not measured yet.\n"
+
+
+def bench(name: str) -> str:
+    """Write the rows that a script in benchmarks/ has recorded, a table per machine."""
+    parts = []
+    for path in sorted(recorded.RESULTS.glob(f"bench-{name}-*.json")):
+        measured = recorded.read_benchmark(path)
+        columns = list(dict.fromkeys(column for row in measured["rows"] for column in row))
+        rows = [[short(row.get(column, "")) for column in columns] for row in measured["rows"]]
+        lines = [
+            f"{measured['machine']}, {measured['date']}: `{measured['command']}`",
+            "",
+            *markdown_table(columns, rows),
+        ]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts) if parts else UNMEASURED
+
+
+def one_seed() -> str:
+    """Write in one sentence how long the paper's method takes."""
+    measured = recorded.read_benchmark(recorded.RESULTS / "bench-oneseed-gpu.json")
+    first, second = (row["from start to end s"] for row in measured["rows"])
+    text = (
+        f"One seed of CEC with unchanged settings takes {second:.0f} s from the typed command to "
+        f"the drawn report, and {first:.0f} s the first time on a machine "
+        f"({measured['machine']}, {measured['date']}: `{measured['command']}`)."
+    )
+    return paragraph(text) + "\n"
+
+
+def confidences() -> str:
+    """Write how far confidences and "none of these" can be trusted as classes are added."""
+    photos = {
+        row["what"]: row["value"]
+        for row in recorded.read_benchmark(recorded.RESULTS / "bench-practice-cpu.json")["rows"]
+    }
+    scratch = recorded.read_benchmark(recorded.RESULTS / "bench-calibration-gpu.json")
+    about = scratch["about"]
+    first, *_, before_last, last = scratch["rows"]  # no class is unknown after the last session
+    base = first["classes"]
+    classes = last["classes"]
+    accepted_first = photos["accepted as known, 20 classes, %"]
+    accepted_last = photos["accepted as known, all classes after learning 10 × 5, %"]
+    auroc_photos = photos["AUROC, images of known classes against those of 10 others"]
+    known = "accepted as known %"
+    auroc = "AUROC of classes to come"
+    items = (
+        f"Confidences stay calibrated. Trained on {base} classes of CIFAR100, and taught "
+        f"{classes - base} more from five images each, the expected calibration error on test "
+        f"images of all {classes} classes is {about['last session, calibrated %']:.1f} %; "
+        f"uncalibrated it is {about['last session, uncalibrated %']:.1f} %.",
+        '"None of these" stays reliable over ten more classes with `mobilenet_v2` on photos: '
+        f"{accepted_first:.0f} % of new images of 20 known classes are accepted, and "
+        f"{accepted_last:.0f} % of those of all 30 after ten more were learnt. Images of unknown "
+        "classes are separated from those of the 20 known ones with an AUROC of "
+        f"{auroc_photos:.2f}.",
+        "It is not reliable with a small network trained from scratch: on CIFAR100, from "
+        f"{base} classes to {classes}, the share of known images that are accepted drifts from "
+        f"{first[known]:.0f} % to {last[known]:.0f} %, and the AUROC against classes of later "
+        f"sessions falls from {first[auroc]:.2f} to {before_last[auroc]:.2f}, where 0.5 is "
+        "chance: in the end nearly every image is accepted. Do not rely on "
+        '"none of these" there after adding many classes.',
+    )
+    return "\n".join(map(bullet, items)) + "\n"
+
+
+def demo() -> str:
+    """Quote what `make demo` printed."""
+    path = recorded.RESULTS / "demo.txt"
+    if not path.exists():
+        return "Not run yet.\n"
+    return f"```text\n{recorded.read_text(path).rstrip()}\n```\n"
