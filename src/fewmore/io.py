@@ -1,12 +1,18 @@
-"""Write files atomically and durably."""
+"""Write files atomically and durably, and hash their content."""
 
+import hashlib
 import os
 import threading
 from pathlib import Path
 
+BLOCK = 1 << 18  # bytes read at a time
+
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file atomically: after a kill at any moment it is the old one or the new one, never a part."""
+    """Replace a file atomically and durably.
+
+    After a kill or a power cut at any moment it is the old file or the new one, never a part.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
         with temporary.open("wb") as file:
@@ -19,11 +25,20 @@ def write_bytes(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def file_hash(path: Path, algorithm: str = "sha256") -> str:
+    """Return the content hash of a file as hexadecimal digits, reading it block by block."""
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def _sync_folder(folder: Path) -> None:
     """Flush the rename itself to disk, where the system lets a folder be opened."""
     if os.name == "posix":
-        number = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(number)
+            os.fsync(descriptor)
         finally:
-            os.close(number)
+            os.close(descriptor)

@@ -1,6 +1,7 @@
 """Derive independent random streams from a run's seed.
 
-All randomness of a run comes from (seed, stage, round), so a run that is resumed at a round repeats it exactly.
+All randomness of a run comes from (seed, stage, round), so a run that resumes at a round repeats
+it exactly.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""`fewmore data`: fetch a benchmark, and check what is there for which use."""
+"""Fetch benchmarks and check what is there: `fewmore data`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,10 +22,19 @@ Root = Annotated[
     typer.Option(
         "--data-root",
         envvar="FEWMORE_DATA",
-        help="The folder that benchmarks lie in.",
+        help="The folder of benchmarks and weights.",
         show_default="~/.cache/fewmore/data",
     ),
 ]
+
+OUTCOMES = {
+    "fetched": "fetched",
+    "there": "there already",
+    "different": (
+        "there already, and not the published file: left as it is; remove it to fetch that"
+    ),
+}
+MAX_NAMED = 5  # classes without images that a message names
 
 
 @app.command()
@@ -33,22 +42,24 @@ def get(
     name: Annotated[
         str,
         typer.Argument(
-            help="cifar100, miniimagenet, cub200, or resnet18 or mobilenet_v2 for their ImageNet weights."
+            help="cifar100, miniimagenet, cub200, "
+            "or resnet18 or mobilenet_v2 for their ImageNet weights."
         ),
     ],
     data_root: Root = None,
 ) -> None:
     """Download a benchmark from its publisher, and say what has to be fetched by hand.
 
-    A download that was interrupted goes on where it stopped; what is there already is left alone.
+    An interrupted download resumes where it stopped. Files that are there are not replaced.
     """
-    from fewmore.data import download, files
-    from fewmore.data.benchmarks import BENCHMARKS, FOLDER
+    from fewmore.data import download, paths
+    from fewmore.data.benchmarks import BENCHMARKS, FOLDER_PREFIX
     from fewmore.data.sources import SOURCES
     from fewmore.errors import UnknownName
 
-    console, root = plain(), files.data_root(data_root)
-    if name not in SOURCES and (name in BENCHMARKS or name.startswith(FOLDER)):
+    console = plain()
+    root = paths.data_root(data_root)
+    if name not in SOURCES and (name in BENCHMARKS or name.startswith(FOLDER_PREFIX)):
         console.print(f"{name} needs no download.")
         return
     if name not in SOURCES:
@@ -57,17 +68,12 @@ def get(
     if source.by_hand:
         console.print(f"By hand: {source.by_hand} The data root is {root}")
     console.print(f"{name}: {len(source.files)} files, into {root}")
-    remarks = {
-        "fetched": "fetched",
-        "there": "there already",
-        "different": "there already, and not the published file: left as it is; remove it to fetch that",
-    }
     for file in source.files:
-        place = file.unpacked or file.to
-        with _bar(console, place, bytes_=True) as on_progress:
-            outcome = download.get(file, root, on_progress)
+        place = file.unpacked or file.path
+        with _progress_bar(console, place, in_bytes=True) as on_progress:
+            outcome = download.fetch_file(file, root, on_progress)
         origin = f" from {file.url}" if outcome == "fetched" else ""
-        console.print(f"  {place}: {remarks[outcome]}{origin}")
+        console.print(f"  {place}: {OUTCOMES[outcome]}{origin}")
     if name in BENCHMARKS:
         console.print(f"Check it with `fewmore data check {name}`.")
 
@@ -78,121 +84,129 @@ def check(
     data_root: Root = None,
 ) -> None:
     """Read all images and session lists of a benchmark, and say for which use they suffice."""
-    from fewmore.data import benchmarks, files
+    from fewmore.data import benchmarks, loading, paths
 
-    console, root = plain(), files.data_root(data_root)
+    console = plain()
+    root = paths.data_root(data_root)
     benchmark = benchmarks.find(name)
-    with _bar(console, "reading images") as on_progress:
-        found = benchmarks.images(benchmark, root, on_progress)
-    console.print(
-        f"{name}: {benchmark.title}"
-        + (f", in {root}" if name in benchmarks.BENCHMARKS and name != "glyphs" else "")
+    with _progress_bar(console, "reading images") as on_progress:
+        images = loading.load_benchmark_images(benchmark, root, on_progress)
+    is_below_root = name in benchmarks.BENCHMARKS and name != "glyphs"
+    console.print(f"{name}: {benchmark.title}" + (f", in {root}" if is_below_root else ""))
+    console.print(f"  train: {_describe(images.train, benchmark)}")
+    console.print(f"  test: {_describe(images.test, benchmark)}")
+    problems = {
+        "official split": _official_problem(benchmark, images, root),
+        "other draws": _sampling_problem(benchmark, images),
+    }
+    ready = (
+        f"ready ({benchmark.base} base classes, then {benchmark.sessions - 1} sessions of "
+        f"{benchmark.way}-way {benchmark.shot}-shot)"
     )
-    for part, images in (("train", found.train), ("test", found.test)):
-        console.print(f"  {part}: {_describe(images, benchmark)}")
-    usable = False
-    for use, problem in (
-        ("official split", _official_problem(benchmark, found, root)),
-        ("other draws", _draw_problem(benchmark, found)),
-    ):
-        usable |= problem is None
-        shape = f"{benchmark.base} base classes, then {benchmark.sessions - 1} sessions of {benchmark.way}-way {benchmark.shot}-shot"
-        console.print(f"  {use}: {f'ready ({shape})' if problem is None else problem}")
+    for use, problem in problems.items():
+        console.print(f"  {use}: {problem or ready}")
     if benchmark.pretrained:
-        console.print(f"  ImageNet weights: {_weights_state(benchmark, root)}")
-    if not usable:
+        console.print(f"  ImageNet weights: {_describe_weights(benchmark, root)}")
+    if all(problems.values()):
         raise typer.Exit(1)
 
 
 @app.command("list")
 def list_(data_root: Root = None) -> None:
-    """The benchmarks, and which of them are on this machine."""
-    from fewmore.data import files
+    """List the benchmarks, and say which of them are on this machine.
+
+    Decoded images are cached in ~/.cache/fewmore, or in the folder FEWMORE_CACHE.
+    """
+    from fewmore.data import paths
     from fewmore.data.benchmarks import BENCHMARKS
     from fewmore.data.sources import SOURCES
 
-    console, root = plain(), files.data_root(data_root)
+    console = plain()
+    root = paths.data_root(data_root)
     places = {
         "cifar100": "cifar-100-python/train",
         "miniimagenet": "miniimagenet/images",
         "cub200": "CUB_200_2011/images",
     }
     for name, benchmark in BENCHMARKS.items():
-        there = name not in SOURCES or (root / places[name]).exists()
-        console.print(
-            f"{name}: {benchmark.title} ({'there' if there else f'not there: fewmore data get {name}'})"
-        )
+        is_there = name not in SOURCES or (root / places[name]).exists()
+        state = "there" if is_there else f"not there: fewmore data get {name}"
+        console.print(f"{name}: {benchmark.title} ({state})")
     console.print(
-        f"Data root: {root}\nCache: {files.cache_folder()} (may be deleted at any time, but for a data root inside it)"
+        f"Data root: {root}\nCache: {paths.cache_folder()} "
+        f"(may be deleted at any time, but for a data root inside it)"
     )
 
 
 def _describe(images: "ImageSet", benchmark: "Benchmark") -> str:
-    """How many images, of how many classes, of which size."""
-    counts = images.counts().tolist()
-    each = (
-        f"{min(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
-    )
+    """Say how many images there are, of how many classes and of which size."""
+    counts = images.class_counts().tolist()
+    each = f"{min(counts):,}"
+    if min(counts) != max(counts):
+        each += f" to {max(counts):,}"
     size = f"{images.size[0]} × {images.size[1]} pixels" if images.size else "of several sizes"
     text = f"{len(images):,} images of {len(counts)} classes, {each} of each, {size}"
     if len(counts) != benchmark.classes:
         text += f"; {benchmark.name} has {benchmark.classes} classes"
     if empty := [images.class_names[label] for label, count in enumerate(counts) if not count]:
-        text += f"; no images of {', '.join(empty[:5])}" + (
-            f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-        )
+        text += f"; no images of {', '.join(empty[:MAX_NAMED])}"
+        if len(empty) > MAX_NAMED:
+            text += f" and {len(empty) - MAX_NAMED} more"
     return text
 
 
-def _official_problem(benchmark: "Benchmark", found: "BenchmarkImages", root: Path) -> str | None:
-    from fewmore.data import benchmarks
+def _official_problem(benchmark: "Benchmark", images: "BenchmarkImages", root: Path) -> str | None:
+    """Say why the official split cannot be used, or return None."""
+    from fewmore.data import session_lists
     from fewmore.errors import FewmoreError
 
     if benchmark.lists is None:
         return "none is published, splits are drawn"
-    if not benchmarks.has_lists(benchmark, root):
+    if not session_lists.has_session_lists(benchmark, root):
         return f"not ready: there are no session lists; run `fewmore data get {benchmark.name}`"
     try:
-        benchmarks.official_split(benchmark, found, root)
+        session_lists.official_split(benchmark, images, root)
     except FewmoreError as error:
         return f"not ready: {error}"
     return None
 
 
-def _draw_problem(benchmark: "Benchmark", found: "BenchmarkImages") -> str | None:
+def _sampling_problem(benchmark: "Benchmark", images: "BenchmarkImages") -> str | None:
+    """Say why no split can be sampled, or return None."""
     from fewmore.data import splits
     from fewmore.errors import FewmoreError
 
-    if found.missing:
-        few = int(found.train.counts().min())
-        classes = int((found.train.counts() == few).sum())
+    if images.missing:
+        counts = images.train.class_counts()
+        fewest = int(counts.min())
+        classes = int((counts == fewest).sum())
         return (
-            f"not ready: {classes} classes have only {few} images, and {len(found.missing):,} are missing, such as {found.missing[0]}; "
+            f"not ready: {classes} classes have only {fewest} images, and "
+            f"{len(images.missing):,} are missing, such as {images.missing[0]}; "
             f"put them there, or use the official split only"
         )
     try:
-        splits.draw(found.train, benchmark.base, benchmark.way, benchmark.shot)
+        splits.sample_split(images.train, benchmark.base, benchmark.way, benchmark.shot)
     except FewmoreError as error:
         return f"not ready: {error}"
     return None
 
 
-def _weights_state(benchmark: "Benchmark", root: Path) -> str:
+def _describe_weights(benchmark: "Benchmark", root: Path) -> str:
     from fewmore.data.sources import WEIGHTS
 
-    path = root / WEIGHTS[benchmark.backbone].to
+    if (root / WEIGHTS[benchmark.backbone].path).exists():
+        return "ready"
     return (
-        "ready"
-        if path.exists()
-        else f"not there, will be downloaded when needed; or run `fewmore data get {benchmark.backbone}`"
+        f"not there, will be downloaded when needed; or run `fewmore data get {benchmark.backbone}`"
     )
 
 
 @contextmanager
-def _bar(
-    console: "Console", title: str, bytes_: bool = False
+def _progress_bar(
+    console: "Console", title: str, in_bytes: bool = False
 ) -> Iterator[Callable[[int, int | None], None]]:
-    """A progress bar that goes away when it is done; nothing where nobody looks."""
+    """Show a progress bar until the work is done, where the output is a terminal."""
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -202,7 +216,7 @@ def _bar(
         TimeRemainingColumn,
     )
 
-    amount = DownloadColumn() if bytes_ else MofNCompleteColumn()
+    amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
     with Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),

@@ -1,15 +1,15 @@
-"""Views of images, a batch at a time on its own device, with one draw per image.
+"""Augment images a batch at a time on their device, with random numbers per image.
 
-A view reads the batch's pixels straight out of the storage at computed positions, so cropping, scaling and flipping cost
-one gather, and no image passes through Python. What is drawn and what is done with it are separate functions: the
-latter are tested against one-image references.
+A view reads the pixels of a batch straight out of the storage at computed positions, so cropping,
+scaling and flipping cost one gather, and no image passes through Python. Sampling the parameters
+and applying them are separate functions: the latter are tested against one-image references.
 
 n: images   s: side of the view, in pixels
 """
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 import torch
@@ -19,95 +19,106 @@ from torch import Generator, Tensor
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError, DataError
 
-RATIO = (3 / 4, 4 / 3)  # width to height of a random resized crop
-TRIES = 10  # draws of a box before the fallback to a central one
+ASPECT_RATIO = (3 / 4, 4 / 3)  # width to height of a random resized crop
+MAX_TRIES = 10  # sampled boxes before the fallback to a central one
 
 
 @dataclass(frozen=True)
 class Transform:
-    """How a stored image becomes what the network sees, in training and in testing."""
+    """Describe how a stored image becomes an input of the network, in training and in testing.
+
+    Attributes:
+        size: side of the view, in pixels.
+        mean: mean of each channel, where white is 1.
+        std: standard deviation of each channel, where white is 1.
+        crop: "pad" moves the image by up to `pad` pixels and keeps its scale; "resized" samples
+            the area and the aspect ratio of a box and resizes it.
+        pad: largest shift of a pad-crop, in pixels.
+        scale: smallest and largest area of a resized crop, as a fraction of the image.
+        flip: mirror half of the training views horizontally.
+        resize: in testing, resize the short side to this length and take the center; None takes
+            the image as it is.
+    """
 
     size: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    crop: Literal["pad", "resized"] = (
-        "pad"  # pad-crop keeps the scale; a resized crop draws scale and aspect
-    )
+    crop: Literal["pad", "resized"] = "pad"
     pad: int = 4
-    scale: tuple[float, float] = (0.08, 1.0)  # share of the image's area
+    scale: tuple[float, float] = (0.08, 1.0)
     flip: bool = True
-    resize: int | None = (
-        None  # testing: the short side becomes this, then the centre is taken; None: the image as it is
-    )
+    resize: int | None = None
 
     def __post_init__(self) -> None:
-        wrong = []
+        problems = []
         if self.size < 1:
-            wrong.append(f"size must be at least 1, not {self.size}")
+            problems.append(f"size must be at least 1, not {self.size}")
         if self.crop not in ("pad", "resized"):
-            wrong.append(f"crop must be 'pad' or 'resized', not '{self.crop}'")
+            problems.append(f"crop must be 'pad' or 'resized', not '{self.crop}'")
         if self.pad < 0:
-            wrong.append(f"pad must not be negative, and is {self.pad}")
+            problems.append(f"pad must not be negative, and is {self.pad}")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            wrong.append(
+            problems.append(
                 f"scale must be two shares of the area, 0 < low <= high <= 1, not {self.scale}"
             )
         if self.resize is not None and self.resize < self.size:
-            wrong.append(f"resize ({self.resize}) must not be smaller than size ({self.size})")
+            problems.append(f"resize ({self.resize}) must not be smaller than size ({self.size})")
         if min(self.std) <= 0:
-            wrong.append(f"std must be positive, not {self.std}")
-        if wrong:
-            raise ConfigError("transform: " + "; ".join(wrong))
+            problems.append(f"std must be positive, not {self.std}")
+        if problems:
+            raise ConfigError("transform: " + "; ".join(problems))
 
 
 def train_view(
     images: ImageSet, indices: Tensor, transform: Transform, generator: Generator
 ) -> Tensor:
-    """A fresh random view of each image, normalised: (n, 3, s, s)."""
-    n, device = len(indices), images.device
+    """Return a new random view of each image, normalized: (n, 3, s, s)."""
+    n = len(indices)
+    device = images.device
     flip = torch.rand(n, device=device, generator=generator) < (0.5 if transform.flip else 0.0)
     if transform.crop == "pad":
-        shift = torch.randint(
-            -transform.pad, transform.pad + 1, (2, n), device=device, generator=generator
-        )
-        pixels = shifted(images, indices, shift[0], shift[1], flip, transform.size)
+        low, high = -transform.pad, transform.pad + 1
+        shift = torch.randint(low, high, (2, n), device=device, generator=generator)
+        pixels = pad_crop(images, indices, shift[0], shift[1], flip, transform.size)
     else:
-        heights, widths = shapes(images, indices)
-        box = draw_boxes(heights, widths, transform.scale, generator)
-        pixels = resampled(images, indices, box, flip, transform.size)
-    return normalise(pixels, transform)
+        heights, widths = image_shapes(images, indices)
+        boxes = sample_crop_boxes(heights, widths, transform.scale, generator)
+        pixels = resized_crop(images, indices, boxes, flip, transform.size)
+    return normalize(pixels, transform)
 
 
 def test_view(images: ImageSet, indices: Tensor, transform: Transform) -> Tensor:
-    """The same view of an image every time, normalised: (n, 3, s, s)."""
+    """Return the same view of an image every time, normalized: (n, 3, s, s)."""
     if transform.resize is None:
-        return normalise(_of_size(images, transform.size)[images.rows[indices]], transform)
+        storage = _require_size(images, transform.size)
+        return normalize(storage[images.indices[indices]], transform)
     no_flip = torch.zeros(len(indices), dtype=torch.bool, device=images.device)
-    heights, widths = shapes(images, indices)
+    heights, widths = image_shapes(images, indices)
     scale = transform.resize / torch.minimum(heights, widths)
     top = ((heights * scale - transform.size) / 2).round() / scale
     left = ((widths * scale - transform.size) / 2).round() / scale
     side = transform.size / scale
-    box = torch.stack([top, left, side, side])
-    return normalise(resampled(images, indices, box, no_flip, transform.size, cut=False), transform)
+    boxes = torch.stack([top, left, side, side])
+    pixels = resized_crop(images, indices, boxes, no_flip, transform.size, crop_first=False)
+    return normalize(pixels, transform)
 
 
-def shapes(images: ImageSet, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Height and width of each image, (n,) each."""
+def image_shapes(images: ImageSet, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """Return height and width of each image, (n,) each."""
     if isinstance(images.storage, Tensor):
         height, width = images.storage.shape[2:]
         return torch.full_like(indices, height), torch.full_like(indices, width)
-    rows = images.rows[indices]
-    return images.storage.heights[rows], images.storage.widths[rows]
+    positions = images.indices[indices]
+    return images.storage.heights[positions], images.storage.widths[positions]
 
 
-def pixels_at(images: ImageSet, indices: Tensor, y: Tensor, x: Tensor) -> Tensor:
-    """The pixels in rows y (n, s) and columns x (n, s) of each image: (n, s, s, 3) uint8."""
-    rows = images.rows[indices]
+def gather_pixels(images: ImageSet, indices: Tensor, y: Tensor, x: Tensor) -> Tensor:
+    """Gather the pixels in rows y (n, s) and columns x (n, s) of each image: (n, s, s, 3) uint8."""
+    positions = images.indices[indices]
     if isinstance(images.storage, Tensor):
-        return images.storage[rows[:, None, None], :, y[:, :, None], x[:, None, :]]
+        return images.storage[positions[:, None, None], :, y[:, :, None], x[:, None, :]]
     start, height, width = (
-        t[rows][:, None, None, None]
+        t[positions][:, None, None, None]
         for t in (images.storage.offsets, images.storage.heights, images.storage.widths)
     )
     channel = torch.arange(3, device=images.device)
@@ -116,87 +127,115 @@ def pixels_at(images: ImageSet, indices: Tensor, y: Tensor, x: Tensor) -> Tensor
     ]
 
 
-def shifted(
+def pad_crop(
     images: ImageSet, indices: Tensor, down: Tensor, right: Tensor, flip: Tensor, size: int
 ) -> Tensor:
-    """Each image seen through a window moved by whole pixels, black beyond its edges, then mirrored where flip says so."""
-    _of_size(images, size)
+    """Crop each image with a window that is moved by whole pixels, black beyond the edges.
+
+    Args:
+        images: images of `size` × `size` pixels.
+        indices: (n,) positions of the images.
+        down: (n,) shift of the window, in pixels.
+        right: (n,) shift of the window, in pixels.
+        flip: (n,) bool: mirror the view horizontally.
+        size: side of the window.
+    """
+    _require_size(images, size)
     line = torch.arange(size, device=images.device)
     y = line + down[:, None]
     x = torch.where(flip[:, None], size - 1 - line, line) + right[:, None]
     inside = ((y >= 0) & (y < size))[:, :, None] & ((x >= 0) & (x < size))[:, None, :]
-    pixels = pixels_at(images, indices, y.clamp(0, size - 1), x.clamp(0, size - 1))
+    pixels = gather_pixels(images, indices, y.clamp(0, size - 1), x.clamp(0, size - 1))
     return (pixels * inside[..., None]).permute(0, 3, 1, 2)
 
 
-def _of_size(images: ImageSet, size: int) -> Tensor:
-    """The storage, if its images are of that size."""
+def _require_size(images: ImageSet, size: int) -> Tensor:
+    """Return the storage if its images are of that size."""
     if images.size != (size, size) or not isinstance(images.storage, Tensor):
         raise DataError(
-            f"this transform takes images of {size}×{size}, and these are {images.size or 'of several sizes'}: "
+            f"this transform takes images of {size}×{size}, "
+            f"and these are {images.size or 'of several sizes'}: "
             f"use crop 'resized' and set a resize"
         )
     return images.storage
 
 
-def draw_boxes(
+def sample_crop_boxes(
     heights: Tensor, widths: Tensor, scale: tuple[float, float], generator: Generator
 ) -> Tensor:
-    """A random box in each image, of a share of its area and an aspect drawn at random: (4, n), top left height width.
+    """Sample a box in each image by area and aspect ratio: (4, n), top, left, height, width.
 
-    Up to ten draws, of which the first that fits is taken; where none fits, the largest central box of a permitted aspect.
+    The first of ten sampled boxes that fits is taken; where none fits, the largest central box
+    of a permitted aspect ratio.
     """
-    height, width = heights[None].float(), widths[None].float()
-    draws = torch.rand(2, TRIES, len(heights), device=heights.device, generator=generator)
-    area = height * width * (scale[0] + draws[0] * (scale[1] - scale[0]))
-    ratio = torch.exp(math.log(RATIO[0]) + draws[1] * (math.log(RATIO[1]) - math.log(RATIO[0])))
+    image_h, image_w = heights.float(), widths.float()
+    device = heights.device
+    tries = torch.rand(2, MAX_TRIES, len(heights), device=device, generator=generator)
+    low, high = (math.log(ratio) for ratio in ASPECT_RATIO)
+    area = image_h * image_w * (scale[0] + tries[0] * (scale[1] - scale[0]))
+    ratio = torch.exp(low + tries[1] * (high - low))
     w = (area * ratio).sqrt().round().clamp(min=1)
     h = (area / ratio).sqrt().round().clamp(min=1)
-    fits = (w <= width) & (h <= height)
-    first = fits.int().argmax(0, keepdim=True)
-    whole_h = torch.minimum(height, (width / RATIO[0]).round())[0]
-    whole_w = torch.minimum(width, (height * RATIO[1]).round())[0]
+    fits = (w <= image_w) & (h <= image_h)
     any_fits = fits.any(0)
-    h = torch.where(any_fits, h.gather(0, first)[0], whole_h)
-    w = torch.where(any_fits, w.gather(0, first)[0], whole_w)
-    place = torch.rand(2, len(heights), device=heights.device, generator=generator)
-    top = torch.where(
-        any_fits, (place[0] * (height[0] - h + 1)).floor(), ((height[0] - h) / 2).round()
-    )
-    left = torch.where(
-        any_fits, (place[1] * (width[0] - w + 1)).floor(), ((width[0] - w) / 2).round()
-    )
+    first_fit = fits.int().argmax(0, keepdim=True)
+    fallback_h = torch.minimum(image_h, (image_w / ASPECT_RATIO[0]).round())
+    fallback_w = torch.minimum(image_w, (image_h * ASPECT_RATIO[1]).round())
+    h = torch.where(any_fits, h.gather(0, first_fit)[0], fallback_h)
+    w = torch.where(any_fits, w.gather(0, first_fit)[0], fallback_w)
+    place = torch.rand(2, len(heights), device=device, generator=generator)
+    top = (place[0] * (image_h - h + 1)).floor()
+    left = (place[1] * (image_w - w + 1)).floor()
+    top = torch.where(any_fits, top, ((image_h - h) / 2).round())
+    left = torch.where(any_fits, left, ((image_w - w) / 2).round())
     return torch.stack([top, left, h, w])
 
 
-def resampled(
-    images: ImageSet, indices: Tensor, box: Tensor, flip: Tensor, size: int, cut: bool = True
+def resized_crop(
+    images: ImageSet,
+    indices: Tensor,
+    boxes: Tensor,
+    flip: Tensor,
+    size: int,
+    crop_first: bool = True,
 ) -> Tensor:
-    """The box of each image, scaled to a square of `size` by bilinear interpolation, then mirrored where flip says so.
+    """Resize a box of each image to a square by bilinear interpolation: (n, 3, s, s).
 
-    The box is cut out and then scaled; without `cut`, the whole image is scaled and the box cut out of that, so that
-    pixels just beyond it are seen. There is no smoothing where the box is larger than the view: data sets are stored
-    near the size they are used at.
+    There is no antialiasing where a box is larger than the view: data sets are stored near the
+    size at which they are used.
+
+    Args:
+        images: images of any sizes.
+        indices: (n,) positions of the images.
+        boxes: (4, n) top, left, height, width.
+        flip: (n,) bool: mirror the view horizontally.
+        size: side of the square.
+        crop_first: crop the box and then resize it. Otherwise the whole image is resized and the
+            box cropped out of that, so that pixels just beyond the box contribute.
     """
-    top, left, height, width = (b[:, None] for b in box)
+    top, left, height, width = (b[:, None] for b in boxes)
     line = torch.arange(size, device=images.device) + 0.5
-    heights, widths = shapes(images, indices)
-    y0, y1, v = _between(top, height, line / size, heights[:, None], cut)
-    x0, x1, u = _between(
-        left, width, torch.where(flip[:, None], size - line, line) / size, widths[:, None], cut
-    )
-    u, v = u[:, None, :, None], v[:, :, None, None]
-    upper = pixels_at(images, indices, y0, x0) * (1 - u) + pixels_at(images, indices, y0, x1) * u
-    lower = pixels_at(images, indices, y1, x0) * (1 - u) + pixels_at(images, indices, y1, x1) * u
+    mirrored = torch.where(flip[:, None], size - line, line)
+    heights, widths = image_shapes(images, indices)
+    y0, y1, v = _interpolate(top, height, line / size, heights[:, None], crop_first)
+    x0, x1, u = _interpolate(left, width, mirrored / size, widths[:, None], crop_first)
+    u = u[:, None, :, None]
+    v = v[:, :, None, None]
+    pixels = partial(gather_pixels, images, indices)
+    upper = pixels(y0, x0) * (1 - u) + pixels(y0, x1) * u
+    lower = pixels(y1, x0) * (1 - u) + pixels(y1, x1) * u
     return (upper * (1 - v) + lower * v).permute(0, 3, 1, 2)
 
 
-def _between(
-    start: Tensor, length: Tensor, share: Tensor, limit: Tensor, cut: bool
+def _interpolate(
+    start: Tensor, length: Tensor, fraction: Tensor, limit: Tensor, crop_first: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The two pixels around each position of a line, and the second one's weight; positions stay inside the image."""
-    position = start + share * length - 0.5
-    if cut:
+    """Return the two pixels around each position of a line, and the weight of the second one.
+
+    Positions stay inside the image.
+    """
+    position = start + fraction * length - 0.5
+    if crop_first:
         position = torch.minimum(torch.maximum(position, start), start + length - 1)
     position = torch.minimum(position, limit - 1.0).clamp(min=0)
     low = position.floor()
@@ -204,39 +243,41 @@ def _between(
     return low.long(), high.long(), position - low
 
 
-def normalise(pixels: Tensor, transform: Transform) -> Tensor:
-    """Bytes to numbers of about zero mean and unit variance, laid out channels last."""
-    mean, scale = _constants(transform.mean, transform.std, pixels.device)
+def normalize(pixels: Tensor, transform: Transform) -> Tensor:
+    """Scale pixels to about zero mean and unit variance, in channels-last memory format."""
+    mean, scale = _normalization(transform.mean, transform.std, pixels.device)
     return ((pixels - mean) * scale).contiguous(memory_format=torch.channels_last)
 
 
 @cache
-def _constants(
+def _normalization(
     mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """What is taken away from bytes and what the rest is multiplied by, on the device: (3, 1, 1) each."""
-    # Filled rather than copied from the host: a copy would make the step wait for the device.
-    values = [255 * m for m in mean], [1 / (255 * s) for s in std]
-    first, second = (
-        torch.stack([torch.full((), value, device=device) for value in row])[:, None, None]
-        for row in values
-    )
-    return first, second
+    """Return what to subtract from pixels in 0 … 255 and the factor after it: (3, 1, 1) each."""
+
+    def constant(values: list[float]) -> Tensor:
+        # Fill on the device: a copy from the host would make the step wait for the device.
+        filled = [torch.full((), value, device=device) for value in values]
+        return torch.stack(filled)[:, None, None]
+
+    return constant([255 * m for m in mean]), constant([1 / (255 * s) for s in std])
 
 
-def rotate90(batch: Tensor, turns: Tensor) -> Tensor:
-    """Each image of a batch turned counter-clockwise by its own number of quarter turns, exactly."""
-    every = torch.stack([torch.rot90(batch, k, (2, 3)) for k in range(4)])
-    return every[turns % 4, torch.arange(len(batch), device=batch.device)]
+def rotate90(batch: Tensor, k: Tensor) -> Tensor:
+    """Rotate each image of a batch counter-clockwise by its own multiple of 90 degrees, exactly."""
+    rotations = torch.stack([torch.rot90(batch, number, (2, 3)) for number in range(4)])
+    return rotations[k % 4, torch.arange(len(batch), device=batch.device)]
 
 
 def rotate(batch: Tensor, degrees: Tensor) -> Tensor:
-    """Each image of a batch turned counter-clockwise by its own angle.
+    """Rotate each image of a batch counter-clockwise by its own angle.
 
-    Beyond the edges the image is continued by its mirror image: black corners would give the angle away.
+    Beyond the edges the image is reflected: black corners would give the angle away.
     """
     angle = degrees.to(batch) * (math.pi / 180)
-    cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    cos = angle.cos()
+    sin = angle.sin()
+    zero = torch.zeros_like(angle)
     matrix = torch.stack([torch.stack([cos, -sin, zero], -1), torch.stack([sin, cos, zero], -1)], 1)
     grid = F.affine_grid(matrix, list(batch.shape), align_corners=False)
     return F.grid_sample(

@@ -1,7 +1,7 @@
-"""CIFAR-100 in the publisher's python version: pickled dicts, read by an unpickler that builds plain values only.
+"""Read CIFAR-100 in the publisher's python version: pickled dicts of arrays and lists.
 
-A pickle is a program. This reader runs it with nothing at hand but integer arrays, strings, bytes, numbers, lists and
-dicts; a file that asks for anything else is refused.
+A pickle is a program. This unpickler gives it nothing but integer arrays, strings, bytes, numbers,
+lists and dicts; a file that asks for anything else is refused.
 """
 
 import pickle
@@ -14,69 +14,74 @@ from fewmore.data.images import ImageSet
 from fewmore.errors import DataError, MissingData
 
 FOLDER = "cifar-100-python"
-AGAIN = "remove the folder and run `fewmore data get cifar100`"
+FETCH_AGAIN = "remove the folder and run `fewmore data get cifar100`"
 
 
 def load(folder: Path) -> tuple[ImageSet, ImageSet]:
-    """The training and the test set, in the order of the files."""
-    names = _entry(folder / "meta", "fine_label_names")
+    """Load the training and the test set, in the order of the files."""
+    (names,) = _read_values(folder / "meta", "fine_label_names")
     if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
         raise DataError(
-            f"{folder / 'meta'} should hold the names of the classes, and does not: {AGAIN}"
+            f"{folder / 'meta'} should hold the names of the classes, and does not: {FETCH_AGAIN}"
         )
     class_names = [name.decode() if isinstance(name, bytes) else name for name in names]
-    return _part(folder / "train", class_names), _part(folder / "test", class_names)
+    return _load_part(folder / "train", class_names), _load_part(folder / "test", class_names)
 
 
-def _part(path: Path, class_names: list[str]) -> ImageSet:
-    pixels, labels = _entry(path, "data", "fine_labels")
+def _load_part(path: Path, class_names: list[str]) -> ImageSet:
+    pixels, labels = _read_values(path, "data", "fine_labels")
     if (
         not isinstance(pixels, np.ndarray)
         or pixels.dtype != np.uint8
         or pixels.ndim != 2
         or pixels.shape[1] != 3 * 32 * 32
     ):
-        raise DataError(f"{path} should hold images as rows of 3,072 bytes, and does not: {AGAIN}")
+        raise DataError(
+            f"{path} should hold images as rows of 3,072 bytes, and does not: {FETCH_AGAIN}"
+        )
     if isinstance(labels, np.ndarray):
         labels = labels.tolist()
     if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
-        raise DataError(f"{path} should hold a list of labels, and does not: {AGAIN}")
+        raise DataError(f"{path} should hold a list of labels, and does not: {FETCH_AGAIN}")
     try:
-        return ImageSet.of(pixels.reshape(-1, 3, 32, 32), labels, class_names)
+        return ImageSet.from_images(pixels.reshape(-1, 3, 32, 32), labels, class_names)
     except DataError as error:
-        raise DataError(f"{path}: {error}; {AGAIN}") from error
+        raise DataError(f"{path}: {error}; {FETCH_AGAIN}") from error
 
 
-def _entry(path: Path, *keys: str) -> Any:
-    """The values of these keys, which Python 2 wrote as bytes; of one key, the value itself."""
+def _read_values(path: Path, *keys: str) -> list[Any]:
+    """Read the values of these keys, which Python 2 wrote as bytes."""
     if not path.is_file():
         raise MissingData(
-            f"{path} is not there: run `fewmore data get cifar100`, or give the folder that {FOLDER} lies in with --data-root"
+            f"{path} is not there: run `fewmore data get cifar100`, "
+            f"or give the folder that {FOLDER} lies in with --data-root"
         )
     try:
         with open(path, "rb") as file:
-            content = _Plain(file, encoding="bytes").load()
+            content = _RestrictedUnpickler(file, encoding="bytes").load()
     except Exception as error:  # damaged bytes can make an unpickler raise anything
         raise DataError(
-            f"{path} is not a file of CIFAR-100, or is damaged ({error}): {AGAIN}"
+            f"{path} is not a file of CIFAR-100, or is damaged ({error}): {FETCH_AGAIN}"
         ) from error
     if not isinstance(content, dict):
-        raise DataError(f"{path} holds a {type(content).__name__}, not a dict: {AGAIN}")
+        raise DataError(f"{path} holds a {type(content).__name__}, not a dict: {FETCH_AGAIN}")
     values = [content.get(key, content.get(key.encode())) for key in keys]
     values = [value.array if isinstance(value, _Array) else value for value in values]
-    if absent := [key for key, value in zip(keys, values, strict=True) if value is None]:
-        raise DataError(
-            f"{path} has no entry '{absent[0]}', which CIFAR-100's python version has: {AGAIN}"
-        )
-    return values if len(values) > 1 else values[0]
+    for key, value in zip(keys, values, strict=True):
+        if value is None:
+            raise DataError(
+                f"{path} has no entry '{key}', which CIFAR-100's python version has: {FETCH_AGAIN}"
+            )
+    return values
 
 
-class _Plain(pickle.Unpickler):
-    """Knows the names that a pickled array needs, each bound to a stand-in from this file; numpy itself is out of reach."""
+class _RestrictedUnpickler(pickle.Unpickler):
+    """Resolve the names that a pickled array needs to stand-ins from this file, and no others."""
 
     def find_class(self, module: str, name: str) -> Any:
+        """Return the stand-in for a name; numpy itself is out of reach."""
         try:
-            return _NAMES[module, name]
+            return _STAND_INS[module, name]
         except KeyError:
             raise pickle.UnpicklingError(
                 f"it asks for {module}.{name}, and data files have no need of it"
@@ -84,45 +89,42 @@ class _Plain(pickle.Unpickler):
 
 
 class _Array:
-    """An array: made empty, then given its state."""
+    """Stand in for numpy.ndarray: made empty, then filled by __setstate__."""
 
     array: np.ndarray = np.empty(0, np.uint8)
 
     def __setstate__(self, state: Any) -> None:
-        _version, shape, kind, columns_first, content = state
-        if not isinstance(kind, _Integers) or not isinstance(content, bytes):
+        _version, shape, dtype, is_fortran, content = state
+        if not isinstance(dtype, _IntegerType) or not isinstance(content, bytes):
             raise pickle.UnpicklingError("it holds an array of something else than integers")
-        self.array = (
-            np.frombuffer(content, kind.order + kind.code)
-            .reshape(shape, order="F" if columns_first else "C")
-            .copy()
-        )
+        flat = np.frombuffer(content, dtype.byte_order + dtype.code)
+        self.array = flat.reshape(shape, order="F" if is_fortran else "C").copy()
 
 
-class _Integers:
-    """The type of an array's numbers: made with its code, then told the byte order."""
+class _IntegerType:
+    """Stand in for numpy.dtype: made with a type code, then given its byte order."""
 
     def __init__(self, code: str | bytes, *_options: object) -> None:
         self.code = _text(code)
-        self.order = "="
+        self.byte_order = "="
         if self.code not in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"):
             raise pickle.UnpicklingError(
                 f"it holds an array of type '{self.code}', not of integers"
             )
 
     def __setstate__(self, state: Any) -> None:
-        self.order = _text(state[1])
-        if self.order not in ("<", ">", "|", "="):
-            raise pickle.UnpicklingError(f"it holds numbers in the byte order '{self.order}'")
+        self.byte_order = _text(state[1])
+        if self.byte_order not in ("<", ">", "|", "="):
+            raise pickle.UnpicklingError(f"it holds numbers in the byte order '{self.byte_order}'")
 
 
 def _reconstruct(*_arguments: object) -> _Array:
-    """What numpy calls to make an empty array; in a pickle, the arguments are always the same."""
+    """Stand in for the numpy function that makes an empty array; a pickle varies no argument."""
     return _Array()
 
 
 def _latin1(text: str, encoding: str | bytes) -> bytes:
-    """Bytes, as Python 3 writes them into a pickle that Python 2 can read."""
+    """Stand in for codecs.encode, by which Python 3 writes bytes that Python 2 can read."""
     if _text(encoding) != "latin1":
         raise pickle.UnpicklingError(f"it asks for the encoding {encoding!r}")
     return text.encode("latin1")
@@ -132,10 +134,10 @@ def _text(value: str | bytes) -> str:
     return value.decode("ascii") if isinstance(value, bytes) else value
 
 
-_NAMES = {
+_STAND_INS = {
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _Integers,
+    ("numpy", "dtype"): _IntegerType,
     ("_codecs", "encode"): _latin1,
 }

@@ -1,6 +1,7 @@
-"""Episodes: small classification tasks inside one set, drawn as index tensors, many at once.
+"""Sample episodes as index tensors, many at once.
 
-An episode is a choice of classes and, of each, of images that do not repeat. No image passes through Python.
+An episode is a small classification task inside one set: some classes and, of each, some images,
+without repetition. No image passes through Python.
 """
 
 import torch
@@ -11,43 +12,43 @@ from fewmore.errors import ConfigError
 
 
 class EpisodeSampler:
-    """Draws episodes from a set whose classes may differ in size."""
+    """Sample episodes from a set whose classes may differ in size."""
 
     def __init__(self, images: ImageSet) -> None:
-        counts = images.counts()
-        order = images.labels.argsort(stable=True)
+        counts = images.class_counts()
+        by_class = images.labels.argsort(stable=True)
         starts = counts.cumsum(0) - counts
-        place = torch.arange(int(counts.max()), device=images.device)
+        slot = torch.arange(int(counts.max()), device=images.device)
         self.counts = counts
-        self.filled = place < counts[:, None]  # (classes, largest class)
-        self.images = order[(starts[:, None] + place).clamp(max=len(images) - 1)]
+        self.filled = slot < counts[:, None]  # (classes, largest class)
+        self.indices = by_class[(starts[:, None] + slot).clamp(max=len(images) - 1)]
 
     def check(self, classes: int, images: int) -> None:
-        """Say what does not fit before anything is drawn."""
-        wrong = []
+        """Raise ConfigError where an episode needs more classes or images than there are."""
+        problems = []
         if classes > len(self.counts):
-            wrong.append(
-                f"an episode of {classes} classes was asked for, and there are {len(self.counts)} base classes: lower the ways"
+            problems.append(
+                f"an episode of {classes} classes was asked for, "
+                f"and there are {len(self.counts)} base classes: lower the ways"
             )
         smallest = int(self.counts.min())
         if images > smallest:
-            wrong.append(
-                f"an episode takes {images} images a class, and the smallest base class has {smallest}: lower shots and queries"
+            problems.append(
+                f"an episode takes {images} images a class, "
+                f"and the smallest base class has {smallest}: lower shots and queries"
             )
-        if wrong:
-            raise ConfigError("; ".join(wrong))
+        if problems:
+            raise ConfigError("; ".join(problems))
 
-    def classes(self, episodes: int, classes: int, generator: Generator) -> Tensor:
-        """Different classes for each episode: (episodes, classes)."""
-        keys = torch.rand(
-            episodes, len(self.counts), device=self.counts.device, generator=generator
-        )
+    def sample_classes(self, episodes: int, classes: int, generator: Generator) -> Tensor:
+        """Sample different classes for each episode: (episodes, classes)."""
+        device = self.counts.device
+        keys = torch.rand(episodes, len(self.counts), device=device, generator=generator)
         return keys.topk(classes, dim=1).indices
 
-    def of(self, classes: Tensor, images: int, generator: Generator) -> Tensor:
-        """Different images of each class: (…, images), positions in the set."""
-        keys = torch.rand(
-            *classes.shape, self.filled.shape[1], device=self.counts.device, generator=generator
-        )
+    def sample_images(self, classes: Tensor, images: int, generator: Generator) -> Tensor:
+        """Sample different images of each class: (…, images), positions in the set."""
+        shape = (*classes.shape, self.filled.shape[1])
+        keys = torch.rand(*shape, device=self.counts.device, generator=generator)
         keys = keys.masked_fill(~self.filled[classes], -1.0)
-        return self.images[classes].gather(-1, keys.topk(images, dim=-1).indices)
+        return self.indices[classes].gather(-1, keys.topk(images, dim=-1).indices)

@@ -1,8 +1,8 @@
-"""ImageSet: labelled uint8 images, in memory, on a device or in a memory-mapped file.
+"""Hold labelled uint8 images, in memory, on a device or in a memory-mapped file.
 
-Images of one size are one tensor; of several sizes, one flat buffer with offsets and shapes. An ImageSet is a view:
-`rows` says which images of the storage it holds, so choosing classes or shots copies nothing. The rest of fewmore asks
-for pixels by index and does not know which of the storages lies below.
+Images of one size are one tensor; of several sizes, one flat buffer with offsets and shapes. An
+ImageSet is a view: `indices` says which images of the storage it holds, so selecting classes or
+shots copies nothing. Code that reads pixels by index need not know which storage lies below.
 """
 
 import hashlib
@@ -16,13 +16,15 @@ from torch import Tensor
 
 from fewmore.errors import DataError
 
+HASH_CHUNK = 4096  # images that are hashed at a time
+
 
 @dataclass(frozen=True)
 class Ragged:
-    """Images of several sizes: channel by channel, one after the other, in one buffer."""
+    """Hold images of several sizes in one buffer: channel by channel, one after the other."""
 
     buffer: Tensor  # (bytes,) uint8
-    offsets: Tensor  # (n,) int64: where an image begins
+    offsets: Tensor  # (n,) int64: start of each image in the buffer
     heights: Tensor  # (n,) int64
     widths: Tensor  # (n,) int64
 
@@ -31,37 +33,38 @@ class Ragged:
 
     @property
     def device(self) -> torch.device:
+        """Return the device of the buffer."""
         return self.buffer.device
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[np.ndarray]) -> "Ragged":
-        """From uint8 arrays of shape (3, height, width)."""
+        """Concatenate uint8 arrays of shape (3, height, width)."""
         sizes = torch.tensor([a.size for a in arrays], dtype=torch.int64)
+        pixels = np.concatenate([np.empty(0, np.uint8), *(a.reshape(-1) for a in arrays)])
         return cls(
-            torch.from_numpy(
-                np.concatenate([np.empty(0, np.uint8), *(a.reshape(-1) for a in arrays)])
-            ),
+            torch.from_numpy(pixels),
             sizes.cumsum(0) - sizes,
             torch.tensor([a.shape[1] for a in arrays], dtype=torch.int64),
             torch.tensor([a.shape[2] for a in arrays], dtype=torch.int64),
         )
 
-    def take(self, rows: Tensor) -> "Ragged":
-        """These images alone, copied into a buffer of their own."""
-        rows = rows.to(self.device)
-        return Ragged.from_arrays([self.image(int(row)).cpu().numpy() for row in rows])._to(
-            self.device
-        )
+    def select(self, indices: Tensor) -> "Ragged":
+        """Copy the images at these positions into a new buffer."""
+        indices = indices.to(self.device)
+        arrays = [self.image(int(index)).cpu().numpy() for index in indices]
+        return Ragged.from_arrays(arrays).to(self.device)
 
-    def image(self, row: int) -> Tensor:
-        """One image, (3, height, width)."""
-        start, height, width = int(self.offsets[row]), int(self.heights[row]), int(self.widths[row])
+    def image(self, index: int) -> Tensor:
+        """Return one image of shape (3, height, width)."""
+        start = int(self.offsets[index])
+        height = int(self.heights[index])
+        width = int(self.widths[index])
         return self.buffer[start : start + 3 * height * width].view(3, height, width)
 
-    def _to(self, device: torch.device | str) -> "Ragged":
-        return Ragged(
-            *(t.to(device) for t in (self.buffer, self.offsets, self.heights, self.widths))
-        )
+    def to(self, device: torch.device | str) -> "Ragged":
+        """Move all tensors to a device."""
+        tensors = (self.buffer, self.offsets, self.heights, self.widths)
+        return Ragged(*(tensor.to(device) for tensor in tensors))
 
 
 Storage = Tensor | Ragged  # a Tensor is (n, 3, height, width) uint8
@@ -69,28 +72,34 @@ Storage = Tensor | Ragged  # a Tensor is (n, 3, height, width) uint8
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Labelled images: a view of a storage."""
+    """Hold labelled images as a view of a storage."""
 
     storage: Storage
-    rows: Tensor  # (n,) int64: which images of the storage
-    labels: Tensor  # (n,) int64: index into class_names
+    indices: Tensor  # (n,) int64: positions in the storage
+    labels: Tensor  # (n,) int64: positions in class_names
     class_names: tuple[str, ...]
 
     @classmethod
-    def of(
+    def from_images(
         cls,
-        storage: Storage | np.ndarray,
+        images: Storage | np.ndarray,
         labels: Sequence[int] | Tensor | np.ndarray,
         class_names: Sequence[str],
     ) -> "ImageSet":
-        """All images of a storage, checked."""
-        if isinstance(storage, np.ndarray):
-            storage = torch.from_numpy(storage)
+        """Check images and labels, and make a set of all of them.
+
+        Args:
+            images: uint8 of shape (n, 3, height, width), or a Ragged storage.
+            labels: one position in `class_names` per image.
+            class_names: the names of the classes, all different.
+        """
+        storage = torch.from_numpy(images) if isinstance(images, np.ndarray) else images
         if isinstance(storage, Tensor) and (
             storage.dtype != torch.uint8 or storage.dim() != 4 or storage.shape[1] != 3
         ):
             raise DataError(
-                f"images must be uint8 of shape (n, 3, height, width), not {storage.dtype} of {tuple(storage.shape)}"
+                f"images must be uint8 of shape (n, 3, height, width), "
+                f"not {storage.dtype} of {tuple(storage.shape)}"
             )
         labels = torch.as_tensor(labels, dtype=torch.int64)
         if len(labels) != len(storage):
@@ -98,136 +107,122 @@ class ImageSet:
                 f"{len(storage)} images have {len(labels)} labels: there must be one label an image"
             )
         if len(set(class_names)) != len(class_names):
-            twice = sorted({name for name in class_names if list(class_names).count(name) > 1})
-            raise DataError(f"class names must differ; more than once: {', '.join(twice)}")
+            repeated = sorted({name for name in class_names if list(class_names).count(name) > 1})
+            raise DataError(f"class names must differ; more than once: {', '.join(repeated)}")
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(class_names):
             raise DataError(
-                f"labels must lie in 0 … {len(class_names) - 1}, not {int(labels.min())} … {int(labels.max())}"
+                f"labels must lie in 0 … {len(class_names) - 1}, "
+                f"not {int(labels.min())} … {int(labels.max())}"
             )
-        return cls(
-            storage,
-            torch.arange(len(labels), device=storage.device),
-            labels.to(storage.device),
-            tuple(class_names),
-        )
+        indices = torch.arange(len(labels), device=storage.device)
+        return cls(storage, indices, labels.to(storage.device), tuple(class_names))
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.indices)
 
     @property
     def device(self) -> torch.device:
+        """Return the device of the storage."""
         return self.storage.device
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """Height and width where all images share them, else None."""
-        return (
-            (self.storage.shape[2], self.storage.shape[3])
-            if isinstance(self.storage, Tensor)
-            else None
-        )
+        """Return height and width where all images share them, else None."""
+        if isinstance(self.storage, Ragged):
+            return None
+        return self.storage.shape[2], self.storage.shape[3]
 
-    def counts(self) -> Tensor:
-        """How many images each class has."""
+    def class_counts(self) -> Tensor:
+        """Return the number of images of each class."""
         return torch.bincount(self.labels, minlength=len(self.class_names))
 
     def image(self, index: int) -> Tensor:
-        """One image, (3, height, width) uint8."""
-        row = int(self.rows[index])
-        return self.storage[row] if isinstance(self.storage, Tensor) else self.storage.image(row)
+        """Return one image of shape (3, height, width), uint8."""
+        position = int(self.indices[index])
+        if isinstance(self.storage, Tensor):
+            return self.storage[position]
+        return self.storage.image(position)
 
     def select(self, indices: Tensor) -> "ImageSet":
-        """The images at these positions; classes keep their numbers."""
+        """Select the images at these positions; classes keep their labels."""
         indices = indices.to(self.device)
-        return replace(self, rows=self.rows[indices], labels=self.labels[indices])
+        return replace(self, indices=self.indices[indices], labels=self.labels[indices])
 
-    def only(self, classes: Sequence[int]) -> "ImageSet":
-        """The images of these classes, which are numbered anew in the order given."""
-        number = torch.full((len(self.class_names),), -1, device=self.device)
-        number[list(classes)] = torch.arange(len(classes), device=self.device)
-        labels = number[self.labels]
-        kept = (labels >= 0).nonzero().squeeze(1)
-        return ImageSet(
-            self.storage, self.rows[kept], labels[kept], tuple(self.class_names[c] for c in classes)
-        )
+    def select_classes(self, classes: Sequence[int]) -> "ImageSet":
+        """Select the images of these classes and relabel them 0, 1, … in the order given."""
+        new_label = torch.full((len(self.class_names),), -1, device=self.device)
+        new_label[list(classes)] = torch.arange(len(classes), device=self.device)
+        labels = new_label[self.labels]
+        chosen = (labels >= 0).nonzero().squeeze(1)
+        names = tuple(self.class_names[label] for label in classes)
+        return ImageSet(self.storage, self.indices[chosen], labels[chosen], names)
 
     def compact(self) -> "ImageSet":
-        """The same set with a storage that holds its own images and no others."""
-        return self._moved(self.device, copy=True)
+        """Copy the images into a storage that holds no others."""
+        return self._copy_to(self.device, share=False)
 
     def to(self, device: torch.device | str) -> "ImageSet":
-        """The same set on a device; only its own images travel."""
+        """Move the set to a device; other images of the storage stay behind."""
         device = torch.empty(0, device=device).device  # with its number: "cuda" is cuda:0
-        return self if device == self.device else self._moved(device, copy=False)
+        return self if device == self.device else self._copy_to(device, share=True)
 
     def content_hash(self) -> str:
-        """A short name of the content: the same images with the same labels have the same one."""
+        """Return a content hash: equal images with equal labels have the same one."""
         digest = hashlib.sha256(repr((len(self), self.class_names)).encode())
         digest.update(self.labels.cpu().numpy().tobytes())
-        for start in range(0, len(self), 4096):
-            for index in (
-                range(start, min(start + 4096, len(self)))
-                if isinstance(self.storage, Ragged)
-                else ()
-            ):
+        if isinstance(self.storage, Tensor):
+            for chunk in torch.split(self.indices, HASH_CHUNK):
+                digest.update(self.storage[chunk].cpu().contiguous().numpy().tobytes())
+        else:
+            for index in range(len(self)):
                 digest.update(self.image(index).cpu().contiguous().numpy().tobytes())
-            if isinstance(self.storage, Tensor):
-                digest.update(
-                    self.storage[self.rows[start : start + 4096]]
-                    .cpu()
-                    .contiguous()
-                    .numpy()
-                    .tobytes()
-                )
         return digest.hexdigest()[:16]
 
     def state(self) -> dict[str, Any]:
-        """The set as a dict of tensors and JSON values."""
-        own = self.compact().storage
-        pixels = {"pixels": own} if isinstance(own, Tensor) else dict(vars(own))
+        """Return the set as a dict of tensors and JSON values."""
+        storage = self.compact().storage
+        pixels = {"pixels": storage} if isinstance(storage, Tensor) else dict(vars(storage))
         return {**pixels, "labels": self.labels, "class_names": list(self.class_names)}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "ImageSet":
-        """The set that gave this state."""
+        """Make the set that `state()` returned."""
         keys = ("buffer", "offsets", "heights", "widths")
         storage = state["pixels"] if "pixels" in state else Ragged(*(state[key] for key in keys))
-        return cls.of(storage, state["labels"], state["class_names"])
+        return cls.from_images(storage, state["labels"], state["class_names"])
 
-    def _moved(self, device: torch.device, copy: bool) -> "ImageSet":
-        whole = len(self) == len(self.storage) and bool(
-            (self.rows == torch.arange(len(self), device=self.device)).all()
-        )
+    def _copy_to(self, device: torch.device, share: bool) -> "ImageSet":
+        """Copy to a device; with `share`, keep a storage that holds exactly these images."""
+        in_order = torch.arange(len(self), device=self.device)
+        is_whole = len(self) == len(self.storage) and bool((self.indices == in_order).all())
         storage: Storage
-        if isinstance(self.storage, Tensor):
-            storage = (self.storage if whole and not copy else self.storage[self.rows]).to(device)
+        if share and is_whole:
+            storage = self.storage.to(device)
+        elif isinstance(self.storage, Tensor):
+            storage = self.storage[self.indices].to(device)
         else:
-            storage = (self.storage if whole and not copy else self.storage.take(self.rows))._to(
-                device
-            )
-        return ImageSet(
-            storage,
-            torch.arange(len(self), device=device),
-            self.labels.to(device),
-            self.class_names,
-        )
+            storage = self.storage.select(self.indices).to(device)
+        indices = torch.arange(len(self), device=device)
+        return ImageSet(storage, indices, self.labels.to(device), self.class_names)
 
 
 def concatenate(sets: Sequence[ImageSet]) -> ImageSet:
-    """Sets of different classes one after the other; classes are numbered on."""
-    names = tuple(name for one in sets for name in one.class_names)
-    starts = np.cumsum([0, *(len(one.class_names) for one in sets)])
+    """Concatenate sets of different classes; labels continue from one set to the next."""
+    class_names = tuple(name for images in sets for name in images.class_names)
+    first_labels = np.cumsum([0, *(len(images.class_names) for images in sets)])
     labels = torch.cat(
-        [one.labels.cpu() + int(start) for one, start in zip(sets, starts, strict=False)]
+        [
+            images.labels.cpu() + int(first)
+            for images, first in zip(sets, first_labels, strict=False)
+        ]
     )
-    storages = [one.compact().to("cpu").storage for one in sets]
-    if (
-        all(isinstance(s, Tensor) for s in storages)
-        and len({s.shape[2:] for s in storages if isinstance(s, Tensor)}) == 1
-    ):
-        whole: Storage = torch.cat([s for s in storages if isinstance(s, Tensor)])
+    storages = [images.compact().to("cpu").storage for images in sets]
+    tensors = [storage for storage in storages if isinstance(storage, Tensor)]
+    storage: Storage
+    if len(tensors) == len(storages) and len({tensor.shape[2:] for tensor in tensors}) == 1:
+        storage = torch.cat(tensors)
     else:
-        whole = Ragged.from_arrays(
-            [one.image(i).cpu().numpy() for one in sets for i in range(len(one))]
+        storage = Ragged.from_arrays(
+            [images.image(i).cpu().numpy() for images in sets for i in range(len(images))]
         )
-    return ImageSet.of(whole, labels, names).to(sets[0].device)
+    return ImageSet.from_images(storage, labels, class_names).to(sets[0].device)

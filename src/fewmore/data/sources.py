@@ -1,32 +1,40 @@
-"""Where the benchmarks come from: addresses, checksums and places below the data root.
+"""List the published files of benchmarks and weights: URLs, checksums and where they are stored.
 
-A checksum is the publisher's own where there is one (md5, for the older archives), and sha256 of the file otherwise.
+A checksum is the publisher's where there is one (md5, for the older archives), and the sha256 of
+the file otherwise.
 """
 
 from dataclasses import dataclass
 
-LISTS = "https://raw.githubusercontent.com/icoz69/CEC-CVPR2021/dc262374125418c7aadf00cac30bbb686a5859b6/data/index_list"
+_COMMIT = "dc262374125418c7aadf00cac30bbb686a5859b6"
+LISTS_URL = f"https://raw.githubusercontent.com/icoz69/CEC-CVPR2021/{_COMMIT}/data/index_list"
 
 
 @dataclass(frozen=True)
 class File:
-    """One file to fetch, and where it goes."""
+    """Describe one file to fetch.
+
+    Attributes:
+        url: where it is published.
+        path: where it is stored, below the data root.
+        sha256: its checksum, if known.
+        md5: its checksum, if known.
+        unpacked: of an archive, the folder inside it that is stored below the data root.
+    """
 
     url: str
-    to: str  # below the data root
+    path: str
     sha256: str | None = None
     md5: str | None = None
-    unpacked: str | None = (
-        None  # an archive: the folder inside it that is wanted, which then lies below the data root
-    )
+    unpacked: str | None = None
 
 
 @dataclass(frozen=True)
 class Source:
-    """All files of one name, and what a person has to fetch by hand."""
+    """Describe all files of a benchmark or backbone."""
 
     files: tuple[File, ...]
-    by_hand: str | None = None
+    by_hand: str | None = None  # what a person has to fetch, and how
 
 
 _LIST_SHA256 = {
@@ -70,10 +78,10 @@ _LIST_SHA256 = {
 }
 
 
-def _lists(name: str) -> tuple[File, ...]:
+def _session_lists(name: str) -> tuple[File, ...]:
     return tuple(
-        File(f"{LISTS}/{name}/{file}", f"index_list/{name}/{file}", sha256=code)
-        for file, code in _LIST_SHA256[name].items()
+        File(f"{LISTS_URL}/{name}/{file}", f"index_list/{name}/{file}", sha256=sha256)
+        for file, sha256 in _LIST_SHA256[name].items()
     )
 
 
@@ -98,14 +106,16 @@ SOURCES = {
                 md5="eb9058c3a382ffc7106e4002c42a8d85",
                 unpacked="cifar-100-python",
             ),
-            *_lists("cifar100"),
+            *_session_lists("cifar100"),
         )
     ),
     "miniimagenet": Source(
-        _lists("mini_imagenet"),
-        "The images of miniImageNet are a part of ImageNet, for non-commercial research only, and no program can fetch them. Take "
-        "miniimagenet.tar from the Google Drive folder that https://github.com/icoz69/CEC-CVPR2021 links to under 'Datasets and pretrained "
-        "models', and unpack it below the data root, so that the 60,000 images of 84 × 84 pixels lie in miniimagenet/images.",
+        _session_lists("mini_imagenet"),
+        "The images of miniImageNet are a part of ImageNet, for non-commercial research only, and "
+        "no program can fetch them. Take miniimagenet.tar from the Google Drive folder that "
+        "https://github.com/icoz69/CEC-CVPR2021 links to under 'Datasets and pretrained models', "
+        "and unpack it below the data root, so that the 60,000 images of 84 × 84 pixels lie in "
+        "miniimagenet/images.",
     ),
     "cub200": Source(
         (
@@ -115,7 +125,7 @@ SOURCES = {
                 md5="97eceeb196236b17998738112f37df78",
                 unpacked="CUB_200_2011",
             ),
-            *_lists("cub200"),
+            *_session_lists("cub200"),
             RESNET18,
         )
     ),

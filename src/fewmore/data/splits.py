@@ -1,7 +1,7 @@
-"""Split and Session: which class, and which images of it, in which session.
+"""Describe which classes, and which images of them, each session shows.
 
-A split is either read from the official lists or drawn from a seed; either way it is plain index tensors into the
-training set, so a run can be repeated from the split's name alone.
+A split is read from the official session lists or sampled from a seed. Either way it is plain
+index tensors into the training set, so a run can be repeated from the name of its split.
 """
 
 from collections.abc import Sequence
@@ -16,93 +16,114 @@ from fewmore.errors import SplitError
 
 @dataclass(frozen=True)
 class Session:
-    """What arrives at once: its classes, in order, and the training images shown of them."""
+    """Hold the classes of one session, in order, and the training images that it shows."""
 
     classes: tuple[int, ...]
-    images: Tensor  # (n,) positions in the training set
+    indices: Tensor  # (n,) positions in the training set
 
-    def of(self, train: ImageSet) -> ImageSet:
-        """The session's own images and nothing else, its classes numbered from 0."""
-        return train.select(self.images).only(self.classes)
+    def select_from(self, train: ImageSet) -> ImageSet:
+        """Select the session's images from the training set, with classes labelled from 0."""
+        return train.select(self.indices).select_classes(self.classes)
 
 
 @dataclass(frozen=True)
 class Split:
-    """The base session, then the new ones."""
+    """Hold the base session and then the new ones."""
 
-    name: str  # "official", or how it was drawn
+    name: str  # "official", or how it was sampled
     sessions: tuple[Session, ...]
 
     def seen(self, session: int) -> tuple[int, ...]:
-        """All classes up to and including a session, in the order they came."""
+        """Return all classes up to and including a session, in the order they came."""
         return tuple(c for s in self.sessions[: session + 1] for c in s.classes)
 
 
 def class_order(classes: int, seed: int | None) -> tuple[int, ...]:
-    """Label order, or a shuffle of it that depends on the seed alone."""
+    """Return all labels in order, or shuffled by a seed."""
     if seed is None:
         return tuple(range(classes))
     return tuple(torch.randperm(classes, generator=torch.Generator().manual_seed(seed)).tolist())
 
 
-def draw(
+def sample_split(
     train: ImageSet, base: int, way: int, shot: int, seed: int = 0, order: int | None = None
 ) -> Split:
-    """All images of `base` classes, then sessions of `way` classes with `shot` images each, drawn from a seed."""
+    """Sample a split: all images of the base classes, then sessions of `way` classes.
+
+    Args:
+        train: the training set.
+        base: the number of base classes.
+        way: the number of new classes per session.
+        shot: the number of training images per new class.
+        seed: decides which images are shown of a new class.
+        order: shuffles the classes by this seed; by default they come in the order of labels.
+    """
     classes = len(train.class_names)
-    wrong = [
-        f"{name} must be at least 1, not {value}"
-        for name, value in (("base", base), ("way", way), ("shot", shot))
-        if value < 1
-    ]
-    if not wrong and base > classes:
-        wrong.append(
-            f"{base} base classes were asked for, but there are {classes} classes: use --base {classes} or less"
-        )
-    elif not wrong and (classes - base) % way:
-        even = [w for w in range(1, classes - base + 1) if (classes - base) % w == 0]
-        wrong.append(
-            f"{classes - base} classes are left after {base} base classes, which sessions of {way} do not divide: "
-            f"use --way {min(even, key=lambda w: abs(w - way))}"
-        )
-    if wrong:
-        raise SplitError("; ".join(wrong))
-    numbers = class_order(classes, order)
-    groups = [numbers[:base], *(numbers[i : i + way] for i in range(base, classes, way))]
-    labels = train.labels.cpu()
+    _check_shape(classes, base, way, shot)
+    labels = class_order(classes, order)
+    groups = [labels[:base], *(labels[i : i + way] for i in range(base, classes, way))]
+    train_labels = train.labels.cpu()
     sessions = []
-    for index, group in enumerate(groups):
-        images = []
-        for c in group:
-            own = (labels == c).nonzero().squeeze(1)
-            need = 1 if index == 0 else shot
-            if len(own) < need:
+    for number, group in enumerate(groups):
+        indices = []
+        for label in group:
+            members = (train_labels == label).nonzero().squeeze(1)
+            needed = 1 if number == 0 else shot
+            if len(members) < needed:
                 raise SplitError(
-                    f"class '{train.class_names[c]}' has {len(own)} training images, and session {index} needs {need} of it: "
-                    f"add images, lower --shot, or change --base or --class-order so that it is not a new class"
+                    f"class '{train.class_names[label]}' has {len(members)} training images, "
+                    f"and session {number} needs {needed} of it: add images, lower --shot, "
+                    f"or change --base or --class-order so that it is not a new class"
                 )
-            if index:  # a draw of its own for each class: it does not depend on the other classes
-                generator = torch.Generator().manual_seed(seed * 1_000_003 + c)
-                own = own[torch.randperm(len(own), generator=generator)[:shot]]
-            images.append(own)
-        sessions.append(Session(tuple(group), torch.cat(images)))
+            if number:  # a generator per class: its shots do not depend on the other classes
+                generator = torch.Generator().manual_seed(seed * 1_000_003 + label)
+                members = members[torch.randperm(len(members), generator=generator)[:shot]]
+            indices.append(members)
+        sessions.append(Session(tuple(group), torch.cat(indices)))
     shuffled = "" if order is None else f", class order {order}"
     return Split(f"draw {seed}: {base} base, {way}-way {shot}-shot{shuffled}", tuple(sessions))
 
 
-def from_lists(train: ImageSet, lists: Sequence[Tensor]) -> Split:
-    """The official split: one list of training positions a session; a session's classes in the order of their labels."""
+def _check_shape(classes: int, base: int, way: int, shot: int) -> None:
+    """Raise SplitError where base, way and shot do not fit the number of classes."""
+    problems = [
+        f"{name} must be at least 1, not {value}"
+        for name, value in (("base", base), ("way", way), ("shot", shot))
+        if value < 1
+    ]
+    new = classes - base
+    if not problems and new < 0:
+        problems.append(
+            f"{base} base classes were asked for, but there are {classes} classes: "
+            f"use --base {classes} or less"
+        )
+    elif not problems and new % way:
+        divisors = [w for w in range(1, new + 1) if new % w == 0]
+        problems.append(
+            f"{new} classes are left after {base} base classes, which sessions of {way} "
+            f"do not divide: use --way {min(divisors, key=lambda w: abs(w - way))}"
+        )
+    if problems:
+        raise SplitError("; ".join(problems))
+
+
+def split_from_lists(train: ImageSet, lists: Sequence[Tensor]) -> Split:
+    """Make the official split from one index tensor per session.
+
+    The classes of a session come in the order of their labels.
+    """
     labels = train.labels.cpu()
     sessions: list[Session] = []
-    met: dict[int, int] = {}
-    for index, images in enumerate(lists):
-        classes = sorted(set(labels[images].tolist()))
-        for c in classes:
-            if c in met:
+    session_of: dict[int, int] = {}
+    for number, indices in enumerate(lists):
+        classes = sorted(set(labels[indices].tolist()))
+        for label in classes:
+            if label in session_of:
                 raise SplitError(
-                    f"class '{train.class_names[c]}' is in session {met[c]} and again in session {index}: sessions must not share classes; "
+                    f"class '{train.class_names[label]}' is in session {session_of[label]} "
+                    f"and again in session {number}: sessions must not share classes; "
                     f"check the session lists, or remove them to have a split drawn"
                 )
-            met[c] = index
-        sessions.append(Session(tuple(classes), images))
+            session_of[label] = number
+        sessions.append(Session(tuple(classes), indices))
     return Split("official", tuple(sessions))

@@ -1,0 +1,194 @@
+"""List the image files of a folder with one sub-folder per class."""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fewmore.errors import DataError, MissingData
+from fewmore.io import file_hash
+
+IMAGE_SUFFIXES = frozenset(
+    {
+        *(".avif", ".bmp", ".gif", ".heic", ".heif", ".jfif", ".jpeg", ".jpg"),
+        *(".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
+    }
+)
+MAX_NAMED = 5  # files that an error message names
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Hold image files and their labels, not yet decoded."""
+
+    paths: tuple[Path, ...]
+    labels: tuple[int, ...]
+    class_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def class_counts(self) -> tuple[int, ...]:
+        """Return the number of images of each class."""
+        counts = Counter(self.labels)
+        return tuple(counts[label] for label in range(len(self.class_names)))
+
+    def keys(self) -> tuple[str, ...]:
+        """Return CLASS/FILE of each image, as the official session lists name it."""
+        return tuple(
+            f"{self.class_names[label]}/{path.name}"
+            for path, label in zip(self.paths, self.labels, strict=True)
+        )
+
+    def subset(self, paths: set[Path]) -> "Listing":
+        """Return the images whose paths are in a set; classes keep their labels."""
+        chosen = [i for i, path in enumerate(self.paths) if path in paths]
+        return Listing(
+            tuple(self.paths[i] for i in chosen),
+            tuple(self.labels[i] for i in chosen),
+            self.class_names,
+        )
+
+
+def list_image_folder(folder: Path) -> Listing:
+    """List all images of a folder with one sub-folder per class, of which there must be some."""
+    folder = folder.expanduser()
+    with _readable(folder):
+        return _list_classes(folder, min_classes=1)
+
+
+def list_train_test(folder: Path, seed: int = 0) -> tuple[Listing, Listing]:
+    """List the training and the test images of a folder with one sub-folder per class.
+
+    Where it has sub-folders `train` and `test`, each of them has one sub-folder per class.
+    Otherwise a fifth of each class, at least one image, is held out as test: which ones depends
+    on the seed and the names of the files.
+    """
+    folder = folder.expanduser()
+    with _readable(folder):
+        if (folder / "train").is_dir() and (folder / "test").is_dir():
+            train = _list_classes(folder / "train")
+            test = _list_classes(folder / "test")
+            _check_same_classes(folder, train, test)
+        else:
+            train, test = _hold_out(_list_classes(folder), seed)
+        _check_overlap(train, test)
+        return train, test
+
+
+@contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Raise MissingData or DataError where a folder, or its content, cannot be listed."""
+    if not folder.is_dir():
+        problem = "is a file, not a folder" if folder.exists() else "is not there"
+        raise MissingData(
+            f"{folder} {problem}: give a folder that has one sub-folder a class, "
+            f"with that class's images in it"
+        )
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{error.filename} cannot be read ({error.strerror}): check who may read it"
+        ) from error
+
+
+def _check_same_classes(folder: Path, train: Listing, test: Listing) -> None:
+    train_names = set(train.class_names)
+    test_names = set(test.class_names)
+    for part, absent in (("test", train_names - test_names), ("train", test_names - train_names)):
+        if absent:
+            raise DataError(
+                f"{folder / part} lacks the classes {', '.join(sorted(absent))}: "
+                f"train and test must have the same sub-folders"
+            )
+
+
+def _list_classes(folder: Path, min_classes: int = 2) -> Listing:
+    class_folders = sorted(
+        path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
+    if len(class_folders) < min_classes:
+        needed = "class is" if min_classes == 1 else "classes are"
+        raise DataError(
+            f"{folder} has {len(class_folders)} sub-folders, and at least {min_classes} {needed} "
+            f"needed: make one sub-folder a class, and put that class's images into it"
+        )
+    paths: list[Path] = []
+    labels: list[int] = []
+    for label, class_folder in enumerate(class_folders):
+        images = _list_images(class_folder)
+        paths += images
+        labels += [label] * len(images)
+    return Listing(tuple(paths), tuple(labels), tuple(path.name for path in class_folders))
+
+
+def _list_images(class_folder: Path) -> list[Path]:
+    """List the image files of one class, of which there must be some."""
+    visible = sorted(path for path in class_folder.iterdir() if not path.name.startswith("."))
+    images = [path for path in visible if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()]
+    if images:
+        return images
+    content = "only folders" if visible else "nothing"
+    if kinds := sorted({path.suffix.lower() or path.name for path in visible if path.is_file()}):
+        content = f"only files of other kinds: {', '.join(kinds[:MAX_NAMED])}"
+    raise DataError(
+        f"class folder {class_folder} has no images ({content}): put images straight into it "
+        f"({', '.join(sorted(IMAGE_SUFFIXES))}), or remove it"
+    )
+
+
+def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
+    """Split into train and test.
+
+    An image's rank in its class is a hash of names, so adding other images does not change it.
+    """
+    by_class: dict[int, list[Path]] = {}
+    for path, label in zip(listing.paths, listing.labels, strict=True):
+        by_class.setdefault(label, []).append(path)
+    test: set[Path] = set()
+    for label, paths in by_class.items():
+        name = listing.class_names[label]
+        if len(paths) < 2:
+            raise DataError(
+                f"class '{name}' has one image, {paths[0]}, and needs at least 2, one to train "
+                f"and one to test with: add images, or remove the class's folder"
+            )
+        shuffled = sorted(
+            paths,
+            key=lambda path: hashlib.sha256(os.fsencode(f"{seed}/{name}/{path.name}")).digest(),
+        )
+        test.update(shuffled[: max(1, len(paths) // 5)])
+    return listing.subset(set(listing.paths) - test), listing.subset(test)
+
+
+def _check_overlap(train: Listing, test: Listing) -> None:
+    """Refuse an image that is in two classes, or in train and test.
+
+    Only files of equal size are compared, by their content.
+    """
+    files = [
+        (path, listing.class_names[label], part)
+        for listing, part in ((train, "train"), (test, "test"))
+        for path, label in zip(listing.paths, listing.labels, strict=True)
+    ]
+    by_size: dict[int, list[tuple[Path, str, str]]] = {}
+    for file in files:
+        by_size.setdefault(file[0].stat().st_size, []).append(file)
+    candidates = [file for group in by_size.values() if len(group) > 1 for file in group]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        hashes = list(pool.map(lambda file: file_hash(file[0]), candidates))
+    first_with_hash: dict[str, tuple[Path, str, str]] = {}
+    for file, content_hash in zip(candidates, hashes, strict=True):
+        path, class_name, part = file
+        other, other_class, other_part = first_with_hash.setdefault(content_hash, file)
+        if (class_name, part) != (other_class, other_part):
+            places = "two classes" if class_name != other_class else "train and test"
+            raise DataError(
+                f"overlapping: {other} and {path} are the same image in {places}: "
+                f"remove one of them"
+            )

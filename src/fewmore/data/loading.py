@@ -1,0 +1,148 @@
+"""Load the images of a benchmark and choose its split."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from fewmore.data import cifar, cub200, glyphs, miniimagenet, paths, session_lists, splits
+from fewmore.data.benchmarks import (
+    FOLDER_PREFIX,
+    Benchmark,
+    BenchmarkImages,
+    Task,
+    choose_shape,
+    find,
+    folder_path,
+)
+from fewmore.data.cache import Progress, load_images
+from fewmore.data.folders import Listing, list_train_test
+from fewmore.errors import ImageError, MissingData
+
+
+def load_task(
+    name: str,
+    data_root: Path | None = None,
+    base: int | None = None,
+    way: int | None = None,
+    shot: int | None = None,
+    draw: int | None = None,
+    class_order: int | None = None,
+    on_progress: Progress | None = None,
+) -> Task:
+    """Load the images of a benchmark and its split.
+
+    The split is the official one where its session lists are there and no other split is chosen.
+    Otherwise it is sampled.
+
+    Args:
+        name: a benchmark, or folder:PATH.
+        data_root: the folder of benchmarks.
+        base: the number of base classes.
+        way: the number of new classes per session.
+        shot: the number of training images per new class.
+        draw: the seed of the shots, by default 0.
+        class_order: shuffles the classes by this seed; by default they come in label order.
+        on_progress: called with the number of images done and in total.
+    """
+    benchmark = find(name)
+    root = paths.data_root(data_root)
+    images = load_benchmark_images(benchmark, root, on_progress)
+    is_default = all(option is None for option in (base, way, shot, draw, class_order))
+    if is_default and session_lists.has_session_lists(benchmark, root):
+        split = session_lists.official_split(benchmark, images, root)
+        return Task(benchmark, images.train, images.test, split)
+    _check_complete(benchmark, images)
+    if name.startswith(FOLDER_PREFIX):
+        counts = images.train.class_counts().tolist()
+        base, way, shot = choose_shape(counts, base, way, shot, class_order)
+    benchmark = replace(
+        benchmark,
+        base=benchmark.base if base is None else base,
+        way=benchmark.way if way is None else way,
+        shot=benchmark.shot if shot is None else shot,
+    )
+    split = splits.sample_split(
+        images.train, benchmark.base, benchmark.way, benchmark.shot, draw or 0, class_order
+    )
+    return Task(benchmark, images.train, images.test, split)
+
+
+def load_benchmark_images(
+    benchmark: Benchmark, root: Path, on_progress: Progress | None = None
+) -> BenchmarkImages:
+    """Load the training and the test images of a benchmark, whatever the split."""
+    return _READERS[benchmark.name.partition(":")[0]](benchmark, root, on_progress)
+
+
+def _check_complete(benchmark: Benchmark, images: BenchmarkImages) -> None:
+    """Raise MissingData where training images are missing: a sampled split may use any of them."""
+    if images.missing:
+        raise MissingData(
+            f"{len(images.missing):,} training images of {benchmark.name} are missing, the first "
+            f"of them {images.missing[0]}: put them there to draw a split, or take the official "
+            f"one, with the lists from `fewmore data get {benchmark.name}` and without --base, "
+            f"--way, --shot, --draw and --class-order"
+        )
+
+
+def _load_glyphs(benchmark: Benchmark, root: Path, on_progress: Progress | None) -> BenchmarkImages:
+    train, test = glyphs.load(paths.cache_folder() / "glyphs", on_progress=on_progress)
+    return BenchmarkImages(train, test)
+
+
+def _load_cifar100(
+    benchmark: Benchmark, root: Path, on_progress: Progress | None
+) -> BenchmarkImages:
+    train, test = cifar.load(root / cifar.FOLDER)
+    return BenchmarkImages(train, test, [str(index) for index in range(len(train))])
+
+
+def _load_miniimagenet(
+    benchmark: Benchmark, root: Path, on_progress: Progress | None
+) -> BenchmarkImages:
+    train, test, missing = miniimagenet.list_images(root, benchmark.base)
+    images = _load_listings(train, test, on_progress, square=miniimagenet.SIDE)
+    return replace(images, missing=missing)
+
+
+def _load_cub200(benchmark: Benchmark, root: Path, on_progress: Progress | None) -> BenchmarkImages:
+    train, test = cub200.list_images(root)
+    return _load_listings(train, test, on_progress, short_side=cub200.SHORT_SIDE)
+
+
+def _load_folder(benchmark: Benchmark, root: Path, on_progress: Progress | None) -> BenchmarkImages:
+    train, test = list_train_test(folder_path(benchmark.name))
+    return _load_listings(train, test, on_progress, short_side=benchmark.transform.resize)
+
+
+_READERS: dict[str, Callable[[Benchmark, Path, Progress | None], BenchmarkImages]] = {
+    "glyphs": _load_glyphs,
+    "cifar100": _load_cifar100,
+    "miniimagenet": _load_miniimagenet,
+    "cub200": _load_cub200,
+    "folder": _load_folder,
+}
+
+
+def _load_listings(
+    train: Listing,
+    test: Listing,
+    on_progress: Progress | None,
+    short_side: int | None = None,
+    square: int | None = None,
+) -> BenchmarkImages:
+    """Load both sets, with one progress over both and one error for all broken images."""
+
+    def progress_from(start: int) -> Progress | None:
+        return on_progress and (lambda done, _: on_progress(start + done, len(train) + len(test)))
+
+    sets = []
+    broken = []
+    for listing, start in ((train, 0), (test, len(train))):
+        try:
+            sets.append(load_images(listing, short_side, square, progress_from(start)))
+        except ImageError as error:
+            broken.append(str(error))
+    if broken:
+        raise ImageError("; ".join(broken))
+    return BenchmarkImages(sets[0], sets[1], train.keys())
