@@ -31,7 +31,8 @@ from fewmore.classifier.embedding import Embedder, side
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.heads import Scorer
 from fewmore.errors import ConfigError, ExportError
-from fewmore.nn.adapter import Adapter, Context
+from fewmore.nn.adapter import Adapter
+from fewmore.nn.closed_form import CLASS_AXIS, Context
 from fewmore.nn.similarity import TEMPERATURE
 
 FORMAT = 1  # of classes.json
@@ -39,9 +40,8 @@ TOLERANCE = (
     1e-4  # between onnxruntime and PyTorch; relative to the largest number, where that is above 1
 )
 CONTEXT = "context_"  # how the names of the adapter's arrays begin
-ADAPTED = {  # what an adapter's context holds of the classes, and which axis counts them
-    "rows": 0, "asking": 1, "messages": 1, "basis": 1, "largest": 1, "log_rest": 1, "gram": 3, "along_shift": 1,
-}  # fmt: skip
+# The fields of an adapter's context that are inputs of the scorer, and the axis of their classes.
+ADAPTED = {name: axis for name, axis in CLASS_AXIS.items() if name != "retained"}
 AXES = {"rows": 0} | {f"{CONTEXT}{name}": axis for name, axis in ADAPTED.items()}
 
 
@@ -135,7 +135,7 @@ def packages() -> Any:
 
 def class_arrays(scorer: Scorer) -> dict[str, np.ndarray]:
     """What the scorer's graph has to be told of the classes, by the names of its inputs."""
-    tensors = {"rows": scorer.unit_rows * scorer.stretch[:, None]}
+    tensors = {"rows": scorer.unit_prototypes * scorer.stretch[:, None]}
     if scorer.head.adapter is not None:
         tensors |= {f"{CONTEXT}{name}": getattr(scorer.context, name) for name in ADAPTED}
     return {
@@ -223,14 +223,11 @@ class _Scorer(_Graph):
 
     def _adapted(self, adapter: Adapter, features: Tensor, classes: dict[str, Tensor]) -> Tensor:
         known = {name: classes.get(f"{CONTEXT}{name}") for name in ADAPTED}
-        maps = {"similar": adapter.similarity_map(), "message": adapter.message_map()}
-        context = Context(**known, **maps, left=features)  # type: ignore[arg-type]  # scoring has no use for what is left
+        maps = {"similarity_map": adapter.similarity_map(), "value_map": adapter.value_map()}
+        # Scoring does not read `retained`.
+        context = Context(**known, **maps, retained=features)  # type: ignore[arg-type]
         features = features if self.projection is None else features @ self.projection
-        return (
-            adapter.scores_at_once(features, context)
-            if adapter.config.query_node
-            else adapter.scores(features, context)
-        )
+        return adapter.scores(features, context, tiled=False)
 
     def example(self) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
         # A length of 1 would be taken for a constant: the example has the first class several times.

@@ -1,12 +1,13 @@
-"""CEC: continually evolved classifiers.
+"""Adapt class means to each other by graph attention (CEC, continually evolved classifiers).
 
-Zhang, Song, Lin, Zheng, Pan, Xu: Few-Shot Incremental Learning with Continually Evolved Classifiers, CVPR 2021,
-https://arxiv.org/abs/2104.03047.
+Zhang, Song, Lin, Zheng, Pan, Xu: Few-Shot Incremental Learning with Continually Evolved
+Classifiers, CVPR 2021, https://arxiv.org/abs/2104.03047.
 
-Features are learnt on the base session and frozen, and a class's row of the classifier is the mean of its features. Rows that
-were learnt in different sessions know nothing of one another, so a graph attention network, the adapter, updates all of
-them in the light of all others and of the image in question. It is trained beforehand on pseudo-incremental sessions made
-of base classes and turned copies of them.
+Features are learnt on the base session and frozen, and the prototype of a class is the mean of its
+features. Prototypes from different sessions were never compared with each other, so a graph
+attention network, the adapter, updates each of them from all others and from the query image. The
+adapter is trained beforehand, on pseudo-incremental sessions made of base classes and rotated
+copies of them.
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,8 @@ from fewmore.data.images import ImageSet
 from fewmore.errors import NotFittedError
 from fewmore.methods.base import FrozenBackbone, MethodConfig, Recipe
 from fewmore.methods.network import Network
-from fewmore.nn.adapter import Adapter, AdapterConfig, Context
+from fewmore.nn.adapter import Adapter, AdapterConfig
+from fewmore.nn.closed_form import Context
 from fewmore.nn.prototypes import Classifier
 from fewmore.nn.weights import set_tensors
 from fewmore.random import derive_seed
@@ -29,7 +31,7 @@ from fewmore.training.pseudo_incremental import PseudoConfig, pseudo_incremental
 from fewmore.training.runtime import Runtime
 
 ENCODER_LR = {"cifar100": 0.002}  # of stage 2; 0.0002 on other benchmarks
-QUERIES = {"cub200": 10}  # per class and episode of stage 2; 15 on other benchmarks
+QUERIES = {"cub200": 10}  # per class in an episode of stage 2; 15 on other benchmarks
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,11 @@ class Config(MethodConfig):
 
     @classmethod
     def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
-        """Return the settings of the authors' program, of the text (`paper`) or of fewer steps."""
+        """Return the settings for a recipe and a benchmark."""
         queries = QUERIES.get(benchmark.name, 15)
         encoder_lr = ENCODER_LR.get(benchmark.name, 0.0002)
         pseudo = PseudoConfig(base_query=queries, new_query=queries, encoder_lr=encoder_lr)
-        if recipe == "paper":  # see docs/method.md
+        if recipe == "paper":  # the text differs from the authors' program: see docs/method.md
             pseudo = replace(
                 pseudo,
                 same_classes=False,
@@ -55,7 +57,7 @@ class Config(MethodConfig):
                 augmented_rounds=pseudo.rounds,
             )
         elif recipe == "quick":
-            # At four times this encoder_lr stage 2 collapses (docs/log.md).
+            # At four times this encoder_lr, training collapses (docs/log.md).
             pseudo = replace(
                 pseudo,
                 episodes=100,
@@ -69,7 +71,7 @@ class Config(MethodConfig):
 
 
 class CEC(FrozenBackbone):
-    """Class means on frozen features, adapted to one another and to the query."""
+    """Classify by class means on frozen features, adapted to each other and to the query."""
 
     config_type = Config
     config: Config
@@ -78,56 +80,59 @@ class CEC(FrozenBackbone):
         super().__init__(recipe, runtime, seed)
         self.network = Network(recipe, runtime)
         self._adapter: Adapter | None = None
-        self._context: Context | None = (
-            None  # follows from rows and adapter: made when first needed
-        )
+        self._context: Context | None = None  # of prototypes and adapter; computed when needed
 
     def fit(self, base: ImageSet) -> None:
-        network, recipe = self.network, self.recipe
+        """Train backbone and adapter (stages 1 and 2), and take the base classes' means."""
+        network = self.network
         network.fit(base, self.config.head, self.seed)
         adapter = self._new_adapter()
         pseudo_incremental(
             network.backbone,
             adapter,
             base,
-            recipe.transform,
+            self.recipe.transform,
             self.config.pseudo,
             self.runtime,
             self.seed,
         )
         self._adapter = adapter
-        network.classifier = Classifier(
-            "cosine", class_prototypes(network.backbone, base, recipe.transform)
-        )
+        prototypes = class_prototypes(network.backbone, base, self.recipe.transform)
+        network.classifier = Classifier("cosine", prototypes)
         self._context = None
         self.sessions = 1
 
     def learn(self, session: ImageSet) -> None:
-        rows = class_prototypes(self.network.backbone, session, self.recipe.transform)
-        self.network.classifier = self.network.classifier.grown(rows)
+        """Append the means of the new classes; nothing is trained."""
+        prototypes = class_prototypes(self.network.backbone, session, self.recipe.transform)
+        self.network.classifier = self.network.classifier.grown(prototypes)
         self._context = None
         self.sessions += 1
 
     def embed(self, images: ImageSet) -> Tensor:
+        """Compute features: (images, d)."""
         return self.network.embed(images)
 
     @torch.no_grad()
     def scores_of(self, features: Tensor) -> Tensor:
+        """Score features by their cosines to the adapted prototypes."""
         if self._context is None:
             self._context = self.adapter.context(self.network.classifier.prototypes.detach())
         return self.adapter.scores(features, self._context)
 
     def also_scores_of(self, features: Tensor) -> dict[str, Tensor]:
-        """The plain cosine on the fine-tuned encoder: what is left is the graph's own part."""
+        """Return plain cosines on the fine-tuned encoder: the difference is due to the graph."""
         return {"cosine_after_pil": self.network.scores_of(features)}
 
     @property
     def adapter(self) -> Adapter:
+        """Return the trained adapter."""
         if self._adapter is None:
             raise NotFittedError("nothing is learnt yet: call fit with the base session first")
         return self._adapter
 
     def state(self) -> State:
+        """Return all that was learnt."""
         return {
             "sessions": self.sessions,
             "network": self.network.state(),
@@ -135,6 +140,7 @@ class CEC(FrozenBackbone):
         }
 
     def restore(self, state: State) -> None:
+        """Return to a state."""
         self.sessions = state["sessions"]
         self.network.restore(state["network"])
         self._adapter = self._new_adapter().eval()
@@ -143,6 +149,5 @@ class CEC(FrozenBackbone):
 
     def _new_adapter(self) -> Adapter:
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "adapter"))
-        return Adapter(self.network.backbone.dim, self.config.adapter, generator).to(
-            self.runtime.device
-        )
+        adapter = Adapter(self.network.backbone.dim, self.config.adapter, generator)
+        return adapter.to(self.runtime.device)

@@ -385,12 +385,12 @@ def _draw_tsne(setting: Setting, measured: Mapping[str, Measured], out: Path) ->
         embeddings = method.embed(images)
         rows = method.network.classifier.prototypes[chosen]
         context = method.adapter.context(rows)
-        before, after = method.adapter.normed(rows), method.adapter.adapted(context)
+        before, after = method.adapter.layer_norm(rows), method.adapter.adapted_prototypes(context)
         scores = similarity.cosine(embeddings, rows), method.adapter.scores(embeddings, context)
         right = [100 * float((s.argmax(1) == images.labels).double().mean()) for s in scores]
     told = f"{right[0]:.2f} % before, {right[1]:.2f} % after adaptation"
     figure = figures.tsne_figure(
-        method.adapter.normed(embeddings).detach().double().numpy(),
+        method.adapter.layer_norm(embeddings).detach().double().numpy(),
         images.labels.numpy(),
         before.double().numpy(),
         after.double().numpy(),
