@@ -1,5 +1,6 @@
 """The comparison's methods on a GPU: their sessions are captured, and nothing waits."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -7,9 +8,8 @@ import torch
 
 from fewmore.data.benchmarks import Task
 from fewmore.methods import METHODS
-from fewmore.methods.base import Method
-from fewmore.research import recipes
-from fewmore.training.loop import Runtime
+from fewmore.methods.base import Method, Recipe
+from fewmore.training.runtime import Runtime
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,11 +21,9 @@ CUDA = torch.device("cuda", 0)
 NAMES = ("icarl", "eeil", "lucir", "topic")
 
 
-def learnt(task: Task, name: str, settings: tuple[str, ...], runtime: Runtime) -> Method:
-    method = METHODS[name].build(
-        recipes.recipe("quick", task.benchmark, name, settings), runtime, 0
-    )
-    base, *sessions = (session.of(task.train).compact() for session in task.split.sessions)
+def learnt(task: Task, name: str, recipe: Recipe, runtime: Runtime) -> Method:
+    method = METHODS[name].build(recipe, runtime, 0)
+    base, *sessions = (session.select_from(task.train).compact() for session in task.split.sessions)
     method.fit(base)
     for session in sessions:
         method.learn(session)
@@ -41,21 +39,23 @@ def task(tiny_task: Task) -> Task:
 @pytest.mark.parametrize("frozen", [False, True], ids=["norms move", "norms stand still"])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_step_of_a_session_makes_the_host_wait(
-    task: Task, tiny_settings: tuple[str, ...], name: str, frozen: bool, graphs: bool
+    task: Task, small_recipe: Callable[..., Recipe], name: str, frozen: bool, graphs: bool
 ) -> None:
-    settings = (*tiny_settings, f"session.frozen_norm={frozen}", "session.lr=0.001")
-    method = learnt(task, name, settings, Runtime(CUDA, graphs=graphs, forbid_waiting=True))
+    settings = (f"session.frozen_norm={frozen}", "session.lr=0.001")
+    recipe = small_recipe("quick", task.benchmark, name, *settings)
+    method = learnt(task, name, recipe, Runtime(CUDA, graphs=graphs, forbid_sync=True))
     assert torch.isfinite(method.scores(task.test)).all()
     assert method.scores(task.test).shape == (40, 8)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_captured_steps_are_the_eager_ones(
-    task: Task, tiny_settings: tuple[str, ...], name: str
+    task: Task, small_recipe: Callable[..., Recipe], name: str
 ) -> None:
-    settings = (*tiny_settings, "session.lr=0.001", "balanced.lr=0.001")
+    settings = ("session.lr=0.001", "balanced.lr=0.001")
+    recipe = small_recipe("quick", task.benchmark, name, *settings)
     scores = [
-        learnt(task, name, settings, Runtime(CUDA, half=False, graphs=graphs)).scores(task.test)
+        learnt(task, name, recipe, Runtime(CUDA, half=False, graphs=graphs)).scores(task.test)
         for graphs in (False, True)
     ]
     torch.testing.assert_close(*scores, rtol=0.05, atol=0.05)

@@ -18,22 +18,25 @@ from fewmore.data import augment
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet, Ragged
-from fewmore.methods.base import Recipe
+from fewmore.methods.base import Recipe, override
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import Backbone, build
 from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.research import runner
 from fewmore.research.runner import Experiment
 from fewmore.training.embed import embed
+from fewmore.training.fast_path import share_gpu
 from fewmore.training.learn_session import (
     SessionConfig,
     train_network,
     train_prototypes,
     untrained_prototypes,
 )
-from fewmore.training.loop import EpochsConfig, Round, Runtime, beside_others, train_epochs
+from fewmore.training.loop import train_epochs
+from fewmore.training.optimizer import EpochsConfig
 from fewmore.training.pretrain import PretrainConfig, pretrain
 from fewmore.training.pseudo_incremental import PseudoConfig, pseudo_incremental
+from fewmore.training.runtime import Round, Runtime
 
 pytestmark = [
     pytest.mark.gpu,
@@ -73,7 +76,7 @@ def of_several_sizes(images: ImageSet) -> ImageSet:
         images.image(i)[:, : 16 - i % 3, : 16 - i % 4].contiguous().numpy()
         for i in range(len(images))
     ]
-    return ImageSet.of(Ragged.from_arrays(cut), images.labels, images.class_names)
+    return ImageSet.from_images(Ragged.from_arrays(cut), images.labels, images.class_names)
 
 
 SETS: dict[str, tuple[Callable[[ImageSet], ImageSet], Transform]] = {
@@ -124,7 +127,7 @@ def test_no_step_of_stage_1_makes_the_host_wait(
 ) -> None:
     made, transform = SETS[kind]
     reports: list[Round] = []
-    runtime = Runtime(CUDA, half=half, graphs=graphs, forbid_waiting=True, on_round=reports.append)
+    runtime = Runtime(CUDA, half=half, graphs=graphs, forbid_sync=True, on_round=reports.append)
     learnt(made(images).to(CUDA), transform, runtime)
     assert [r.round for r in reports] == [1, 2]
     assert torch.cuda.get_sync_debug_mode() == 0
@@ -132,9 +135,9 @@ def test_no_step_of_stage_1_makes_the_host_wait(
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "captured"])
 def test_no_step_of_a_session_makes_the_host_wait(images: ImageSet, graphs: bool) -> None:
-    session = images.only([2, 3]).to(CUDA)
+    session = images.select_classes([2, 3]).to(CUDA)
     config = SessionConfig(epochs=2, batch=16, lr=0.01, data_init=False)
-    runtime = Runtime(CUDA, graphs=graphs, forbid_waiting=True)
+    runtime = Runtime(CUDA, graphs=graphs, forbid_sync=True)
     backbone, known = untrained(classes=2)
     new = Classifier("cosine", untrained_prototypes(backbone, session, 0))
     train_prototypes(backbone, known, new, session, PAD, config, runtime, 0, "session 1")
@@ -159,7 +162,7 @@ def test_a_step_that_waits_is_found() -> None:
         loss.item()
         return loss
 
-    runtime = Runtime(CUDA, graphs=False, forbid_waiting=True)
+    runtime = Runtime(CUDA, graphs=False, forbid_sync=True)
     with pytest.raises(RuntimeError, match="synchronizing"):
         train_epochs(
             "waiting",
@@ -240,16 +243,16 @@ def test_views_are_those_of_the_cpu(pixels: ImageSet) -> None:
     indices = torch.randperm(n, generator=random)
     down, right = torch.randint(-5, 6, (2, n), generator=random)
     flip = torch.rand(n, generator=random) < 0.5
-    here = augment.shifted(pixels, indices, down, right, flip, 16)
-    there = augment.shifted(
+    here = augment.pad_crop(pixels, indices, down, right, flip, 16)
+    there = augment.pad_crop(
         pixels.to(CUDA), *(t.to(CUDA) for t in (indices, down, right, flip)), 16
     )
     assert torch.equal(here, there.cpu())
 
     for images in (pixels, of_several_sizes(pixels)):
-        box = augment.draw_boxes(*augment.shapes(images, indices), (0.2, 1.0), random)
-        here = augment.resampled(images, indices, box, flip, 16)
-        there = augment.resampled(images.to(CUDA), *(t.to(CUDA) for t in (indices, box, flip)), 16)
+        box = augment.sample_crop_boxes(*augment.image_shapes(images, indices), (0.2, 1.0), random)
+        here = augment.resized_crop(images, indices, box, flip, 16)
+        there = augment.resized_crop(images.to(CUDA), *(t.to(CUDA) for t in (indices, box, flip)), 16)
         torch.testing.assert_close(there.cpu(), here, rtol=0, atol=0.01)
         here = augment.test_view(images, indices, RESIZED)
         there = augment.test_view(images.to(CUDA), indices.to(CUDA), RESIZED)
@@ -275,7 +278,7 @@ def test_turned_images_are_those_of_the_cpu() -> None:
 
 def test_boxes_drawn_on_a_gpu_lie_inside() -> None:
     heights, widths = torch.randint(1, 300, (2, 5000), device=CUDA)
-    top, left, h, w = augment.draw_boxes(
+    top, left, h, w = augment.sample_crop_boxes(
         heights, widths, (0.08, 1.0), torch.Generator(CUDA).manual_seed(0)
     )
     assert bool(
@@ -405,7 +408,7 @@ def test_runs_in_threads_learn_what_they_learn_alone(pixels: ImageSet) -> None:
     torch.cuda.synchronize()
 
     def one(seed: int) -> dict[str, Tensor]:
-        with beside_others(CUDA):
+        with share_gpu(CUDA):
             return learnt(images, PAD, Runtime(CUDA, half=False), seed=seed)
 
     alone = [one(seed) for seed in range(3)]
@@ -429,7 +432,7 @@ def test_embedding_goes_on_while_another_thread_captures(
     torch.cuda.synchronize()
 
     def embed_often(_: int) -> bool:
-        with beside_others(CUDA):
+        with share_gpu(CUDA):
             parts = [
                 (n, embed(backbone, images.select(torch.arange(n, device=CUDA)), PAD))
                 for n in range(30, 80)
@@ -437,7 +440,7 @@ def test_embedding_goes_on_while_another_thread_captures(
             return all(torch.allclose(features, expected[:n], atol=1e-3) for n, features in parts)
 
     def capture_often(_: int) -> bool:
-        with beside_others(CUDA):
+        with share_gpu(CUDA):
             for seed in range(10):
                 learnt(images, PAD, Runtime(CUDA), replace(CONFIG, epochs=1), seed)
         return True
@@ -452,12 +455,12 @@ def test_embedding_goes_on_while_another_thread_captures(
     "method", ["decoupled-cosine", "finetune", "cec", "icarl", "eeil", "lucir", "topic"]
 )
 def test_an_experiment_of_several_seeds_side_by_side(
-    tmp_path: Path, tiny_task: Task, tiny_recipe: Recipe, method: str
+    tmp_path: Path, tiny_task: Task, tiny_recipe_for: Callable[[str], Recipe], method: str
 ) -> None:
-    pseudo = PseudoConfig(episodes=100, base_way=2, new_way=2, base_query=3, new_query=3)
-    recipe = replace(
-        tiny_recipe, pretrain=replace(tiny_recipe.pretrain, epochs=6, lr=0.01), pseudo=pseudo
-    )
+    recipe = override(tiny_recipe_for(method), {"pretrain": {"epochs": 6, "lr": 0.01}})
+    if method == "cec":
+        pseudo = PseudoConfig(episodes=100, base_way=2, new_way=2, base_query=3, new_query=3)
+        recipe = override(recipe, {"method": {"pseudo": pseudo}})
     experiment = Experiment("tiny", method, recipe, seeds=(0, 1, 2))
     accuracy = []
     for parallel in (1, 3):

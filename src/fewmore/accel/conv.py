@@ -1,10 +1,12 @@
-"""Convolutions for small networks on a GPU.
+"""Speed up convolutions of small networks on a GPU.
 
-Two things that a general library does not do for them. The gradient of a weight goes aside where there is a way (aside.py). And a 3×3
-convolution to few channels is not worth a large tile: written as small matrix products, it takes a third of the time. From as many
-channels there is a product for each neighbour of a pixel; from an image's three colours, one for all neighbours together.
+Two things that cuDNN does not do for them. The gradient of a weight is computed on a side stream
+where there is one (side_streams.py). And a 3×3 convolution to few channels is not worth a large
+tile: as small matrix products it takes a third of the time. From as many channels there is one
+product for each of the nine taps; from an image's three colors, one for all taps together.
 
-M: pixels of a batch, rows of channels (channels last)   C: channels
+Feature maps are channels last: a row of channels for each pixel. A weight's memory is (out, tap,
+in).
 """
 
 from typing import Any
@@ -12,51 +14,48 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fewmore.accel.compiler import tl, triton
 from fewmore.accel.side_streams import SideStreams, current_side_streams
+from fewmore.accel.triton_import import tl, triton
 
-FEW, COLOURS = (16, 32), 3  # channels
-PIXELS = 128  # that a program holds
-NUMBERS = 2048  # of pixels and channels that a program holds for a weight's gradient
-GROUPS = 128  # of pixels, whose parts of a weight's gradient are kept apart and added in a fixed order: so results repeat
+FEW = (16, 32)  # channels
+COLORS = 3
+PIXELS = 128  # in a program
+ELEMENTS = 2048  # pixels × channels in a program that computes a weight's gradient
+# Groups of pixels, whose parts of a weight's gradient are added in a fixed order: so results
+# repeat.
+GROUPS = 128
 
 
-class Conv(nn.Conv2d):
-    """A convolution without a bias."""
+class FastConv2d(nn.Conv2d):
+    """Compute a convolution without a bias by the kernels of this file, where they are of use."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if not (torch.is_grad_enabled() and self.weight.requires_grad):
+        if self.bias is not None or not (torch.is_grad_enabled() and self.weight.requires_grad):
             return super().forward(x)
-        aside = current_side_streams()
-        dtype = (
-            torch.get_autocast_dtype("cuda")
-            if x.is_cuda and torch.is_autocast_enabled("cuda")
-            else x.dtype
-        )
-        few = x.is_cuda and dtype == torch.bfloat16 and self._is_of_few_channels()
-        if not (aside or few):
+        side_streams = current_side_streams()
+        autocast = x.is_cuda and torch.is_autocast_enabled("cuda")
+        dtype = torch.get_autocast_dtype("cuda") if autocast else x.dtype
+        few = x.is_cuda and dtype == torch.bfloat16 and self._has_few_channels()
+        if side_streams is None and not few:
             return super().forward(x)
         x = x.to(dtype, memory_format=torch.channels_last) if few else x.to(dtype)
         shape = (None, self.stride, self.padding, self.dilation, False, (0, 0), self.groups)
-        out: Tensor = _Conv.apply(x, self.weight, shape, few, aside)  # type: ignore[no-untyped-call]
+        out: Tensor = _Conv.apply(x, self.weight, shape, few, side_streams)
         return out
 
-    def _is_of_few_channels(self) -> bool:
-        few = (
-            self.out_channels in FEW
-            and self.in_channels in (self.out_channels, COLOURS)
-            and self.groups == 1
-        )
+    def _has_few_channels(self) -> bool:
+        """Say whether the Triton kernels compute this convolution."""
         ones = (1, 1)
-        near = self.kernel_size == (3, 3) and (self.stride, self.padding, self.dilation) == (
-            ones,
-            ones,
-            ones,
-        )
-        return few and near and triton is not None
+        channels = (
+            self.out_channels in FEW and self.in_channels in (self.out_channels, COLORS)
+        ) and self.groups == 1
+        window = (self.kernel_size, self.stride, self.padding, self.dilation)
+        return channels and window == ((3, 3), ones, ones, ones) and triton is not None
 
 
 class _Conv(torch.autograd.Function):
+    """Differentiate a convolution, with the weight's gradient on a side stream."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -64,88 +63,80 @@ class _Conv(torch.autograd.Function):
         weight: nn.Parameter,
         shape: tuple[Any, ...],
         few: bool,
-        aside: SideStreams | None,
+        side_streams: SideStreams | None,
     ) -> Tensor:
-        used = weight.to(x.dtype) if aside is None else aside.cast(weight, x.dtype)
-        ctx.save_for_backward(x, used)
-        ctx.weight, ctx.shape, ctx.few, ctx.aside = weight, shape, few, aside
-        out: Tensor = few_channels(x, used) if few else torch.ops.aten.convolution(x, used, *shape)
+        cast = weight.to(x.dtype) if side_streams is None else side_streams.cast(weight, x.dtype)
+        ctx.save_for_backward(x, cast)
+        ctx.weight = weight
+        ctx.shape = shape
+        ctx.few = few
+        ctx.side_streams = side_streams
+        out: Tensor = few_channels(x, cast) if few else torch.ops.aten.convolution(x, cast, *shape)
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, used = ctx.saved_tensors
-        gradient = gradient.contiguous(memory_format=torch.channels_last)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, cast = ctx.saved_tensors
+        grad = grad.contiguous(memory_format=torch.channels_last)
 
-        def to(which: int) -> Tensor:
-            """The gradient of the input (0) or of the weight (1)."""
-            found: Tensor = torch.ops.aten.convolution_backward(
-                gradient, x, used, *ctx.shape, [which == 0, which == 1, False]
-            )[which]
+        def library_grad(which: int) -> Tensor:
+            """Compute the gradient of the input (0) or of the weight (1) by cuDNN."""
+            mask = [which == 0, which == 1, False]
+            grads = torch.ops.aten.convolution_backward(grad, x, cast, *ctx.shape, mask)
+            found: Tensor = grads[which]
             return found
 
-        def to_weight() -> Tensor:
-            return (few_channels_to_weight(gradient, x) if ctx.few else to(1)).to(ctx.weight.dtype)
+        def weight_grad() -> Tensor:
+            own = few_channels_weight_grad(grad, x) if ctx.few else library_grad(1)
+            return own.to(ctx.weight.dtype)
 
-        if ctx.aside is not None:
-            ctx.aside.give([ctx.weight], lambda: [to_weight()], reads=[gradient, x, used])
-        to_input = None
+        if ctx.side_streams is not None:
+            ctx.side_streams.submit([ctx.weight], lambda: [weight_grad()], reads=[grad, x, cast])
+        input_grad = None
         if ctx.needs_input_grad[0]:
-            to_input = (
-                few_channels(gradient, used, backward=True)
-                if ctx.few and x.shape[1] != COLOURS
-                else to(0)
-            )
-        return to_input, None if ctx.aside is not None else to_weight(), None, None, None
+            own_kernel = ctx.few and x.shape[1] != COLORS
+            input_grad = few_channels(grad, cast, backward=True) if own_kernel else library_grad(0)
+        return input_grad, None if ctx.side_streams is not None else weight_grad(), None, None, None
 
 
 def few_channels(x: Tensor, weight: Tensor, backward: bool = False) -> Tensor:
-    """A 3×3 convolution to few channels; or, from as many, the gradient of its input from that of its output."""
-    (n, given, height, width), made, pixels = x.shape, len(weight), x.numel() // x.shape[1]
-    out = x.new_empty(n, height, width, made).permute(0, 3, 1, 2)
+    """Compute a 3×3 convolution to few channels, or, backward, its input's gradient from `x`."""
+    n, inputs, height, width = x.shape
+    outputs = len(weight)
+    pixels = x.numel() // inputs
+    out = x.new_empty(n, height, width, outputs).permute(0, 3, 1, 2)
     weight = weight.contiguous(memory_format=torch.channels_last)
     grid = (triton.cdiv(pixels, PIXELS),)
-    if given == COLOURS:
-        _colours[grid](
-            x, weight, out, pixels, height, width, C=made, PIXELS=PIXELS, num_warps=made // 8
-        )
+    sizes = (pixels, height, width)
+    constants = {"C": outputs, "PIXELS": PIXELS, "num_warps": outputs // 8}
+    if inputs == COLORS:
+        _conv_from_colors[grid](x, weight, out, *sizes, **constants)
     else:
-        _neighbours[grid](
-            x,
-            weight,
-            out,
-            pixels,
-            height,
-            width,
-            C=made,
-            PIXELS=PIXELS,
-            BACKWARD=backward,
-            num_warps=made // 8,
-        )
+        _conv[grid](x, weight, out, *sizes, BACKWARD=backward, **constants)
     return out
 
 
-def few_channels_to_weight(gradient: Tensor, x: Tensor) -> Tensor:
-    """The gradient of such a convolution's weight, from that of its output and from its input: in float32, channels last."""
-    (_, given, height, width), made, pixels = x.shape, gradient.shape[1], x.numel() // x.shape[1]
-    at_once = NUMBERS // made
+def few_channels_weight_grad(grad: Tensor, x: Tensor) -> Tensor:
+    """Compute the gradient of such a convolution's weight, in float32 and channels last."""
+    _, inputs, height, width = x.shape
+    outputs = grad.shape[1]
+    pixels = x.numel() // inputs
+    at_once = ELEMENTS // outputs
     groups = min(GROUPS, triton.cdiv(pixels, at_once))
-    parts = torch.empty(groups, made, 3, 3, given, device=x.device)
-    if given == COLOURS:
-        _colours_weight[(groups,)](
-            gradient, x, parts, pixels, height, width, groups, C=made, PIXELS=at_once, num_warps=2
-        )
+    parts = torch.empty(groups, outputs, 3, 3, inputs, device=x.device)
+    sizes = (pixels, height, width, groups)
+    constants = {"C": outputs, "PIXELS": at_once, "num_warps": 2}
+    if inputs == COLORS:
+        _weight_grad_from_colors[(groups,)](grad, x, parts, *sizes, **constants)
     else:
-        _neighbours_weight[(groups, 3)](
-            gradient, x, parts, pixels, height, width, groups, C=made, PIXELS=at_once, num_warps=2
-        )
+        _weight_grad[(groups, 3)](grad, x, parts, *sizes, **constants)
     return parts.sum(0).permute(0, 3, 1, 2)
 
 
 if triton is not None:
 
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _neighbours(
+    @triton.jit
+    def _conv(
         x,
         weight,
         out,
@@ -155,45 +146,34 @@ if triton is not None:
         C: tl.constexpr,
         PIXELS: tl.constexpr,
         BACKWARD: tl.constexpr,
-    ):  # type: ignore[no-untyped-def]
-        """Σ over nine neighbours of (pixels, C) times the (C, C) that belongs to that neighbour."""
+    ):
+        """Sum (pixels, C) × (C, C) over the nine taps."""
         pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
         row, column = pixel // width % height, pixel % width
-        given, made = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+        c_in, c_out = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
         total = tl.zeros([PIXELS, C], tl.float32)
-        for neighbour in tl.static_range(9):
-            down, right = neighbour // 3 - 1, neighbour % 3 - 1
-            inside = (
-                (pixel < pixels)
-                & (row + down >= 0)
-                & (row + down < height)
-                & (column + right >= 0)
-                & (column + right < width)
-            )
-            seen = tl.load(
-                x + (pixel + down * width + right)[:, None] * C + made,
-                mask=inside[:, None],
-                other=0.0,
-            )
-            # A weight's memory is (to, neighbour, from). Backwards, what came from a neighbour goes to the opposite one.
+        for tap in tl.static_range(9):
+            down, right = tap // 3 - 1, tap % 3 - 1
+            inside = (pixel < pixels) & (row + down >= 0) & (row + down < height)
+            inside = inside & (column + right >= 0) & (column + right < width)
+            place = x + (pixel + down * width + right)[:, None] * C + c_out
+            value = tl.load(place, mask=inside[:, None], other=0.0)
+            # Backward, what came from a tap goes to the opposite one.
             if BACKWARD:
-                factor = tl.load(weight + (given * 9 + 8 - neighbour) * C + made)
+                factor = tl.load(weight + (c_in * 9 + 8 - tap) * C + c_out)
             else:
-                factor = tl.load(weight + (made * 9 + neighbour) * C + given)
-            total = tl.dot(seen, factor, total)
-        tl.store(
-            out + pixel[:, None] * C + made,
-            total.to(out.dtype.element_ty),
-            mask=(pixel < pixels)[:, None],
-        )
+                factor = tl.load(weight + (c_out * 9 + tap) * C + c_in)
+            total = tl.dot(value, factor, total)
+        inside = (pixel < pixels)[:, None]
+        tl.store(out + pixel[:, None] * C + c_out, total.to(out.dtype.element_ty), mask=inside)
 
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _neighbours_weight(
-        gradient, x, parts, pixels, height, width, groups, C: tl.constexpr, PIXELS: tl.constexpr
-    ):  # type: ignore[no-untyped-def]
-        """Of a group of pixels and a row of three neighbours: Σ (C, pixels) of the gradient times (pixels, C) of each neighbour."""
+    @triton.jit
+    def _weight_grad(
+        grad, x, parts, pixels, height, width, groups, C: tl.constexpr, PIXELS: tl.constexpr
+    ):
+        """Sum (C, pixels) × (pixels, C) over a group of pixels, for a row of three taps."""
         group, down = tl.program_id(0), tl.program_id(1) - 1
-        made, given = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+        c_out, c_in = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
         left = tl.zeros([C, C], tl.float32)
         middle = tl.zeros([C, C], tl.float32)
         right = tl.zeros([C, C], tl.float32)
@@ -201,73 +181,59 @@ if triton is not None:
             pixel = start + tl.arange(0, PIXELS)
             row, column = pixel // width % height + down, pixel % width
             inside = (pixel < pixels) & (row >= 0) & (row < height)
-            came = tl.load(
-                gradient + pixel[None, :] * C + made, mask=(pixel < pixels)[None, :], other=0.0
-            )
-            place = x + (pixel[:, None] + down * width) * C + given
-            left = tl.dot(
-                came, tl.load(place - C, mask=(inside & (column > 0))[:, None], other=0.0), left
-            )
-            middle = tl.dot(came, tl.load(place, mask=inside[:, None], other=0.0), middle)
-            right = tl.dot(
-                came,
-                tl.load(place + C, mask=(inside & (column + 1 < width))[:, None], other=0.0),
-                right,
-            )
-        part = parts + ((group * C + made) * 9 + (down + 1) * 3) * C + given
+            grad_place = grad + pixel[None, :] * C + c_out
+            own = tl.load(grad_place, mask=(pixel < pixels)[None, :], other=0.0)
+            place = x + (pixel[:, None] + down * width) * C + c_in
+            has_left = (inside & (column > 0))[:, None]
+            has_right = (inside & (column + 1 < width))[:, None]
+            left = tl.dot(own, tl.load(place - C, mask=has_left, other=0.0), left)
+            middle = tl.dot(own, tl.load(place, mask=inside[:, None], other=0.0), middle)
+            right = tl.dot(own, tl.load(place + C, mask=has_right, other=0.0), right)
+        part = parts + ((group * C + c_out) * 9 + (down + 1) * 3) * C + c_in
         tl.store(part, left)
         tl.store(part + C, middle)
         tl.store(part + 2 * C, right)
 
     @triton.jit
-    def _seen_colours(x, pixel, pixels, height, width):  # type: ignore[no-untyped-def]
-        """The colours of all neighbours of each pixel, in the order of a weight's memory, and zeros behind them: (pixels, 32)."""
+    def _load_color_taps(x, pixel, pixels, height, width):
+        """Load the colors at all taps of each pixel, in the order of a weight: (pixels, 32)."""
         place = tl.arange(0, 32)[None, :]
-        neighbour, colour = place // COLOURS_, place % COLOURS_
-        down, right = neighbour // 3 - 1, neighbour % 3 - 1
+        tap, color = place // COLORS_, place % COLORS_
+        down, right = tap // 3 - 1, tap % 3 - 1
         row, column = (pixel // width % height)[:, None] + down, (pixel % width)[:, None] + right
-        inside = (
-            (row >= 0)
-            & (row < height)
-            & (column >= 0)
-            & (column < width)
-            & (pixel < pixels)[:, None]
-            & (neighbour < 9)
-        )
-        return tl.load(
-            x + (pixel[:, None] + down * width + right) * COLOURS_ + colour, mask=inside, other=0.0
-        )
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        inside = inside & (pixel < pixels)[:, None] & (tap < 9)
+        address = x + (pixel[:, None] + down * width + right) * COLORS_ + color
+        return tl.load(address, mask=inside, other=0.0)
 
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _colours(x, weight, out, pixels, height, width, C: tl.constexpr, PIXELS: tl.constexpr):  # type: ignore[no-untyped-def]
-        """(pixels, 27) of a pixel's neighbours and their colours times (27, C)."""
+    @triton.jit
+    def _conv_from_colors(
+        x, weight, out, pixels, height, width, C: tl.constexpr, PIXELS: tl.constexpr
+    ):
+        """Multiply (pixels, 27) by (27, C)."""
         pixel = tl.program_id(0) * PIXELS + tl.arange(0, PIXELS)
-        place, made = tl.arange(0, 32)[:, None], tl.arange(0, C)[None, :]
-        factor = tl.load(
-            weight + made * (9 * COLOURS_) + place, mask=place < 9 * COLOURS_, other=0.0
-        )
-        total = tl.dot(_seen_colours(x, pixel, pixels, height, width), factor)
-        tl.store(
-            out + pixel[:, None] * C + made,
-            total.to(out.dtype.element_ty),
-            mask=(pixel < pixels)[:, None],
-        )
+        place, c_out = tl.arange(0, 32)[:, None], tl.arange(0, C)[None, :]
+        address = weight + c_out * (9 * COLORS_) + place
+        factor = tl.load(address, mask=place < 9 * COLORS_, other=0.0)
+        total = tl.dot(_load_color_taps(x, pixel, pixels, height, width), factor)
+        inside = (pixel < pixels)[:, None]
+        tl.store(out + pixel[:, None] * C + c_out, total.to(out.dtype.element_ty), mask=inside)
 
-    @triton.jit  # type: ignore[untyped-decorator]
-    def _colours_weight(
-        gradient, x, parts, pixels, height, width, groups, C: tl.constexpr, PIXELS: tl.constexpr
-    ):  # type: ignore[no-untyped-def]
-        """Of a group of pixels: Σ (C, pixels) of the gradient times (pixels, 27)."""
-        group, made, place = tl.program_id(0), tl.arange(0, C)[:, None], tl.arange(0, 32)[None, :]
+    @triton.jit
+    def _weight_grad_from_colors(
+        grad, x, parts, pixels, height, width, groups, C: tl.constexpr, PIXELS: tl.constexpr
+    ):
+        """Sum (C, pixels) × (pixels, 27) over a group of pixels."""
+        group = tl.program_id(0)
+        c_out, place = tl.arange(0, C)[:, None], tl.arange(0, 32)[None, :]
         total = tl.zeros([C, 32], tl.float32)
         for start in range(group * PIXELS, pixels, groups * PIXELS):
             pixel = start + tl.arange(0, PIXELS)
-            came = tl.load(
-                gradient + pixel[None, :] * C + made, mask=(pixel < pixels)[None, :], other=0.0
-            )
-            total = tl.dot(came, _seen_colours(x, pixel, pixels, height, width), total)
-        tl.store(
-            parts + (group * C + made) * (9 * COLOURS_) + place, total, mask=place < 9 * COLOURS_
-        )
+            grad_place = grad + pixel[None, :] * C + c_out
+            own = tl.load(grad_place, mask=(pixel < pixels)[None, :], other=0.0)
+            taps = _load_color_taps(x, pixel, pixels, height, width)
+            total = tl.dot(own, taps, total)
+        address = parts + (group * C + c_out) * (9 * COLORS_) + place
+        tl.store(address, total, mask=place < 9 * COLORS_)
 
-    COLOURS_ = tl.constexpr(COLOURS)
+    COLORS_ = tl.constexpr(COLORS)

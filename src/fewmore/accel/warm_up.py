@@ -1,109 +1,148 @@
-"""The first step on a GPU, rehearsed while images are loaded.
+"""Warm a GPU up while images are loaded, and find out whether the kernels work on it.
 
-A process that has just begun makes the GPU's context, loads its libraries and compiles kernels before a step can be taken: seconds in
-which the images can be read. So all kinds of layers take a step of every kind meanwhile, each in a thread of its own, and training
-waits for them: while a step is captured, no other thread may work on the GPU.
+A new process makes the GPU's context, loads libraries and compiles kernels before it can take a
+step: seconds in which images can be read. So every kind of layer takes a step in a thread of its
+own meanwhile, and training waits for them: while a step is captured, no other thread may work on
+the GPU.
 """
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
+from importlib import import_module
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from fewmore.accel.batch_norm import BatchNorm
-from fewmore.accel.compiler import triton
-from fewmore.accel.conv import COLOURS, FEW, few_channels, few_channels_to_weight
+from fewmore.accel.batch_norm import FusedBatchNormAct2d
+from fewmore.accel.conv import COLORS, FEW, few_channels, few_channels_weight_grad
+from fewmore.accel.triton_import import triton
 
-IMAGES, SIDE = 16, 32  # kernels are compiled for sizes that are multiples of 16
-MANY = 64  # channels: the library's convolutions
-_thread: threading.Thread | None = None
+IMAGES = 16
+SIDE = 32  # kernels are compiled for sizes that are multiples of 16
+WIDE = 64  # channels of cuDNN's convolutions
+CAPABILITY = (8, 0)  # the oldest GPUs with bfloat16: Ampere
 
-
-def begin(device: torch.device) -> None:
-    """Rehearse on a GPU, in a thread; nothing is to be done on a CPU."""
-    global _thread
-    if device.type == "cuda" and _thread is None:
-        _thread = threading.Thread(target=_rehearse, args=(scenes(device),), daemon=True)
-        _thread.start()
+Task = Callable[[], None]
 
 
-def wait() -> None:
-    """Until what was begun is over."""
-    if _thread is not None:
-        _thread.join()
+class WarmUp:
+    """Run the tasks of a warm-up in the background, and keep what went wrong."""
+
+    def __init__(self, tasks: list[Task]) -> None:
+        self.failure: str | None = None
+        self._thread = threading.Thread(target=self._run, args=(tasks,), daemon=True)
+        self._thread.start()
+
+    def finish(self) -> str | None:
+        """Wait for the tasks; return why fused layers cannot be used, or None."""
+        self._thread.join()
+        return self.failure
+
+    def _run(self, tasks: list[Task]) -> None:
+        first, *others = tasks
+        try:
+            first()  # makes the context, of which there must be one
+            with ThreadPoolExecutor(max(1, len(others))) as pool:
+                for future in [pool.submit(task) for task in others]:
+                    future.result()
+        except Exception as error:  # Triton raises errors of many kinds
+            first_line = str(error).strip().partition("\n")[0]
+            self.failure = f"{type(error).__name__}: {first_line}"
 
 
-def scenes(device: torch.device) -> list[Callable[[], None]]:
-    """Layers in training, with statistics that stand still, and for features in full precision."""
-    channels = FEW[0]
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # constructors draw from the global generator: it is put back as it was
-        wide, trained = (
-            nn.Sequential(
-                *(nn.Conv2d(MANY, MANY, *shape) for shape in ((3, 1, 1), (3, 2, 1), (1, 2)))
-            )
-            for _ in range(2)
-        )
-    return [
-        partial(_features, BatchNorm(channels).eval(), channels, device),
-        partial(_features, wide, MANY, device),
-        partial(_step, trained, MANY, device),
-        partial(_step, BatchNorm(channels), channels, device),
-        partial(_step, BatchNorm(channels).eval(), channels, device),
-        *(
-            partial(_convolution, few, few, part, device)
-            for few in FEW
-            for part in ("out", "input", "weight")
-        ),
-        *(partial(_convolution, COLOURS, channels, part, device) for part in ("out", "weight")),
+_lock = threading.Lock()
+_started: dict[torch.device, WarmUp] = {}
+
+
+def start_warm_up(device: torch.device) -> None:
+    """Begin to warm a GPU up, once; on a CPU there is nothing to do."""
+    if device.type != "cuda" or why_unsupported(device) is not None:
+        return
+    with _lock:
+        if device not in _started:
+            _started[device] = WarmUp(tasks(device))
+
+
+def finish(device: torch.device) -> str | None:
+    """Wait until a GPU is warm; return why fused layers cannot be used on it, or None."""
+    start_warm_up(device)
+    warm_up = _started.get(device)
+    return why_unsupported(device) if warm_up is None else warm_up.finish()
+
+
+def why_unsupported(device: torch.device) -> str | None:
+    """Say why the kernels are not even tried on a GPU."""
+    if triton is None:
+        return "Triton is not installed"
+    if torch.version.hip is not None:
+        return "the kernels are written for NVIDIA GPUs"
+    if torch.cuda.is_available() and torch.cuda.get_device_capability(device) < CAPABILITY:
+        return f"{torch.cuda.get_device_name(device)} has no bfloat16"
+    return None
+
+
+def tasks(device: torch.device) -> list[Task]:
+    """List a step of each kind: in training, with fixed statistics, and in full precision."""
+    few = FEW[0]
+    # Constructors draw from the global generator, which is put back as it was.
+    with torch.random.fork_rng(devices=[]):
+        wide = [_wide_convolutions() for _ in range(2)]
+    listed: list[Task] = [
+        partial(_forward, FusedBatchNormAct2d(few).eval(), few, device),
+        partial(_forward, wide[0], WIDE, device),
+        partial(_step, wide[1], WIDE, device),
+        partial(_step, FusedBatchNormAct2d(few), few, device),
+        partial(_step, FusedBatchNormAct2d(few).eval(), few, device),
+        _import_compiler,
     ]
+    for channels in FEW:
+        for part in ("output", "input", "weight"):
+            listed.append(partial(_convolution, channels, channels, part, device))
+    for part in ("output", "weight"):
+        listed.append(partial(_convolution, COLORS, few, part, device))
+    return listed
 
 
-def _rehearse(scenes: list[Callable[[], None]]) -> None:
-    first, *others = scenes
-    with suppress(RuntimeError):  # a GPU that cannot do it will say so again when it matters
-        first()  # makes the context and whatever else there must be one of
-        with ThreadPoolExecutor(len(others)) as pool:
-            for scene in [pool.submit(scene) for scene in others]:
-                scene.result()
+def _import_compiler() -> None:
+    """Import what the first optimizer imports; it takes seconds."""
+    import_module("torch._dynamo")
 
 
-def _features(layer: nn.Module, channels: int, device: torch.device) -> None:
+def _wide_convolutions() -> nn.Module:
+    shapes = ((3, 1, 1), (3, 2, 1), (1, 2))
+    return nn.Sequential(*(nn.Conv2d(WIDE, WIDE, *shape) for shape in shapes))
+
+
+def _forward(layer: nn.Module, channels: int, device: torch.device) -> None:
     with torch.no_grad():
         layer.to(device)(_maps(channels, device))
 
 
 def _step(layer: nn.Module, channels: int, device: torch.device) -> None:
-    """Forwards and backwards in half precision."""
+    """Run a forward and a backward pass in bfloat16."""
     maps = _maps(channels, device).bfloat16().requires_grad_()
     with torch.autocast(device.type, torch.bfloat16):
         out = layer.to(device)(maps)
-    if hasattr(
-        out.grad_fn, "apply"
-    ):  # a backward pass of our own: in this thread, as the engine of gradients has but one for a GPU
+    if hasattr(out.grad_fn, "apply"):
+        # A backward pass of ours runs in this thread, as autograd has only one thread for a GPU.
         out.grad_fn.apply(torch.ones_like(out))
     else:
         out.sum().backward()
 
 
-def _convolution(given: int, made: int, part: str, device: torch.device) -> None:
-    """One kernel of a convolution of few channels, where we have one."""
-    if triton is None:
-        return
-    x, out = _maps(given, device).bfloat16(), _maps(made, device).bfloat16()
+def _convolution(inputs: int, outputs: int, part: str, device: torch.device) -> None:
+    """Run one kernel of a convolution of few channels."""
+    x = _maps(inputs, device).bfloat16()
+    out = _maps(outputs, device).bfloat16()
     if part == "weight":
-        few_channels_to_weight(out, x)
+        few_channels_weight_grad(out, x)
     else:
-        weight = torch.zeros(made, given, 3, 3, dtype=torch.bfloat16, device=device)
-        few_channels(x if part == "out" else out, weight, backward=part == "input")
+        weight = torch.zeros(outputs, inputs, 3, 3, dtype=torch.bfloat16, device=device)
+        few_channels(x if part == "output" else out, weight, backward=part == "input")
 
 
-def _maps(channels: int, device: torch.device) -> torch.Tensor:
-    return torch.zeros(IMAGES, channels, SIDE, SIDE, device=device).to(
-        memory_format=torch.channels_last
-    )
+def _maps(channels: int, device: torch.device) -> Tensor:
+    maps = torch.zeros(IMAGES, channels, SIDE, SIDE, device=device)
+    return maps.to(memory_format=torch.channels_last)

@@ -1,43 +1,31 @@
-"""A backbone and its classifier: the part that most methods hold."""
+"""Hold a backbone and its classifier: the part that most methods are built around."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fewmore import __version__
 from fewmore.data.download import pretrained_weights
 from fewmore.data.images import ImageSet
-from fewmore.errors import NotFitted
+from fewmore.errors import NotFittedError
 from fewmore.methods.base import Recipe
-from fewmore.nn.backbones import Backbone, build, set_tensors
+from fewmore.nn.backbones import Backbone, build
 from fewmore.nn.prototypes import Classifier, random_prototypes
+from fewmore.nn.weights import set_tensors
 from fewmore.random import derive_seed
 from fewmore.training.checkpoint import State, read_state, write_state
 from fewmore.training.embed import embed
-from fewmore.training.loop import Round, Runtime, letting_others_work
 from fewmore.training.pretrain import pretrain
-
-_BEING_MADE: dict[Path, threading.Lock] = {}  # one a stage 1 that is shared
-
-
-@contextmanager
-def _alone_at(kept: Path) -> Iterator[None]:
-    """Of runs side by side that need the same stage 1, the first makes it and the others wait."""
-    lock = _BEING_MADE.setdefault(kept, threading.Lock())
-    with letting_others_work():
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+from fewmore.training.runtime import Round, Runtime
+from fewmore.training.stage1_cache import cache_file, locked
 
 
 class Network:
-    """Images to features by `backbone`, features to scores by `classifier`; empty until `fit` or `restore`."""
+    """Map images to features by `backbone`, and features to scores by `classifier`.
+
+    Both are missing until `fit` or `restore`.
+    """
 
     def __init__(self, recipe: Recipe, runtime: Runtime) -> None:
         self.recipe = recipe
@@ -47,14 +35,16 @@ class Network:
 
     @property
     def backbone(self) -> Backbone:
+        """Return the backbone, once there is one."""
         if self._backbone is None:
-            raise NotFitted("nothing is learnt yet: call fit with the base session first")
+            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
         return self._backbone
 
     @property
     def classifier(self) -> Classifier:
+        """Return the classifier, once there is one."""
         if self._classifier is None:
-            raise NotFitted("nothing is learnt yet: call fit with the base session first")
+            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
         return self._classifier
 
     @classifier.setter
@@ -62,89 +52,86 @@ class Network:
         self._classifier = classifier.to(self.runtime.device)
 
     def fit(self, base: ImageSet, similarity: str, seed: int, stage: str = "pretrain") -> None:
-        """Stage 1, from where the recipe says that weights start; taken over where another method did the very same."""
-        kept = self._kept(base, similarity, seed, stage)
-        if kept is None:
-            self._train(base, similarity, seed, stage)
+        """Train stage 1, or take it from the cache where another method trained the same."""
+        weights = self._weights_file()
+        folder = self.runtime.stage1_cache
+        if folder is None:
+            self._train(base, similarity, seed, stage, weights)
             return
-        with _alone_at(kept):
-            if kept.exists():
-                self.restore(read_state(kept)["network"])
-                epochs = self.recipe.pretrain.epochs
-                self.runtime.on_round(Round(f"{stage} (shared)", epochs, epochs, 0.0, 0.0, 0.0))
+        recipe = self.recipe
+        settings = (recipe.backbone, recipe.transform, recipe.pretrain, similarity, seed, stage)
+        path = cache_file(folder, self.runtime, weights, (*settings, base.content_hash()))
+        with locked(path):
+            if path.exists():
+                self._take_over(read_state(path), stage)
                 return
-            self._train(base, similarity, seed, stage)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_state(kept, {"network": self.state()})
+            began = time.monotonic()
+            self._train(base, similarity, seed, stage, weights)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_state(path, {"network": self.state(), "seconds": time.monotonic() - began})
 
-    def _kept(self, base: ImageSet, similarity: str, seed: int, stage: str) -> Path | None:
-        """Where this stage 1 is kept: a name made of all that decides its outcome."""
-        if self.runtime.share is None:
+    def _take_over(self, cached: State, stage: str) -> None:
+        """Restore a cached stage 1, and report the seconds that it took when it was trained."""
+        self.restore(cached["network"])
+        epochs = self.recipe.pretrain.epochs
+        seconds = cached["seconds"]
+        self.runtime.on_round(Round(f"{stage} (shared)", epochs, epochs, 0.0, 0.0, seconds))
+
+    def _weights_file(self) -> Path | None:
+        """Return the file of the weights that the backbone starts from, or None for random ones."""
+        weights = self.recipe.weights
+        if weights is None:
             return None
-        r = self.recipe
-        settings = (r.backbone, r.weights, r.transform, r.pretrain, similarity, seed, stage)
-        parts = (
-            __version__,
-            *settings,
-            self.runtime.device.type,
-            self.runtime.half,
-            base.content_hash(),
-        )
-        return self.runtime.share / f"{derive_seed(*parts):014x}.safetensors"
+        return pretrained_weights(self.recipe.backbone) if weights == "imagenet" else Path(weights)
 
-    def _train(self, base: ImageSet, similarity: str, seed: int, stage: str) -> None:
-        weights = None
-        if self.recipe.weights is not None:
-            weights = (
-                pretrained_weights(self.recipe.backbone)
-                if self.recipe.weights == "imagenet"
-                else Path(self.recipe.weights)
-            )
-        self._place(build(self.recipe.backbone, derive_seed(seed, "backbone"), weights))
-        rows = random_prototypes(
-            len(base.class_names),
-            self.backbone.dim,
-            torch.Generator().manual_seed(derive_seed(seed, "classifier")),
-        )
-        self.classifier = Classifier(similarity, rows)
+    def _train(
+        self, base: ImageSet, similarity: str, seed: int, stage: str, weights: Path | None
+    ) -> None:
+        recipe = self.recipe
+        self._place(build(recipe.backbone, derive_seed(seed, "backbone"), weights))
+        generator = torch.Generator().manual_seed(derive_seed(seed, "classifier"))
+        prototypes = random_prototypes(len(base.class_names), self.backbone.dim, generator)
+        self.classifier = Classifier(similarity, prototypes)
         pretrain(
             self.backbone,
             self.classifier,
             base,
-            self.recipe.transform,
-            self.recipe.pretrain,
+            recipe.transform,
+            recipe.pretrain,
             self.runtime,
             seed,
             stage,
         )
 
     def embed(self, images: ImageSet) -> Tensor:
+        """Compute the features of images, (n, d)."""
         return embed(self.backbone, images, self.recipe.transform)
 
     @torch.no_grad()
     def scores_of(self, features: Tensor) -> Tensor:
+        """Score features against all classes, (n, classes)."""
         scores: Tensor = self.classifier(features)
         return scores
 
     def state(self) -> State:
-        """A copy: what is learnt later does not change it."""
-        classifier = {
-            "similarity": self.classifier.similarity,
-            "rows": self.classifier.prototypes.detach().clone(),
-        }
+        """Copy what was learnt; what is learnt later does not change the copy."""
+        classifier = self.classifier
         return {
             "backbone": {name: t.clone() for name, t in self.backbone.state_dict().items()},
-            "classifier": classifier,
+            "classifier": {
+                "similarity": classifier.similarity,
+                "rows": classifier.prototypes.detach().clone(),
+            },
         }
 
     def restore(self, state: State) -> None:
+        """Go back to a state."""
         backbone = build(self.recipe.backbone)
         set_tensors(backbone, state["backbone"])
         self._place(backbone)
-        self.classifier = Classifier(
-            state["classifier"]["similarity"], state["classifier"]["rows"].clone()
-        )
+        classifier = state["classifier"]
+        self.classifier = Classifier(classifier["similarity"], classifier["rows"].clone())
 
     def _place(self, backbone: Backbone) -> None:
-        # Channels last is the faster layout for convolutions, on a CPU and on a GPU.
+        """Move the backbone to the device, channels last: the faster layout for convolutions."""
         self._backbone = backbone.to(self.runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]

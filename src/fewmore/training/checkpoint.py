@@ -1,4 +1,4 @@
-"""Tensors and JSON values in one file, replaced in one move: what a killed run is resumed from."""
+"""Write tensors and JSON values into one file, from which a killed run is resumed."""
 
 import json
 import time
@@ -21,11 +21,10 @@ def write_state(path: Path, state: State) -> None:
 
     def plain(value: Any, name: str) -> Any:
         if isinstance(value, Tensor):
-            while name in tensors:  # a key may hold a stroke
+            while name in tensors:  # a key may contain a slash
                 name += "/"
-            tensors[name] = (
-                value.detach().to("cpu", copy=True).contiguous()
-            )  # the format refuses shared memory
+            # The format refuses shared memory.
+            tensors[name] = value.detach().to("cpu", copy=True).contiguous()
             return {"tensor": name}
         if isinstance(value, dict):
             return {"dict": {key: plain(inner, f"{name}/{key}") for key, inner in value.items()}}
@@ -42,20 +41,20 @@ def read_state(path: Path) -> State:
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
-            tree = json.loads(
-                about.get("fewmore") or about["cecil"]
-            )  # its name before the first release
+            # "cecil" was the project's name before the first release.
+            tree = json.loads(about.get("fewmore") or about["cecil"])
             tensors = {name: file.get_tensor(name).clone() for name in list(file.keys())}
         state: State = _rich(tree, tensors)
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
         raise CheckpointError(
-            f"{path} cannot be read ({error}): it is damaged, or not fewmore's; delete it to start anew"
+            f"{path} cannot be read ({error}): it is damaged, or not fewmore's; "
+            "delete it to start anew"
         ) from error
     return state
 
 
 def _rich(node: Any, tensors: dict[str, Tensor]) -> Any:
-    """A value from the file's JSON, its tensors put back."""
+    """Rebuild a value from the file's JSON and tensors."""
     if "tensor" in node:
         return tensors[node["tensor"]]
     if "dict" in node:
@@ -64,10 +63,11 @@ def _rich(node: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 class Checkpoint:
-    """The stages of a run that were reached, in one file.
+    """Keep the stages that a run has reached in one file.
 
-    A stage saves under its name as often as it likes; the file is written at most every few seconds, and always at a
-    stage's end. Once a session is learnt its stages are dropped, and what the method knows stands in their place.
+    A stage saves under its name as often as it likes; the file is written at most every few
+    seconds, and always at a stage's end. Once a session is learnt its stages are dropped, and what
+    the method knows stands in their place.
     """
 
     def __init__(self, path: Path, every: float = 20.0) -> None:
@@ -79,11 +79,11 @@ class Checkpoint:
         self._written = time.monotonic()
 
     def load(self, stage: str) -> State | None:
-        """What was saved last under a stage's name."""
+        """Return what was saved last under a stage's name."""
         return self.stages.get(stage)
 
     def due(self) -> bool:
-        """Whether it is time to write again."""
+        """Say whether it is time to write again."""
         return time.monotonic() - self._written >= self.every
 
     def save(self, stage: str, state: State) -> None:

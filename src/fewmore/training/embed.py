@@ -1,4 +1,4 @@
-"""Features of a whole set of images, with the network as it is."""
+"""Compute features of a whole set of images with a network as it is."""
 
 from collections.abc import Callable
 
@@ -15,34 +15,39 @@ BATCH = 500
 
 
 def embed(backbone: Backbone, images: ImageSet, transform: Transform) -> Tensor:
-    """The features of every image, (n, d), in the test view and evaluation mode."""
+    """Compute the features of every image, (n, d), in the test view and evaluation mode."""
     return _in_batches(backbone, backbone, images, transform)
 
 
 def embed_maps(backbone: Backbone, images: ImageSet, transform: Transform, side: int) -> Tensor:
-    """The last feature map of every image, averaged down to at most side × side cells: (n, cells, d)."""
+    """Compute the last feature maps, averaged down to at most side × side cells: (n, cells, d)."""
 
     def cells(views: Tensor) -> Tensor:
         maps = backbone.maps(views)
         if maps.dim() != 4:
             raise ConfigError(
-                f"the earth mover's distance compares feature maps, (images, d, h, w), and this backbone gives {tuple(maps.shape)}: "
-                "choose a convolutional one, such as --set backbone=resnet18"
+                "the earth mover's distance compares feature maps, (images, d, h, w), and this "
+                f"backbone gives {tuple(maps.shape)}: choose a convolutional one, such as "
+                "--set backbone=resnet18"
             )
-        pooled = F.adaptive_avg_pool2d(maps, (min(side, maps.shape[2]), min(side, maps.shape[3])))
-        return pooled.flatten(2).transpose(1, 2)
+        size = (min(side, maps.shape[2]), min(side, maps.shape[3]))
+        return F.adaptive_avg_pool2d(maps, size).flatten(2).transpose(1, 2)
 
     return _in_batches(backbone, cells, images, transform)
 
 
 @torch.no_grad()
 def _in_batches(
-    backbone: Backbone, of: Callable[[Tensor], Tensor], images: ImageSet, transform: Transform
+    backbone: Backbone,
+    function: Callable[[Tensor], Tensor],
+    images: ImageSet,
+    transform: Transform,
 ) -> Tensor:
-    """What a part of the backbone makes of every image, in the test view and evaluation mode."""
+    """Apply a function of the backbone to every image, in the test view and evaluation mode."""
     training = backbone.training
     backbone.eval()
-    indices = torch.arange(len(images), device=images.device)
-    found = [of(test_view(images, part, transform)).float() for part in torch.split(indices, BATCH)]
+    positions = torch.arange(len(images), device=images.device)
+    batches = torch.split(positions, BATCH)
+    outputs = [function(test_view(images, batch, transform)).float() for batch in batches]
     backbone.train(training)
-    return torch.cat(found)
+    return torch.cat(outputs)

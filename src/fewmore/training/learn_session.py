@@ -1,7 +1,8 @@
-"""Stage 3: what a new session adds to the classifier.
+"""Stage 3: learn a new session.
 
-Either the new rows are the class means of the few images and nothing is trained, or they start at random and are
-trained, alone or with the whole network, by cross-entropy or by a method's own loss.
+Either the new prototypes are the class means of the few images and nothing is trained, or they
+start at random and are trained, alone or with the whole network, by cross-entropy or by a method's
+own loss.
 """
 
 from collections.abc import Callable
@@ -17,28 +18,30 @@ from fewmore.nn.backbones import Backbone
 from fewmore.nn.prototypes import Classifier, class_means, random_prototypes
 from fewmore.random import derive_seed
 from fewmore.training.embed import embed
-from fewmore.training.loop import EpochsConfig, Runtime, train_epochs
+from fewmore.training.loop import train_epochs
+from fewmore.training.optimizer import EpochsConfig
+from fewmore.training.runtime import Runtime
 
 
 @dataclass(frozen=True)
 class SessionConfig(EpochsConfig):
-    """How a new session is learnt. With `data_init` its rows are class means; where nothing else is trained, the rest does not apply."""
+    """Hold the settings of a new session; where nothing is trained, only `data_init` counts."""
 
-    data_init: bool = True
+    data_init: bool = True  # whether new prototypes start from class means, or at random
     frozen_norm: bool = (
-        False  # whether the batch norms' statistics stand still while the whole network is trained
+        False  # whether batch-norm statistics are frozen while the network is trained
     )
 
 
 def class_prototypes(backbone: Backbone, session: ImageSet, transform: Transform) -> Tensor:
-    """One row a class: the mean of its images' features."""
+    """Compute one prototype for each class: the mean of its images' features."""
     return class_means(
         embed(backbone, session, transform), session.labels, len(session.class_names)
     )
 
 
 def untrained_prototypes(backbone: Backbone, session: ImageSet, seed: int) -> Tensor:
-    """One row a class, at random."""
+    """Draw one prototype for each class at random."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "rows", session.class_names))
     return random_prototypes(len(session.class_names), backbone.dim, generator).to(session.device)
 
@@ -46,16 +49,14 @@ def untrained_prototypes(backbone: Backbone, session: ImageSet, seed: int) -> Te
 def new_prototypes(
     backbone: Backbone, session: ImageSet, transform: Transform, config: SessionConfig, seed: int
 ) -> Tensor:
-    """The session's rows before any training, as the config says."""
-    return (
-        class_prototypes(backbone, session, transform)
-        if config.data_init
-        else untrained_prototypes(backbone, session, seed)
-    )
+    """Return the session's prototypes before any training, as configured."""
+    if config.data_init:
+        return class_prototypes(backbone, session, transform)
+    return untrained_prototypes(backbone, session, seed)
 
 
 def outputs(backbone: Backbone, classifier: Classifier, view: Tensor) -> tuple[Tensor, Tensor]:
-    """Features and scores of a batch of views; behind the backbone all is in full precision."""
+    """Compute features and logits of a batch of views; all behind the backbone is in float32."""
     features = backbone(view).float()
     return features, classifier(features)
 
@@ -70,7 +71,7 @@ def train_network(
     seed: int,
     stage: str,
 ) -> None:
-    """Train everything on the session's images; the last rows of the classifier are its classes'."""
+    """Train everything on the session's images; its classes are the classifier's last."""
     first = len(classifier) - len(session.class_names)
     backbone.train(not config.frozen_norm)
 
@@ -94,7 +95,7 @@ def train_prototypes(
     seed: int,
     stage: str,
 ) -> None:
-    """Train the new rows among all classes; the backbone and the known rows stand still."""
+    """Train the new prototypes among all classes; backbone and known prototypes are frozen."""
     backbone.eval()
 
     def loss_of(indices: Tensor, generator: Generator) -> Tensor:
@@ -110,7 +111,7 @@ def train_prototypes(
     )
 
 
-def train_by(
+def train_by_loss(
     loss_of: Callable[[Tensor, Tensor], Tensor],
     modules: dict[str, nn.Module],
     images: ImageSet,
@@ -120,7 +121,7 @@ def train_by(
     seed: int,
     stage: str,
 ) -> None:
-    """Train modules, in the mode that they are in, by a loss of one's own: of the views and the labels of a batch."""
+    """Train modules, in the mode they are in, by a loss of a batch's views and labels."""
 
     def batch_loss(indices: Tensor, generator: Generator) -> Tensor:
         return loss_of(train_view(images, indices, transform, generator), images.labels[indices])

@@ -1,22 +1,24 @@
-"""Stage 1: features, by ordinary classification of the base session."""
+"""Stage 1: learn features by ordinary classification of the base session."""
 
 from dataclasses import dataclass
 
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from fewmore.accel.batch_norm import set_ghost
 from fewmore.data.augment import Transform, test_view, train_view
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
 from fewmore.nn.backbones import Backbone
+from fewmore.nn.layers import set_ghost_batch_size
 from fewmore.nn.prototypes import Classifier
-from fewmore.training.loop import EpochsConfig, Runtime, train_epochs
+from fewmore.training.loop import train_epochs
+from fewmore.training.optimizer import EpochsConfig
+from fewmore.training.runtime import Runtime
 
 
 @dataclass(frozen=True)
 class PretrainConfig(EpochsConfig):
-    """How long and how fast stage 1 learns."""
+    """Hold the settings of stage 1."""
 
     milestones: tuple[int, ...] = (60, 70)
     augment: bool = True
@@ -28,7 +30,8 @@ class PretrainConfig(EpochsConfig):
         super().__post_init__()
         if self.ghost < 0 or self.ghost == 1:
             raise ConfigError(
-                f"pretrain: ghost is a number of images, at least 2, or 0 for the whole batch, and not {self.ghost}"
+                "pretrain: ghost is a number of images, at least 2, or 0 for the whole batch, "
+                f"and not {self.ghost}"
             )
 
 
@@ -55,6 +58,6 @@ def pretrain(
 
     modules = {"backbone": backbone, "classifier": classifier}
     parameters = [*backbone.parameters(), *classifier.parameters()]
-    set_ghost(backbone, config.ghost)
+    set_ghost_batch_size(backbone, config.ghost)
     train_epochs(stage, modules, parameters, loss_of, len(base), config, runtime, seed)
-    set_ghost(backbone, 0)
+    set_ghost_batch_size(backbone, 0)

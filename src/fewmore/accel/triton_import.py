@@ -1,4 +1,4 @@
-"""Triton, which compiles our kernels: PyTorch's builds for a GPU come with it, and where it is missing `triton` is None."""
+"""Import Triton, which compiles the kernels; where it is missing, `triton` is None."""
 
 from typing import TYPE_CHECKING
 

@@ -1,0 +1,83 @@
+"""Initialize networks, and read and copy their weights."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fewmore.errors import DataError, MissingData
+
+# A published file's classifier and its counters of batches, which our networks do not have.
+SKIPPED = re.compile(r"(fc|classifier)\.|.*num_batches_tracked$")
+
+
+def initialize(module: nn.Module, generator: torch.Generator) -> None:
+    """Draw convolutions by Kaiming's rule (fan out); batch norms stay the identity."""
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            nn.init.kaiming_normal_(
+                part.weight, mode="fan_out", nonlinearity="relu", generator=generator
+            )
+            if part.groups > 1:  # the fan out is that of one group; torch counts all groups
+                part.weight.data *= part.groups**0.5
+
+
+def load_weights(backbone: nn.Module, path: Path) -> None:
+    """Read weights in torchvision's format, without the classifier's."""
+    if not path.exists():
+        raise MissingData(
+            f"there is no weight file {path}: give the path of a file in torchvision's format, "
+            "or 'imagenet' to download one"
+        )
+    try:
+        entries = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for a file that is not its own
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"{path} cannot be read as a weight file ({why}): give a file in torchvision's format"
+        ) from error
+    if not isinstance(entries, dict):
+        raise DataError(
+            f"{path} holds a {type(entries).__name__}, not a table of weights: "
+            "give a state dict in torchvision's format"
+        )
+    entries = {str(name): t for name, t in entries.items() if not SKIPPED.match(str(name))}
+    problems = _differences(backbone.state_dict(), entries)
+    if problems:
+        raise DataError(f"{path} is not a weight file of this backbone: {problems}")
+    set_tensors(backbone, entries)
+
+
+def _differences(expected: Mapping[str, Tensor], entries: Mapping[str, object]) -> str:
+    """Say which tensors are missing, unknown or of another shape."""
+    reshaped = []
+    for name in expected.keys() & entries.keys():
+        entry = entries[name]
+        if not isinstance(entry, Tensor) or entry.shape != expected[name].shape:
+            reshaped.append(name)
+    problems = [
+        ("missing", expected.keys() - entries.keys()),
+        ("not of this network", entries.keys() - expected.keys()),
+        ("of another shape", reshaped),
+    ]
+    return "; ".join(
+        f"{len(names)} {what}, such as {min(names)}" for what, names in problems if names
+    )
+
+
+@torch.no_grad()
+def set_tensors(module: nn.Module, entries: Mapping[str, Tensor]) -> None:
+    """Copy a whole state into a module, in place."""
+    own = module.state_dict()
+    if own.keys() != entries.keys():
+        some = ", ".join(sorted(own.keys() ^ entries.keys())[:3])
+        raise DataError(f"these weights are another network's: {some} … differ")
+    for name, tensor in own.items():
+        tensor.copy_(entries[name])
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Count the numbers that are learnt."""
+    return sum(p.numel() for p in module.parameters())

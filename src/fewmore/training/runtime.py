@@ -1,0 +1,86 @@
+"""Say where and how a run is computed."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from fewmore.errors import ConfigError
+from fewmore.training.checkpoint import Checkpoint
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Round:
+    """Report a round of training: an epoch, or a number of episodes."""
+
+    stage: str
+    round: int  # rounds done
+    rounds: int
+    loss: float
+    lr: float
+    seconds: float
+
+
+@dataclass
+class Runtime:
+    """Hold the device and switches of a run; they change what is learnt by rounding alone."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: str | None = None  # of training on a GPU; None: bf16 where the GPU has it, else fp32
+    accel: bool | frozenset[str] = (
+        True  # the GPU fast path; a set of names switches single parts on
+    )
+    checkpoint: Checkpoint | None = None
+    on_round: Callable[[Round], None] = lambda report: None
+    stage1_cache: Path | None = None  # where stage 1 is kept for methods with the same settings
+    exclusive: bool = True  # no other run shares the GPU, so that one run may fill it
+    forbid_sync: bool = False  # raise where a step makes the host wait for the GPU
+
+    def __post_init__(self) -> None:
+        if self.precision not in (None, *PRECISIONS):
+            raise ConfigError(
+                f"precision must be one of {', '.join(PRECISIONS)}, not '{self.precision}'"
+            )
+
+    @property
+    def cuda(self) -> bool:
+        """Say whether the device is a GPU of PyTorch's CUDA interface."""
+        return self.device.type == "cuda"
+
+    @property
+    def used_precision(self) -> str:
+        """Return the precision that training uses on this device."""
+        if not self.cuda:
+            return "fp32"
+        if self.precision in (None, "bf16"):
+            return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+        return self.precision
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context in which a network runs in training."""
+        dtype = AUTOCAST.get(self.used_precision)
+        return nullcontext() if dtype is None else torch.autocast("cuda", dtype)
+
+    def describe(self) -> dict[str, str]:
+        """Return what a result records: the precision used, and whether the fast path was on."""
+        from fewmore.training.fast_path import why_plain
+
+        reason = why_plain(self)
+        return {
+            "precision": self.used_precision,
+            "accel": "on" if reason is None else f"off: {reason}",
+        }
+
+    def notes(self) -> list[str]:
+        """Say where the device cannot do what was asked for."""
+        if self.precision in (None, self.used_precision):
+            return []
+        return [
+            f"{self.device} does not train in {self.precision}: "
+            f"{self.used_precision} is used instead"
+        ]

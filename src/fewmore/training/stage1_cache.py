@@ -1,0 +1,67 @@
+"""Keep trained stage-1 networks, so that methods with the same stage 1 share one training.
+
+A file's name is a hash of all that decides its content: settings, seed, images, weights, device,
+precision, versions, and the source files of the packages that stage 1 runs through. After an edit
+of any of them, stage 1 is trained anew.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+
+import fewmore
+from fewmore.io import file_hash
+from fewmore.training.fast_path import yield_gpu
+from fewmore.training.runtime import Runtime
+
+# What stage 1 runs through. It is more than it needs, so that nothing is missed.
+SOURCES = ("random.py", "data", "nn", "accel", "training", "methods/network.py")
+
+_LOCKS: dict[Path, threading.Lock] = {}  # one for each file
+
+
+def cache_file(folder: Path, runtime: Runtime, weights: Path | None, settings: object) -> Path:
+    """Return where a stage 1 is kept; `settings` must say all that decides it, as its repr."""
+    parts = (
+        fewmore.__version__,
+        torch.__version__,
+        source_digest(),
+        runtime.device.type,
+        runtime.describe(),
+        None if weights is None else file_hash(weights),
+        settings,
+    )
+    return folder / f"{sha256(repr(parts).encode()).hexdigest()[:16]}.safetensors"
+
+
+@cache
+def source_digest() -> str:
+    """Hash the source files that decide what stage 1 learns."""
+    root = Path(fewmore.__file__).parent
+    files = [
+        file
+        for source in SOURCES
+        for file in ([root / source] if source.endswith(".py") else (root / source).rglob("*.py"))
+    ]
+    digest = sha256()
+    for file in sorted(files):
+        digest.update(file.relative_to(root).as_posix().encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Let one thread at a time use a file: of runs with the same stage 1, the first trains it."""
+    lock = _LOCKS.setdefault(path, threading.Lock())
+    with yield_gpu():
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
