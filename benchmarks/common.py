@@ -1,4 +1,4 @@
-"""What the benchmarks share: how something is timed, and a result with its machine, command and date."""
+"""Time calls, measure memory, and record results with machine, command and date."""
 
 import argparse
 import json
@@ -13,43 +13,52 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from fewmore.cli.run import command_line
-from fewmore.research.results import commit, machine
+from fewmore.research.machine import commit, machine_facts
+
+Row = dict[str, object]
 
 
-def asked(doc: str | None) -> tuple[torch.device, Path | None]:
-    """The device, and the folder to record in, from the command line; products are in full float32."""
+def make_parser(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser that shows a script's docstring and knows `--record`."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--record", type=Path, help="folder for the JSON file")
+    return parser
+
+
+def parse_device(doc: str | None) -> tuple[torch.device, Path | None]:
+    """Parse `--device` and `--record`, and compute matrix products in full float32."""
+    parser = make_parser(doc)
     parser.add_argument("--device", type=torch.device, default="cpu")
-    parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     return args.device, args.record
 
 
-def timed(device: torch.device, *calls: Callable[[], object], budget: float = 4.0) -> list[float]:
-    """Median milliseconds of each call. They take turns, so that what else the machine does meets all of them alike."""
+def median_ms(
+    device: torch.device, *calls: Callable[[], object], budget: float = 4.0
+) -> list[float]:
+    """Return the median milliseconds of each call.
 
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-
+    The calls alternate, so that other load on the machine affects all of them alike.
+    """
     times: list[list[float]] = [[] for _ in calls]
     began = time.perf_counter()
     for round_ in range(301):
-        for call, own in zip(calls, times, strict=True):
+        for call, measured in zip(calls, times, strict=True):
             start = time.perf_counter()
             call()
-            wait()
-            own.append(time.perf_counter() - start)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            measured.append(time.perf_counter() - start)
         if round_ >= 3 and time.perf_counter() - began > budget:
             break
-    return [1e3 * statistics.median(own[1:]) for own in times]  # the first round warms up
+    return [1e3 * statistics.median(measured[1:]) for measured in times]  # without the warm-up
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> float:
-    """The megabytes of tensors that a call holds at its peak, beyond what was there before."""
+    """Return the megabytes of tensors that a call adds at its peak."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -57,36 +66,34 @@ def peak_memory(call: Callable[[], object], device: torch.device) -> float:
         return (torch.cuda.max_memory_allocated() - before) / 2**20
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
-    now = top = 0
+    now = 0
+    peak = 0
     for event in profiler.profiler.kineto_results.events():
         if event.name() == "[memory]":
             now += event.nbytes()
-            top = max(top, now)
-    return top / 2**20
+            peak = max(peak, now)
+    return peak / 2**20
 
 
-def shown(row: dict[str, object]) -> dict[str, object]:
-    """A row, printed as soon as it is there."""
+def print_row(row: Row) -> Row:
+    """Print a row as soon as it is measured, and return it."""
     print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
     return row
 
 
 def record(
-    name: str,
-    device: torch.device,
-    rows: list[dict[str, object]],
-    about: dict[str, object],
-    folder: Path | None,
+    name: str, device: torch.device, rows: list[Row], about: Row, folder: Path | None
 ) -> None:
-    """Print what was measured, and write it to results/bench-<name>-<machine>.json where asked for."""
-    info = machine(device)
+    """Print what was measured, and write it to bench-<name>-<gpu or cpu>.json in the folder."""
+    machine = machine_facts(device)
     kind = "gpu" if device.type == "cuda" else "cpu"
     data = " --data-root DATA" if "--data-root" in sys.argv else ""
-    found = {
+    options = command_line(sys.argv[1:]).removeprefix("fewmore")
+    measured = {
         "benchmark": name,
-        "command": f"python benchmarks/{name}.py{data}{command_line(sys.argv[1:]).removeprefix('fewmore')}",
+        "command": f"python benchmarks/{name}.py{data}{options}",
         "date": date.today().isoformat(),
-        "machine": f"{info['device']}, {info['cores']} cores, torch {info['torch']}",
+        "machine": f"{machine['device']}, {machine['cores']} cores, torch {machine['torch']}",
         "commit": commit(),
         "about": {k: round(v, 4) if isinstance(v, float) else v for k, v in about.items()},
         "rows": [
@@ -94,10 +101,10 @@ def record(
             for row in rows
         ],
     }
-    print(json.dumps(found["about"], indent=1))
+    print(json.dumps(measured["about"], indent=1))
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"bench-{name}-{kind}.json").write_text(json.dumps(found, indent=1) + "\n")
+        (folder / f"bench-{name}-{kind}.json").write_text(json.dumps(measured, indent=1) + "\n")
 
 
 if __name__ == "__main__":

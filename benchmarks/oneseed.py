@@ -1,12 +1,12 @@
-"""CEC on one seed of CIFAR100 alone, from the typed command to the drawn report: seconds in all, in a process of its own.
+"""Time one seed of CEC on CIFAR100, from the typed command to the drawn report.
 
     python benchmarks/oneseed.py --data-root DATA [--device cuda] [--record results]
 
-Twice: as the first time on a machine, when kernels must be compiled, and once more with those compiled. The recipe is `official`,
-unaltered; the accuracy is that of the test images, and nothing is chosen by it.
+The run is a process of its own and happens twice: as the first time on a machine, when kernels must
+be compiled, and again with the compiled kernels. The recipe is `official`, unchanged; the accuracy
+is that of the test images, and nothing is chosen by it.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -15,67 +15,48 @@ import time
 from pathlib import Path
 
 import torch
-from common import record, shown
+from common import Row, make_parser, print_row, record
 
 from fewmore.research import results
 
+STAGES = ("pretrain", "pseudo-incremental")
 
-def one_run(data_root: Path, device: str, runs: Path, compiled: Path) -> dict[str, object]:
-    """Seconds from start to end, the parts of them that the run itself has taken, and its accuracy."""
-    command = [
-        sys.executable,
-        "-m",
-        "fewmore",
-        "run",
-        "cifar100",
-        "--method",
-        "cec",
-        "--device",
-        device,
-    ]
-    command += ["--data-root", str(data_root), "--runs", str(runs)]
+
+def time_run(data_root: Path, device: str, runs: Path, kernels: Path) -> Row:
+    """Return the seconds from start to end, those of both stages, and the last accuracy."""
+    command = [sys.executable, "-m", "fewmore", "run", "cifar100", "--method", "cec"]
+    command += ["--device", device, "--data-root", str(data_root), "--runs", str(runs)]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(kernels)}
     began = time.perf_counter()
-    subprocess.run(
-        command,
-        check=True,
-        env={**os.environ, "TRITON_CACHE_DIR": str(compiled)},
-        stdout=subprocess.DEVNULL,
-    )
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - began
     (folder,) = (path.parent for path in runs.glob("*/result.json"))
     result = results.read(folder)
-    (parts,), (last,) = result.seconds, result.last
-    rounds = {name: parts[name] for name in ("pretrain", "pseudo-incremental")}
+    (times,) = result.seconds
+    (last,) = result.last
+    stages = {name: times[name] for name in STAGES}
     return {
         "from start to end s": seconds,
-        **{f"{name} s": value for name, value in rounds.items()},
-        "all else s": seconds - sum(rounds.values()),
+        **{f"{name} s": value for name, value in stages.items()},
+        "all else s": seconds - sum(stages.values()),
         "last session %": last,
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Run twice and record both times."""
+    parser = make_parser(__doc__)
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--record", type=Path)
     args = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for number, which in enumerate(("first", "second")):
-            found = one_run(
-                args.data_root, args.device, Path(folder) / str(number), Path(folder) / "compiled"
-            )
-            rows.append(shown({"run on a machine": which, **found}))
-    record(
-        "oneseed",
-        torch.device(args.device),
-        rows,
-        {"benchmark": "cifar100", "recipe": "official", "seed": 0},
-        args.record,
-    )
+        kernels = Path(folder) / "kernels"
+        for which in ("first", "second"):
+            measured = time_run(args.data_root, args.device, Path(folder) / which, kernels)
+            rows.append(print_row({"run on a machine": which, **measured}))
+    about: Row = {"benchmark": "cifar100", "recipe": "official", "seed": 0}
+    record("oneseed", torch.device(args.device), rows, about, args.record)
 
 
 if __name__ == "__main__":

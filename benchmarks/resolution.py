@@ -1,17 +1,19 @@
-"""Why is miniImageNet below the published rows? Stage 1 of torchvision's parts alone, on the same files and on worse ones.
+"""Test why miniImageNet is below the published rows: train stage 1 with torchvision's parts alone.
 
-    python benchmarks/resolution.py --data-root DATA [--device cuda] [--epochs 40] [--record results]
+    python benchmarks/resolution.py --data-root DATA [--epochs 40] [--record results]
 
-Network, transforms and reading of files are torchvision's and Pillow's; of fewmore there is one arm, its own stage 1.
+Network, transforms and decoding are torchvision's and Pillow's; one arm is fewmore's own stage 1.
 
-- Seen at 84 pixels from the files as they are (84 pixels): should agree with fewmore's stage 1, if that is not to blame.
-- Seen at 42 pixels from the same files; from files of 42 pixels; from files of 42 pixels that were once saved as lossy WebP. The first
-  has something to lose, as a crop from a file of the published size has at 84: the difference is what small files cost.
+- Trained at 84 pixels from the files as they are (84 pixels): should agree with fewmore's stage 1
+  if that is not the cause.
+- Trained at 42 pixels from the same files; from files of 42 pixels; from files of 42 pixels that
+  were saved as lossy WebP before. Only the first can crop from files larger than its input, as the
+  published runs could at 84 pixels: the difference is the cost of small files.
 
-Accuracy is on the base classes' test images, by class means of the training images; nothing is chosen by it. Needs torchvision.
+Accuracy is on the test images of the base classes, by class means of the training images; nothing
+is chosen by it. Needs torchvision.
 """
 
-import argparse
 import csv
 import io
 import math
@@ -23,7 +25,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from common import record, shown
+from common import Row, make_parser, print_row, record
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -37,7 +39,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Arm:
-    """One training: how large images are seen, and what is done to the files beforehand."""
+    """Describe a training: the input size, and how the files are stored beforehand."""
 
     seen: int
     stored: int
@@ -46,7 +48,7 @@ class Arm:
 
     @property
     def resized(self) -> int:
-        """The size of which testing takes the centre."""
+        """Return the size to which test images are resized before the centre crop."""
         return round(self.seen * 92 / 84)
 
 
@@ -60,7 +62,7 @@ ARMS = (
 
 
 class ImageFiles(Dataset[tuple[Tensor, int]]):
-    """Decoded images under a transform."""
+    """Apply a transform to decoded images."""
 
     def __init__(
         self,
@@ -68,7 +70,9 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
         labels: list[int],
         transform: Callable[[Image.Image], Tensor],
     ) -> None:
-        self.images, self.labels, self.transform = images, labels, transform
+        self.images = images
+        self.labels = labels
+        self.transform = transform
 
     def __len__(self) -> int:
         return len(self.images)
@@ -77,19 +81,27 @@ class ImageFiles(Dataset[tuple[Tensor, int]]):
         return self.transform(self.images[index]), self.labels[index]
 
 
-def read(root: Path, part: str, arm: Arm) -> tuple[list[Image.Image], list[int]]:
-    """The base classes' images of a part (train, test), as the arm stores them."""
+Samples = tuple[list[Image.Image], list[int]]
+
+
+def read_samples(root: Path, part: str, arm: Arm) -> Samples:
+    """Read the base classes' images of a part (train, test), as the arm stores them."""
     folder = root / "miniimagenet"
     with open(folder / "split" / f"{part}.csv", newline="") as lines:
         rows = [(row["filename"], row["label"]) for row in csv.DictReader(lines)]
     classes = list(dict.fromkeys(label for _, label in rows))[:BASE]
-    chosen = [(name, classes.index(label)) for name, label in rows if label in classes]
-    return [
-        stored(Image.open(folder / "images" / name).convert("RGB"), arm) for name, _ in chosen
-    ], [label for _, label in chosen]
+    images = []
+    labels = []
+    for name, label in rows:
+        if label in classes:
+            image = Image.open(folder / "images" / name).convert("RGB")
+            images.append(stored(image, arm))
+            labels.append(classes.index(label))
+    return images, labels
 
 
 def stored(image: Image.Image, arm: Arm) -> Image.Image:
+    """Return an image as the arm stores it."""
     if image.size != (arm.stored, arm.stored):
         image = image.resize((arm.stored, arm.stored), Image.Resampling.BICUBIC)
     if arm.lossy:
@@ -99,144 +111,142 @@ def stored(image: Image.Image, arm: Arm) -> Image.Image:
     return image
 
 
-def by_torchvision(arm: Arm, root: Path, epochs: int, device: torch.device, workers: int) -> float:
-    """Stage 1 as a page of plain code; test accuracy in percent."""
+def train_by_torchvision(
+    arm: Arm, root: Path, epochs: int, device: torch.device, workers: int
+) -> float:
+    """Train stage 1 in plain code; return the test accuracy in percent."""
     from torchvision import transforms
     from torchvision.models import resnet18
 
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
     end = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
-    training = transforms.Compose(
+    train_view = transforms.Compose(
         [transforms.RandomResizedCrop(arm.seen), transforms.RandomHorizontalFlip(), *end]
     )
-    testing = transforms.Compose(
+    test_view = transforms.Compose(
         [transforms.Resize([arm.resized, arm.resized]), transforms.CenterCrop(arm.seen), *end]
     )
-    train, test = (read(root, part, arm) for part in ("train", "test"))
+    train = read_samples(root, "train", arm)
+    test = read_samples(root, "test", arm)
 
     def batches(
-        of: tuple[list[Image.Image], list[int]],
-        transform: Callable[[Image.Image], Tensor],
-        train: bool,
+        samples: Samples, transform: Callable[[Image.Image], Tensor], training: bool
     ) -> DataLoader[tuple[Tensor, int]]:
         return DataLoader(
-            ImageFiles(*of, transform),
+            ImageFiles(*samples, transform),
             BATCH,
-            shuffle=train,
+            shuffle=training,
             num_workers=workers,
-            persistent_workers=train,
+            persistent_workers=training,
             pin_memory=True,
         )
 
-    net = resnet18()
-    net.fc = nn.Identity()
-    net = net.to(device, memory_format=torch.channels_last)
-    rows = nn.Parameter(torch.randn(BASE, 512, device=device) / math.sqrt(512))
+    network = resnet18()
+    network.fc = nn.Identity()
+    network = network.to(device, memory_format=torch.channels_last)
+    weights = nn.Parameter(torch.randn(BASE, 512, device=device) / math.sqrt(512))
     sgd = torch.optim.SGD(
-        [*net.parameters(), rows], lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4
+        [*network.parameters(), weights], lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4
     )
-    rates = torch.optim.lr_scheduler.MultiStepLR(sgd, [epochs * 40 // 100, epochs * 70 // 100], 0.1)
-    learning = batches(train, training, train=True)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(sgd, milestones(epochs), 0.1)
+    train_batches = batches(train, train_view, training=True)
 
-    def features(images: Tensor) -> Tensor:
+    def embed(images: Tensor) -> Tensor:
+        images = images.to(device, memory_format=torch.channels_last, non_blocking=True)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            return net(
-                images.to(device, memory_format=torch.channels_last, non_blocking=True)
-            ).float()
+            return network(images).float()
 
     for _ in range(epochs):
-        net.train()
-        for images, labels in learning:
-            scores = TEMPERATURE * F.normalize(features(images)) @ F.normalize(rows).T
-            loss = F.cross_entropy(scores, labels.to(device, non_blocking=True))
+        network.train()
+        for images, labels in train_batches:
+            logits = TEMPERATURE * F.normalize(embed(images)) @ F.normalize(weights).T
+            loss = F.cross_entropy(logits, labels.to(device, non_blocking=True))
             sgd.zero_grad()
             loss.backward()
             sgd.step()
-        rates.step()
-    net.eval()
+        schedule.step()
+    network.eval()
     with torch.no_grad():
-        embedded = [
-            torch.cat([features(p).cpu() for p, _ in batches(part, testing, train=False)])
-            for part in (train, test)
-        ]
-    return accuracy(embedded[0], torch.tensor(train[1]), embedded[1], torch.tensor(test[1]))
+        train_features, test_features = (
+            torch.cat(
+                [embed(images).cpu() for images, _ in batches(samples, test_view, training=False)]
+            )
+            for samples in (train, test)
+        )
+    return accuracy(train_features, torch.tensor(train[1]), test_features, torch.tensor(test[1]))
 
 
-def by_fewmore(arm: Arm, root: Path, epochs: int, device: torch.device) -> float:
-    """The same by fewmore."""
-    from fewmore.data import benchmarks
+def milestones(epochs: int) -> tuple[int, int]:
+    """Return the epochs at which the learning rate falls, in the recipe's proportion."""
+    return epochs * 40 // 100, epochs * 70 // 100
+
+
+def train_by_fewmore(arm: Arm, root: Path, epochs: int, device: torch.device) -> float:
+    """Train stage 1 by fewmore; return the test accuracy in percent."""
+    from fewmore.data import benchmarks, loading
     from fewmore.methods.network import Network
     from fewmore.research.recipes import official
-    from fewmore.training.loop import Runtime, enable_cudnn_benchmark
+    from fewmore.training.device import prepare_device
+    from fewmore.training.runtime import Runtime
 
-    enable_cudnn_benchmark(device)
-    benchmark = benchmarks.find("miniimagenet")
-    recipe = official(benchmark, "decoupled-cosine")
+    prepare_device(device)
+    recipe = official(benchmarks.find("miniimagenet"), "decoupled-cosine")
     recipe = replace(
         recipe,
         transform=replace(recipe.transform, size=arm.seen, resize=arm.resized),
-        pretrain=replace(
-            recipe.pretrain, epochs=epochs, milestones=(epochs * 40 // 100, epochs * 70 // 100)
-        ),
+        pretrain=replace(recipe.pretrain, epochs=epochs, milestones=milestones(epochs)),
     )
-    task = benchmarks.load("miniimagenet", root)
-    first = task.split.sessions[0]
-    train, test = first.of(task.train).compact(), task.test.only(first.classes).compact()
+    task = loading.load_task("miniimagenet", root)
+    base = task.split.sessions[0]
+    train = base.select_from(task.train).compact()
+    test = task.test.select_classes(base.classes).compact()
     network = Network(recipe, Runtime(device))
     network.fit(train.to(device), "cosine", 0)
-    features = [network.embed(images.to(device)).cpu() for images in (train, test)]
-    return accuracy(features[0], train.labels.cpu(), features[1], test.labels.cpu())
+    train_features = network.embed(train.to(device)).cpu()
+    test_features = network.embed(test.to(device)).cpu()
+    return accuracy(train_features, train.labels.cpu(), test_features, test.labels.cpu())
 
 
-def accuracy(train: Tensor, train_labels: Tensor, test: Tensor, labels: Tensor) -> float:
-    means = torch.stack([train[train_labels == k].mean(0) for k in range(BASE)])
-    return 100 * float(
-        (F.normalize(test) @ F.normalize(means).T).argmax(1).eq(labels).float().mean()
-    )
+def accuracy(
+    train_features: Tensor, train_labels: Tensor, test_features: Tensor, test_labels: Tensor
+) -> float:
+    """Return the accuracy in percent of the cosine to class means."""
+    means = torch.stack([train_features[train_labels == k].mean(0) for k in range(BASE)])
+    cosine = F.normalize(test_features) @ F.normalize(means).T
+    return 100 * float(cosine.argmax(1).eq(test_labels).float().mean())
 
 
-def run(arm: Arm, root: Path, epochs: int, device: torch.device, workers: int) -> dict[str, object]:
-    found = (
-        by_fewmore(arm, root, epochs, device)
-        if arm.by_fewmore
-        else by_torchvision(arm, root, epochs, device, workers)
-    )
-    files = f"{arm.stored} pixels" + (", lossy once more" if arm.lossy else "")
+def measure(arm: Arm, root: Path, epochs: int, device: torch.device, workers: int) -> Row:
+    """Train one arm."""
+    if arm.by_fewmore:
+        percent = train_by_fewmore(arm, root, epochs, device)
+    else:
+        percent = train_by_torchvision(arm, root, epochs, device, workers)
     return {
         "stage 1 of": "fewmore" if arm.by_fewmore else "torchvision",
         "seen at": f"{arm.seen} pixels",
-        "files of": files,
-        "test accuracy %": found,
+        "files of": f"{arm.stored} pixels" + (", lossy once more" if arm.lossy else ""),
+        "test accuracy %": percent,
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Train all arms side by side, each in its own process."""
+    parser = make_parser(__doc__)
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--device", type=torch.device, default="cuda")
     parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument(
-        "--workers", type=int, default=3, help="processes that crop, for each training"
-    )
-    parser.add_argument("--record", type=Path)
+    parser.add_argument("--workers", type=int, default=3, help="loader processes per training")
     args = parser.parse_args()
     with ProcessPoolExecutor(len(ARMS), mp_context=get_context("spawn")) as pool:
-        pending = [
-            pool.submit(run, arm, args.data_root, args.epochs, args.device, args.workers)
-            for arm in ARMS
-        ]
-        for one in as_completed(pending):
-            shown(one.result())
-    record(
-        "resolution",
-        args.device,
-        [one.result() for one in pending],
-        {"classes": BASE, "epochs": args.epochs},
-        args.record,
-    )
+        shared = (args.data_root, args.epochs, args.device, args.workers)
+        pending = [pool.submit(measure, arm, *shared) for arm in ARMS]
+        for future in as_completed(pending):
+            print_row(future.result())
+    rows = [future.result() for future in pending]
+    about: Row = {"classes": BASE, "epochs": args.epochs}
+    record("resolution", args.device, rows, about, args.record)
 
 
 if __name__ == "__main__":

@@ -1,52 +1,53 @@
-"""The earth mover's similarity of feature maps: images against 100 classes.
+"""Measure the earth mover's similarity of feature maps: images against 100 classes.
 
     python benchmarks/transport.py [--device cuda] [--record results]
 
-Maps are random, smooth and behind a ReLU; time does not depend on what is in them. Time is the median of several calls, counted for a
-whole test set of 10,000 images.
+The maps are random, smooth and behind a ReLU; time does not depend on their content. Time is the
+median of several calls, scaled to a whole test set of 10,000 images.
 """
 
 import torch
 import torch.nn.functional as F
-from common import asked, peak_memory, record, shown, timed
+from common import Row, median_ms, parse_device, peak_memory, print_row, record
 from torch import Tensor
 
 from fewmore.nn.similarity import earth_mover
 
-CLASSES, TEST = 100, 10_000
+CLASSES = 100
+TEST_IMAGES = 10_000
+SIZES = ((3, 64), (4, 64), (8, 64), (3, 512), (7, 512))  # side of a map, features
 
 
-def maps(images: int, side: int, dim: int, seed: int) -> Tensor:
+def random_maps(images: int, side: int, dim: int, seed: int) -> Tensor:
+    """Return smooth random feature maps, (images, cells, dim)."""
     coarse = torch.randn(images, dim, 3, 3, generator=torch.Generator().manual_seed(seed))
-    return (
-        F.relu(F.interpolate(coarse, size=(side, side), mode="bilinear")).flatten(2).transpose(1, 2)
-    )
+    fine = F.relu(F.interpolate(coarse, size=(side, side), mode="bilinear"))
+    return fine.flatten(2).transpose(1, 2)
 
 
-def measure(side: int, dim: int, device: torch.device) -> dict[str, object]:
-    """One row: the maps of one backbone."""
+def measure(side: int, dim: int, device: torch.device) -> Row:
+    """Measure the maps of one backbone."""
     images = 2000 if device.type == "cuda" else 20
-    queries, classes = maps(images, side, dim, 0).to(device), maps(CLASSES, side, dim, 1).to(device)
+    queries = random_maps(images, side, dim, 0).to(device)
+    classes = random_maps(CLASSES, side, dim, 1).to(device)
 
     def call() -> Tensor:
         return earth_mover(queries, classes, centred=True)
 
-    seconds = timed(device, call)[0] / 1e3 / images
+    seconds = median_ms(device, call)[0] / 1e3 / images
     return {
         "cells": f"{side} × {side}",
         "d": dim,
         "problems a second": CLASSES / seconds,
-        "10,000 × 100, s": TEST * seconds,
+        "10,000 × 100, s": TEST_IMAGES * seconds,
         "peak MB": peak_memory(call, device),
     }
 
 
 def main() -> None:
-    device, folder = asked(__doc__)
-    rows = [
-        shown(measure(side, dim, device))
-        for side, dim in ((3, 64), (4, 64), (8, 64), (3, 512), (7, 512))
-    ]
+    """Measure all sizes."""
+    device, folder = parse_device(__doc__)
+    rows = [print_row(measure(side, dim, device)) for side, dim in SIZES]
     record("transport", device, rows, {"threads": torch.get_num_threads()}, folder)
 
 
