@@ -1,18 +1,69 @@
-"""fewmore: teach an image classifier new classes from a handful of images, without forgetting the old ones."""
+"""Teach an image classifier new classes from a few images, without forgetting the old ones.
 
+import fewmore
+
+birds = fewmore.IncrementalClassifier().fit("photos")
+birds.learn({"okapi": ["a.jpg", "b.jpg", "c.jpg"]})
+birds.save("birds.fewmore")
+fewmore.load("birds.fewmore").predict("unknown.jpg")
+"""
+
+import importlib
 from typing import TYPE_CHECKING, Any
 
+from fewmore.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DownloadError,
+    ExportError,
+    FewmoreError,
+    ImageError,
+    MethodError,
+    MissingData,
+    ModelFileError,
+    NotFittedError,
+    SplitError,
+    StateError,
+    UnknownName,
+)
+
 if TYPE_CHECKING:
-    from fewmore.classifier.estimator import IncrementalClassifier
+    from fewmore.classifier.estimator import IncrementalClassifier, load
+    from fewmore.classifier.results import Prediction
 
 __version__ = "0.1.0"
-__all__ = ["IncrementalClassifier", "__version__"]
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "DownloadError",
+    "ExportError",
+    "FewmoreError",
+    "ImageError",
+    "IncrementalClassifier",
+    "MethodError",
+    "MissingData",
+    "ModelFileError",
+    "NotFittedError",
+    "Prediction",
+    "SplitError",
+    "StateError",
+    "UnknownName",
+    "__version__",
+    "load",
+]
+
+# These modules import PyTorch, which takes seconds; `fewmore --help` should not wait for that.
+_LAZY = {
+    "IncrementalClassifier": "fewmore.classifier.estimator",
+    "Prediction": "fewmore.classifier.results",
+    "load": "fewmore.classifier.estimator",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Found when first asked for: it brings PyTorch along, and the command line's help should not wait for that."""
-    if name == "IncrementalClassifier":
-        from fewmore.classifier.estimator import IncrementalClassifier
-
-        return IncrementalClassifier
-    raise AttributeError(f"module 'fewmore' has no attribute '{name}'")
+    """Import a public name at its first use."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'fewmore' has no attribute '{name}'")
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -1,20 +1,44 @@
-"""Scores to probabilities one can trust, and a threshold for "none of these". Pure functions of held-out scores.
+"""Calibrate confidences, and set a threshold for "none of these", from held-out scores.
 
 n: held-out images   N: classes
 """
 
 import math
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
 BINS = 15  # of the expected calibration error
-ACCEPTED = 0.95  # share of known images that are not turned away
-SHARPEST, FLATTEST = 0.01, 100.0  # temperatures
+ACCEPTANCE_RATE = 0.95  # share of known images that are not rejected as unknown
+MIN_TEMPERATURE = 0.01
+MAX_TEMPERATURE = 100.0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Hold what held-out base images say; None where too few were held out for a number."""
+
+    temperature: float = 1.0
+    threshold: float | None = None  # familiarity below which an image is "none of these"
+    closeness: float | None = None  # of class means, above which a new class counts as close
+    held_out: int = 0  # images
+    accuracy: float | None = None
+    ece_before: float | None = None
+    ece_after: float | None = None
+    auroc: float | None = None
+    sessions_plain: float | None = None  # accuracy in held-out pseudo-sessions, plain cosine
+    sessions_adapted: float | None = None  # the same with the adapter
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise ValueError(f"a temperature of {self.temperature}")
+        if any(value is not None and not math.isfinite(value) for value in asdict(self).values()):
+            raise ValueError("a number that is not finite")
 
 
 def expected_calibration_error(confidences: Tensor, correct: Tensor) -> float:
-    """The mean distance between confidence and accuracy, over bins of equal width, weighted by their images."""
+    """Return the mean gap between confidence and accuracy, over bins of equal width."""
     if not len(confidences):
         return math.nan
     bins = (confidences.double() * BINS).ceil().long().clamp(1, BINS) - 1
@@ -24,34 +48,35 @@ def expected_calibration_error(confidences: Tensor, correct: Tensor) -> float:
     return float(gaps.abs().sum() / len(confidences))
 
 
-def temperature(scores: Tensor, labels: Tensor) -> float:
-    """The number to divide scores (n, N) by, so that their softmax has the least negative log-likelihood.
+def fit_temperature(scores: Tensor, labels: Tensor) -> float:
+    """Return the divisor of scores (n, N) that minimizes their negative log-likelihood.
 
-    A hundred held-out images without a mistake do not make a classifier certain: as in Platt's scaling, the labels are
-    softened by 1 / (n + 2). The loss is convex in the inverse temperature, and its derivative's zero is found by bisection.
+    A hundred held-out images without a mistake do not make a classifier certain: as in Platt
+    scaling, the labels are smoothed by 1 / (n + 2). The loss is convex in the inverse temperature,
+    and bisection finds the zero of its derivative.
     """
     if scores.shape[1] < 2 or not len(scores):
         return 1.0
-    soft = 1 / (len(scores) + 2)
-    wanted = (1 - soft) * scores.gather(
-        1, labels[:, None]
-    ).double().sum() + soft * scores.double().mean(1).sum()
-    low, high = math.log(1 / FLATTEST), math.log(1 / SHARPEST)
+    smoothing = 1 / (len(scores) + 2)
+    of_labels = scores.gather(1, labels[:, None]).double().sum()
+    target = (1 - smoothing) * of_labels + smoothing * scores.double().mean(1).sum()
+    low = math.log(1 / MAX_TEMPERATURE)
+    high = math.log(1 / MIN_TEMPERATURE)
     for _ in range(40):
         middle = (low + high) / 2
-        slope = ((math.exp(middle) * scores).softmax(1) * scores).sum(1).double().sum() - wanted
-        low, high = (low, middle) if slope > 0 else (middle, high)
+        expected = ((math.exp(middle) * scores).softmax(1) * scores).sum(1).double().sum()
+        low, high = (low, middle) if expected - target > 0 else (middle, high)
     return math.exp(-(low + high) / 2)
 
 
 def acceptance_threshold(familiarity: Tensor) -> float:
-    """The familiarity that 95 % of known images reach, from those of held-out ones (with few of them, all of theirs do)."""
-    rejected = int((1 - ACCEPTED) * (len(familiarity) + 1))
+    """Return the familiarity that 95 % of held-out images reach; with few images, all of them."""
+    rejected = int((1 - ACCEPTANCE_RATE) * (len(familiarity) + 1))
     return float(familiarity.double().sort().values[max(0, rejected - 1)])
 
 
 def auroc(known: Tensor, unknown: Tensor) -> float:
-    """How often a known image is more familiar than an unknown one; half counts for a tie."""
+    """Return how often a known image is more familiar than an unknown one; a tie counts half."""
     if not len(known) or not len(unknown):
         return math.nan
     ordered = unknown.double().sort().values

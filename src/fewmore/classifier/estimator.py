@@ -1,13 +1,14 @@
-"""IncrementalClassifier: train once on folders of images, then add classes from a few images each, for ever.
+"""Train once on folders of images, then add classes from a few images each.
 
     classifier = IncrementalClassifier().fit("photos")
     classifier.learn({"okapi": ["a.jpg", "b.jpg", "c.jpg"]})
     classifier.predict("unknown.jpg", top=3)
     classifier.save("animals.fewmore")
 
-A new class is the mean of its images' features, so learning costs little more than looking at the images, and old
-classes are not touched by it. All that is known lies in one immutable object, which a change replaces in one move: any number
-of threads may predict while another one learns, and each prediction is by the classes of one moment. Changes take turns.
+A new class is the mean of its images' features, so learning costs little more than embedding the
+images, and old classes are not touched by it. The state of a classifier is one immutable object,
+which a change replaces in one step: any number of threads may predict while another one learns,
+and each prediction uses the classes of one moment. Changes take turns.
 """
 
 import copy
@@ -21,87 +22,63 @@ import torch
 from torch import Tensor
 
 from fewmore import __version__
-from fewmore.classifier import fitting
-from fewmore.classifier import model_file as modelfile
-from fewmore.classifier.calibration import expected_calibration_error
-from fewmore.classifier.classes import (
-    Change,
-    Knowledge,
-    KnownClass,
-    Lesson,
-    clean_name,
-    listed,
-    now,
-)
-from fewmore.classifier.embedding import (
-    Embedder,
-    LabelledImages,
-    Progress,
-    Shown,
-    one_or_more,
-    shown,
-    squares,
-)
+from fewmore.classifier import model_file
+from fewmore.classifier.calibration import Calibration
+from fewmore.classifier.class_set import ClassSet
+from fewmore.classifier.classes import KnownClass, SupportSet, clean_name
+from fewmore.classifier.duplicates import drop_duplicates
+from fewmore.classifier.embedding import Embedder, Progress, decode_batches
+from fewmore.classifier.fitting.from_scratch import fit_from_scratch
+from fewmore.classifier.fitting.frozen import fit_frozen
+from fewmore.classifier.fitting.transform import transform_for
 from fewmore.classifier.heads import Head, Scorer
-from fewmore.classifier.model_file import Calibration, Model
+from fewmore.classifier.history import Change, utc_now
+from fewmore.classifier.inputs import (
+    ImagesByClass,
+    LabeledImages,
+    as_image_sequence,
+    collect_images,
+)
+from fewmore.classifier.model import Model
+from fewmore.classifier.results import (
+    Evaluation,
+    LearnResult,
+    Prediction,
+    evaluate_predictions,
+)
+from fewmore.classifier.text import join_names
 from fewmore.data.download import pretrained_weights
-from fewmore.errors import ConfigError, DataError, DownloadError, NotFitted
+from fewmore.errors import ConfigError, DataError, DownloadError, NotFittedError, StateError
 from fewmore.methods.base import Recipe
-from fewmore.nn.adapter import Adapter, AdapterConfig
-from fewmore.nn.backbones import Backbone, build, set_tensors
+from fewmore.nn.adapter import Adapter
+from fewmore.nn.backbones import Backbone, build
+from fewmore.nn.weights import set_tensors
 
-PRETRAINED = "mobilenet_v2"  # the backbone where none is named
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The answer for one image: the likeliest classes first."""
-
-    names: tuple[str, ...]
-    confidences: tuple[float, ...]  # of each name; over all known classes they add up to 1
-    known: bool  # False is "none of these"
-    familiarity: float  # likeness to the most similar class, at most about 1; `known` compares it with a threshold
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What a call of `learn` did."""
-
-    added: list[str]
-    refined: list[str]
-    warnings: list[str]
-    version: int
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """How well the classifier does on images whose classes are given."""
-
-    accuracy: float  # share of all images; "none of these" is not looked at
-    by_class: dict[str, float]
-    classes: tuple[str, ...]
-    confusion: Tensor  # (C, C) int64: rows are true classes, columns answers
-    ece: float  # expected calibration error
-    rejected: float  # share of the images that were answered with "none of these"
-    images: int
+DEFAULT_BACKBONE = "mobilenet_v2"
 
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """All that a fitted classifier is; replaced as a whole, never changed in place."""
+    """Hold a fitted classifier; replaced as a whole, never changed in place."""
 
-    model: Model  # as it was trained or read; what is known now is `knowledge`
+    model: Model  # as trained or read; the classes of now are in `class_set`
     embedder: Embedder
-    knowledge: Knowledge
+    class_set: ClassSet
     scorer: Scorer
 
 
 class IncrementalClassifier:
-    """A classifier of images that learns new classes from a few images each.
+    """Classify images, and learn new classes from a few images each.
 
-    `backbone` and `weights` say where features come from: by default mobilenet_v2 with ImageNet weights, which are not
-    trained further. `weights` may be the path of a file; with `weights=None` a network is trained from scratch, by `recipe`
-    where one is given. The constructor only stores.
+    The constructor only stores its arguments.
+
+    Args:
+        backbone: name of the network that computes features; by default mobilenet_v2.
+        weights: "imagenet", the path of a weight file, or None to train from scratch. Pretrained
+            weights are not trained further.
+        device: "auto", "cpu", "cuda" or a torch.device.
+        seed: of everything that is drawn at random.
+        recipe: settings for training from scratch; by default they follow the images.
     """
 
     def __init__(
@@ -119,74 +96,55 @@ class IncrementalClassifier:
         self.seed = seed
         self.recipe = recipe
         self._state: _State | None = None
-        self._changing = threading.RLock()
+        self._lock = threading.RLock()  # held by changes
 
     # Training
 
     def fit(
-        self, images: LabelledImages, progress: Progress | None = None
+        self, images: ImagesByClass, progress: Progress | None = None
     ) -> "IncrementalClassifier":
-        """Train on a folder with one sub-folder a class, a set of images, or a table from names to images.
+        """Train on a folder with one sub-folder a class, an `ImageSet`, or a dict of images.
 
-        With a pretrained backbone each image is embedded, and an adapter is trained and kept only if it helps. A fifth
-        of the images at a time (from scratch: a tenth) is held out to calibrate confidences and to set the threshold for
-        "none of these"; with fewer than 4 images in a class nothing is. `notes_` says what was decided. Memory hardly
-        grows with the number of images: see `fewmore.classifier.fitting`.
+        With a pretrained backbone each image is embedded, and an adapter is trained and kept only
+        if it helps. A fifth of the images at a time (from scratch: a tenth) is held out to
+        calibrate confidences and to set the threshold for "none of these"; with fewer than 4
+        images in a class nothing is. `notes_` says what was decided. Memory hardly grows with the
+        number of images: see `fewmore.classifier.fitting`.
         """
         progress = progress or (lambda stage, done, total: None)
-        device = _device(self.device)
-        base = shown(images)
+        device = _resolve_device(self.device)
+        base = collect_images(images)
         if len(base.names) < 2:
             raise DataError(
-                f"one class was given, {base.names[0]}, and at least 2 are needed to train: give more"
+                f"one class was given, {base.names[0]}, and at least 2 are needed to train: "
+                "give more"
             )
         notes: list[str] = []
-        backbone = self._pretrained(notes, progress)
+        backbone = self._pretrained_backbone(notes, progress)
         if backbone is not None:
-            name = (self.backbone or PRETRAINED).removesuffix(":pretrained")
-            transform = fitting.transform_for(name, pretrained=True)
-            fitted = fitting.fit_frozen(backbone, transform, base, device, self.seed, progress)
+            name = (self.backbone or DEFAULT_BACKBONE).removesuffix(":pretrained")
+            transform = transform_for(name, pretrained=True)
+            fitted = fit_frozen(backbone, transform, base, device, self.seed, progress)
+            weights = str(self.weights)
         else:
-            fitted, recipe = fitting.fit_from_scratch(
-                self.recipe,
-                self.backbone if self.weights is None else None,
-                base,
-                device,
-                self.seed,
-                progress,
+            name_from_scratch = self.backbone if self.weights is None else None
+            fitted, recipe = fit_from_scratch(
+                self.recipe, name_from_scratch, base, device, self.seed, progress
             )
-            name, transform = recipe.backbone, recipe.transform
+            name = recipe.backbone
+            transform = recipe.transform
+            weights = "from scratch"
             notes.append(f"{name} was trained from scratch")
-        head = fitted.head
-        model = Model(
-            backbone=name,
-            transform=transform,
-            weights={key: tensor.cpu() for key, tensor in fitted.backbone.state_dict().items()},
-            dim=fitted.backbone.dim,
-            knowledge=Knowledge.founded(fitted.base.classes),
-            calibration=fitted.calibration,
-            spread=head.spread,
-            adapter=None
-            if head.adapter is None
-            else {key: tensor.cpu() for key, tensor in head.adapter.state_dict().items()},
-            adapter_config=AdapterConfig() if head.adapter is None else head.adapter.config,
-            projection=None if head.projection is None else head.projection.cpu(),
-            notes=(*notes, *fitted.notes),
-            origin={
-                "fewmore": __version__,
-                "weights": _origin(self.weights, backbone),
-                "seed": self.seed,
-                "when": now(),
-            },
-        )
-        self._adopt(model, fitted.backbone, head)
+        origin = {"fewmore": __version__, "weights": weights, "seed": self.seed, "when": utc_now()}
+        model = fitted.to_model(name, transform, notes, origin)
+        self._set_model(model, fitted.backbone, fitted.head)
         return self
 
-    def _pretrained(self, notes: list[str], progress: Progress) -> Backbone | None:
-        """The backbone with its weights; None where it is to be trained from scratch."""
+    def _pretrained_backbone(self, notes: list[str], progress: Progress) -> Backbone | None:
+        """Build the backbone with its weights; None if it is to be trained from scratch."""
         if self.recipe is not None or self.weights is None:
             return None
-        name = self.backbone or PRETRAINED
+        name = self.backbone or DEFAULT_BACKBONE
         if name.startswith("timm:"):
             return build(f"{name.removesuffix(':pretrained')}:pretrained")
         path = Path(self.weights).expanduser()
@@ -200,277 +158,223 @@ class IncrementalClassifier:
                 )
             except DownloadError as error:
                 notes.append(
-                    f"no ImageNet weights for {name} could be had, so a network is trained from scratch ({error})"
+                    f"no ImageNet weights for {name} could be had, so a network is trained "
+                    f"from scratch ({error})"
                 )
                 return None
-        notes.append(
-            f"{name} with {'ImageNet' if self.weights == 'imagenet' else path} weights, not trained further"
-        )
+        kind = "ImageNet" if self.weights == "imagenet" else path
+        notes.append(f"{name} with {kind} weights, not trained further")
         return build(name, weights=path)
 
     # Learning
 
-    def learn(self, images: LabelledImages) -> Learned:
-        """Add classes, or more images of known ones, from a table such as {"okapi": ["a.jpg", …]} or a folder of class folders.
+    def learn(self, images: ImagesByClass) -> LearnResult:
+        """Add classes, or more images of known ones.
 
-        All or nothing: everything is decoded and embedded before anything changes, and where an image cannot be read the
-        classifier is as it was. An image that its class has already is not counted again; the warnings say so, and they
-        name new classes that are close to a known one.
+        `images` is a dict such as {"okapi": ["a.jpg", …]} or a folder of class folders. Learning
+        is all or nothing: everything is decoded and embedded before anything changes, and if an
+        image cannot be read, the classifier stays as it was. An image that its class has already
+        is not counted again. The warnings of the result say so, and they name new classes that are
+        close to a known one.
         """
-        given = shown(images)
-        return self.learn_embedded(
-            given, *self._fitted().embedder.embedded(given.images, given.titles, prints=True)
-        )
+        support = collect_images(images)
+        embedder = self._fitted_state().embedder
+        features, hashes = embedder.embed(support.images, support.titles, hashes=True)
+        return self.learn_embedded(support, features, hashes)
 
-    def learn_embedded(self, given: Shown, features: Tensor, prints: tuple[int, ...]) -> Learned:
-        """The same where the images were embedded elsewhere: their features (n, d) and fingerprints, in their order."""
-        with self._changing:
-            return self._learn(*self._lessons(given, features, prints))
+    def learn_embedded(
+        self, support: LabeledImages, features: Tensor, hashes: tuple[int, ...]
+    ) -> LearnResult:
+        """Learn images embedded elsewhere, from their features (n, d) and content hashes."""
+        with self._lock:
+            classes = self._fitted_state().class_set.classes
+            return self._learn(*drop_duplicates(support, features, hashes, classes))
 
-    def learn_features(self, features: Mapping[str, Tensor]) -> Learned:
-        """The same from features (k, d), as `embed` gives them."""
-        dim = self._fitted().model.dim
-        lessons = []
-        for name, rows in features.items():
-            rows = torch.as_tensor(rows)
-            if rows.dim() != 2 or rows.shape[1] != dim or not len(rows):
+    def learn_features(self, features: Mapping[str, Tensor]) -> LearnResult:
+        """Learn from features (k, d) of each class, as `embed` returns them."""
+        dim = self._fitted_state().model.dim
+        support = []
+        for name, of_class in features.items():
+            of_class = torch.as_tensor(of_class)
+            if of_class.dim() != 2 or of_class.shape[1] != dim or not len(of_class):
                 raise DataError(
-                    f"features of '{name}' must have the shape (images, {dim}), and have {tuple(rows.shape)}"
+                    f"features of '{name}' must have the shape (images, {dim}), "
+                    f"and have {tuple(of_class.shape)}"
                 )
-            if not bool(torch.isfinite(rows).all()):
+            if not bool(torch.isfinite(of_class).all()):
                 raise DataError(f"features of '{name}' hold numbers that are not finite")
-            lessons.append(Lesson(clean_name(name), rows.float()))
-        if len({lesson.name for lesson in lessons}) < len(lessons):
-            raise DataError(
-                f"class names must differ: {listed([lesson.name for lesson in lessons])}"
-            )
-        with self._changing:
-            return self._learn(lessons, [])
+            support.append(SupportSet(clean_name(name), of_class.float()))
+        names = [shots.name for shots in support]
+        if len(set(names)) < len(names):
+            raise DataError(f"class names must differ: {join_names(names)}")
+        with self._lock:
+            return self._learn(support, [])
 
-    def _lessons(
-        self, given: Shown, features: Tensor, prints: tuple[int, ...]
-    ) -> tuple[list[Lesson], list[str]]:
-        """The images of each class that it does not have yet, and warnings about the others."""
-        known = {one.name: one.prints for one in self._fitted().knowledge.classes}
-        rows: dict[str, list[int]] = {name: [] for name in given.names}
-        met: dict[int, list[str]] = {}  # in this call: classes by fingerprint
-        warnings = []
-        for row, (label, number, title) in enumerate(
-            zip(given.labels, prints, given.titles, strict=True)
-        ):
-            name = given.names[label]
-            own = met.setdefault(number, [])
-            if name in own or number in known.get(name, ()):
-                warnings.append(
-                    f"{title} is a duplicate: {name} has that image already, and it is not counted again"
-                )
-                continue
-            if other := next(
-                (one for one, others in known.items() if number in others), own[0] if own else None
-            ):
-                warnings.append(f"{title} is an image of {other} too: it now counts for both")
-            own.append(name)
-            rows[name].append(row)
-        return [
-            Lesson(name, features[fresh], tuple(prints[row] for row in fresh))
-            for name, fresh in rows.items()
-            if fresh
-        ], warnings
-
-    def _learn(self, lessons: list[Lesson], warnings: list[str]) -> Learned:
-        state = self._fitted()
-        if not lessons:
-            return Learned([], [], warnings, state.knowledge.version)
-        knowledge = state.knowledge.learned(lessons)
-        new = knowledge.classes[len(state.knowledge.classes) :]
+    def _learn(self, support: list[SupportSet], warnings: list[str]) -> LearnResult:
+        state = self._fitted_state()
+        if not support:
+            return LearnResult([], [], warnings, state.class_set.version)
+        class_set = state.class_set.learn(support)
+        new = class_set.classes[len(state.class_set.classes) :]
         added = [known.name for known in new]
-        warnings = [*warnings, *self._close(state.scorer, new)]
-        self._change(knowledge)
-        return Learned(
-            added,
-            [lesson.name for lesson in lessons if lesson.name not in added],
-            warnings,
-            knowledge.version,
-        )
+        refined = [shots.name for shots in support if shots.name not in added]
+        warnings = [*warnings, *self._closeness_warnings(state.scorer, new)]
+        self._set_class_set(class_set)
+        return LearnResult(added, refined, warnings, class_set.version)
 
-    def _close(self, scorer: Scorer, added: Sequence[KnownClass]) -> list[str]:
-        """New classes that look like one that was known before."""
-        limit = self._fitted().model.calibration.closeness
+    def _closeness_warnings(self, scorer: Scorer, added: Sequence[KnownClass]) -> list[str]:
+        """Warn of new classes that are close to one that was known before."""
+        limit = self._fitted_state().model.calibration.closeness
         if limit is None or not len(scorer):
             return []
         warnings = []
         for new in added:
-            closeness, place = scorer.closeness(new.mean, new.count).max(0)
+            closeness, position = scorer.closeness(new.mean, new.count).max(0)
             if float(closeness) > limit:
+                nearest = scorer.classes[int(position)].name
                 warnings.append(
-                    f"{new.name} is close to {scorer.classes[int(place)].name}: they may be taken for one another"
+                    f"{new.name} is close to {nearest}: they may be taken for one another"
                 )
         return warnings
 
     def forget(self, names: str | Iterable[str]) -> None:
-        """Remove classes. What is needed to undo this stays in the model file until 20 more changes were made."""
-        with self._changing:
-            self._change(
-                self._fitted().knowledge.forgot([names] if isinstance(names, str) else names)
-            )
+        """Remove classes. Undo data stays in the model file until 20 more changes were made."""
+        with self._lock:
+            names = [names] if isinstance(names, str) else names
+            self._set_class_set(self._fitted_state().class_set.forget(names))
 
     def rename(self, old: str, new: str) -> None:
         """Give a class another name."""
-        with self._changing:
-            self._change(self._fitted().knowledge.renamed(old, new))
+        with self._lock:
+            self._set_class_set(self._fitted_state().class_set.rename(old, new))
 
     def undo(self) -> str:
-        """Take back the last change (learn, forget or rename), and say which that was. The last 20 can be taken back, one by one."""
-        with self._changing:
-            knowledge, change = self._fitted().knowledge.undone()
-            self._change(knowledge)
+        """Take back the last change (learn, forget or rename), and say which one that was.
+
+        The last 20 changes can be taken back, one by one.
+        """
+        with self._lock:
+            class_set, change = self._fitted_state().class_set.undo()
+            self._set_class_set(class_set)
         return f"undone: the {change} ({change.when})"
 
-    def _change(self, knowledge: Knowledge) -> None:
-        state = self._fitted()
-        self._state = replace(
-            state, knowledge=knowledge, scorer=state.scorer.knowing(knowledge.classes)
-        )
+    def with_class_set(self, class_set: ClassSet) -> "IncrementalClassifier":
+        """Return another classifier with the same backbone and other classes.
 
-    def knowing(self, knowledge: Knowledge) -> "IncrementalClassifier":
-        """Another classifier with the same backbone that knows this. The two share what they have in common; neither changes the other."""
+        The two share memory for what they have in common; neither changes the other.
+        """
         other = copy.copy(self)
-        other._changing = threading.RLock()
-        other._change(knowledge)
+        other._lock = threading.RLock()
+        other._set_class_set(class_set)
         return other
 
-    # Asking
+    def _set_class_set(self, class_set: ClassSet) -> None:
+        state = self._fitted_state()
+        scorer = state.scorer.with_classes(class_set.classes)
+        self._state = replace(state, class_set=class_set, scorer=scorer)
+
+    # Prediction
 
     def predict(self, images: Any, top: int = 1) -> list[Prediction]:
-        """The likeliest `top` classes of each image; a single image gives a list of one. May run in several threads at once."""
-        state = self._knowing()
-        several = one_or_more(images)
-        features, _ = state.embedder.embedded(
-            several, [_title(one, number) for number, one in enumerate(several, 1)]
-        )
-        return _predicted(features, top, state)
+        """Predict the `top` most likely classes of each image; one image gives a list of one.
+
+        Several threads may call it at once.
+        """
+        state = self._state_with_classes()
+        return _predict(_embed(state.embedder, images), top, state)
 
     def predict_features(self, features: Tensor, top: int = 1) -> list[Prediction]:
-        """The same from features (q, d), as `embed` gives them."""
-        state, features = self._knowing(), torch.as_tensor(features)
+        """Predict from features (q, d), as `embed` returns them."""
+        state = self._state_with_classes()
+        features = torch.as_tensor(features)
         if features.dim() != 2 or features.shape[1] != state.model.dim:
             raise DataError(
-                f"features must have the shape (images, {state.model.dim}), and have {tuple(features.shape)}"
+                f"features must have the shape (images, {state.model.dim}), "
+                f"and have {tuple(features.shape)}"
             )
-        return _predicted(features.float().to(state.embedder.device), top, state)
+        return _predict(features.float().to(state.embedder.device), top, state)
 
     def embed(self, images: Any) -> Tensor:
-        """Features of images, (n, d)."""
-        several = one_or_more(images)
-        return self._fitted().embedder.embedded(
-            several, [_title(one, number) for number, one in enumerate(several, 1)]
-        )[0]
+        """Return the features of images, (n, d)."""
+        return _embed(self._fitted_state().embedder, images)
 
-    def evaluate(self, images: LabelledImages, progress: Progress | None = None) -> Evaluation:
-        """Accuracy by class and in all on images of known classes, in a stream."""
-        state = self._knowing()
+    def evaluate(self, images: ImagesByClass, progress: Progress | None = None) -> Evaluation:
+        """Measure accuracy, by class and in all, on images of known classes, in a stream."""
+        state = self._state_with_classes()
         embedder = state.embedder
-        given = shown(images)
-        labels = torch.tensor([state.knowledge.found(name) for name in given.names])[
-            torch.tensor(given.labels)
-        ]
-        answers, sure, known = [], [], []
-        for batch in squares(given.images, given.titles, embedder.transform, embedder.batch):
-            for prediction in _predicted(embedder.features(batch.squares)[0], 1, state):
-                answers.append(prediction.names[0])
-                sure.append(prediction.confidences[0])
-                known.append(prediction.known)
+        queries = collect_images(images)
+        label_of = torch.tensor([state.class_set.index(name) for name in queries.names])
+        labels = label_of[torch.tensor(queries.labels)]
+        predictions: list[Prediction] = []
+        for batch in decode_batches(
+            queries.images, queries.titles, embedder.transform, embedder.batch_size
+        ):
+            predictions += _predict(embedder.features(batch.images)[0], 1, state)
             if progress:
-                progress("evaluating", len(answers), len(given))
-        places = {name: place for place, name in enumerate(state.knowledge.names)}
-        answer = torch.tensor([places[name] for name in answers])
-        classes = len(places)
-        confusion = torch.bincount(labels * classes + answer, minlength=classes**2).view(
-            classes, classes
-        )
-        right, shown_ = confusion.diagonal(), confusion.sum(1)
-        return Evaluation(
-            accuracy=float(right.sum() / shown_.sum()),
-            by_class={
-                name: float(right[places[name]] / shown_[places[name]]) for name in given.names
-            },
-            classes=state.knowledge.names,
-            confusion=confusion,
-            ece=expected_calibration_error(torch.tensor(sure), answer == labels),
-            rejected=1 - sum(known) / len(known),
-            images=len(labels),
-        )
+                progress("evaluating", len(predictions), len(queries))
+        return evaluate_predictions(predictions, labels, queries.names, state.class_set.names)
 
-    # What there is to know about it
+    # Attributes
 
     @property
     def classes_(self) -> list[str]:
-        """The known classes, in the order they came."""
-        return list(self._fitted().knowledge.names)
+        """Return the names of the known classes, in the order they were learned."""
+        return list(self._fitted_state().class_set.names)
 
     @property
     def history_(self) -> list[Change]:
-        """How the present state came about, from training on; what was undone is not in it."""
-        return list(self._fitted().knowledge.history)
+        """Return the changes that led to the present state, from training on, without undone ones."""
+        return list(self._fitted_state().class_set.history)
 
     @property
     def notes_(self) -> list[str]:
-        """What training decided, and why."""
-        return list(self._fitted().model.notes)
+        """Return what training decided, and why."""
+        return list(self._fitted_state().model.notes)
 
     @property
     def version(self) -> int:
-        """Grows with every change."""
-        return self._fitted().knowledge.version
+        """Return a number that grows with every change."""
+        return self._fitted_state().class_set.version
 
     @property
     def model(self) -> Model:
-        """All that it is, as it is at this moment."""
-        state = self._fitted()
-        return replace(state.model, knowledge=state.knowledge)
+        """Return everything that the classifier consists of at this moment."""
+        state = self._fitted_state()
+        return replace(state.model, class_set=state.class_set)
 
     @property
     def calibration(self) -> Calibration:
-        """What held-out images said in training."""
-        return self._fitted().model.calibration
+        """Return what held-out images said in training."""
+        return self._fitted_state().model.calibration
 
     @property
     def scorer(self) -> Scorer:
-        """How features are scored at this moment."""
-        return self._fitted().scorer
+        """Return what scores features at this moment."""
+        return self._fitted_state().scorer
 
     @property
     def embedder(self) -> Embedder:
-        """How images become features."""
-        return self._fitted().embedder
+        """Return what computes features of images."""
+        return self._fitted_state().embedder
 
     def info(self) -> dict[str, Any]:
-        """What is known, where it came from and how sure it is, as JSON values."""
+        """Describe classes, history, calibration, sizes and origin as JSON values."""
         model = self.model
-        knowledge, tensors = (
-            model.knowledge,
-            {"backbone": model.weights, "adapter": model.adapter or {}},
-        )
-        sizes = {
-            name: sum(t.numel() * t.element_size() for t in part.values())
-            for name, part in tensors.items()
-        }
-        sizes["projection"] = 0 if model.projection is None else 4 * model.projection.numel()
-        sizes["classes"] = sum(8 * model.dim + 8 * len(known.prints) for known in knowledge.classes)
-        used = "adapter" if model.adapter is not None else "plain cosine"
+        class_set = model.class_set
         return {
-            "classes": {known.name: known.count for known in knowledge.classes},
-            "images": sum(known.count for known in knowledge.classes),
-            "sessions": sum(change.kind in ("fit", "learn") for change in knowledge.history),
-            "changes": len(knowledge.history) - 1,
-            "undoable": len(knowledge.reversals),
-            "version": knowledge.version,
+            "classes": {known.name: known.count for known in class_set.classes},
+            "images": sum(known.count for known in class_set.classes),
+            "history": [
+                {**asdict(change), "classes": list(change.classes)} for change in class_set.history
+            ],
+            "undoable": len(class_set.undo_steps),
+            "version": class_set.version,
             "backbone": model.backbone,
             "features": model.dim,
             "image size": model.transform.size,
-            "classifier": used,
+            "classifier": "plain cosine" if model.adapter is None else "adapter",
             "calibration": asdict(model.calibration),
-            "bytes": sizes,
+            "bytes": model.sizes(),
             "notes": list(model.notes),
             "origin": dict(model.origin),
         }
@@ -478,13 +382,14 @@ class IncrementalClassifier:
     # Files
 
     def save(self, path: str | Path) -> None:
-        """Write everything to one file, in one move."""
-        modelfile.write(path, self.model)
+        """Write the classifier to one file, atomically."""
+        model_file.write(path, self.model)
 
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "auto") -> "IncrementalClassifier":
-        """Read what `save` wrote, to any device."""
-        place, model = _device(device), modelfile.read(path)
+        """Read a classifier that `save` wrote, to any device."""
+        target = _resolve_device(device)
+        model = model_file.read(path)
         backbone = build(model.backbone)
         set_tensors(backbone, model.weights)
         adapter = None
@@ -492,78 +397,84 @@ class IncrementalClassifier:
             width = model.dim if model.projection is None else model.projection.shape[1]
             adapter = Adapter(width, model.adapter_config).eval().requires_grad_(False)
             set_tensors(adapter, model.adapter)
-            adapter = adapter.to(place)
-        projection = None if model.projection is None else model.projection.to(place)
+            adapter = adapter.to(target)
+        projection = None if model.projection is None else model.projection.to(target)
         classifier = cls(model.backbone, device=device)
-        classifier._adopt(
-            model, backbone, Head(place, model.dim, model.spread, adapter, projection)
-        )
+        head = Head(target, model.dim, model.variance, adapter, projection)
+        classifier._set_model(model, backbone, head)
         return classifier
 
-    def _adopt(self, model: Model, backbone: Backbone, head: Head) -> None:
-        """Become this model."""
+    def _set_model(self, model: Model, backbone: Backbone, head: Head) -> None:
         state = _State(
             model,
             Embedder(backbone, model.transform, head.device),
-            model.knowledge,
-            Scorer.of(head, model.knowledge.classes),
+            model.class_set,
+            Scorer.build(head, model.class_set.classes),
         )
-        with self._changing:
+        with self._lock:
             self._state = state
 
-    def _fitted(self) -> _State:
+    def _fitted_state(self) -> _State:
         if self._state is None:
-            raise NotFitted(
-                "nothing is learnt yet: call fit with images of the first classes, or load a model file"
+            raise NotFittedError(
+                "nothing is learned yet: call fit with images of the first classes, "
+                "or load a model file"
             )
         return self._state
 
-    def _knowing(self) -> _State:
-        state = self._fitted()
-        if not state.knowledge.classes:
-            raise ConfigError("no class is known, all were forgotten: learn some, or undo")
+    def _state_with_classes(self) -> _State:
+        state = self._fitted_state()
+        if not state.class_set.classes:
+            raise StateError("no class is known, all were forgotten: learn some, or undo")
         return state
 
 
-def _predicted(features: Tensor, top: int, state: _State) -> list[Prediction]:
+def load(path: str | Path, device: str | torch.device = "auto") -> IncrementalClassifier:
+    """Read a classifier from a model file, to any device."""
+    return IncrementalClassifier.load(path, device)
+
+
+def _embed(embedder: Embedder, images: Any) -> Tensor:
+    sequence = as_image_sequence(images)
+    titles = [
+        str(image) if isinstance(image, (str, Path)) else f"image {number}"
+        for number, image in enumerate(sequence, 1)
+    ]
+    return embedder.embed(sequence, titles)[0]
+
+
+def _predict(features: Tensor, top: int, state: _State) -> list[Prediction]:
     if top < 1:
         raise ConfigError(f"top must be at least 1, not {top}")
     calibration = state.model.calibration
     confidences = (state.scorer.scores(features) / calibration.temperature).softmax(1)
-    sure, places = confidences.topk(min(top, len(state.scorer)), dim=1)
-    familiar = state.scorer.familiarity(features).tolist()
-    names = state.knowledge.names
+    best, positions = confidences.topk(min(top, len(state.scorer)), dim=1)
+    familiarities = state.scorer.familiarity(features).tolist()
+    names = state.class_set.names
     return [
         Prediction(
-            tuple(names[place] for place in own_places),
-            tuple(own_sure),
-            calibration.threshold is None or familiarity >= calibration.threshold,
-            familiarity,
+            names=tuple(names[position] for position in of_image),
+            confidences=tuple(confidence),
+            known=calibration.threshold is None or familiarity >= calibration.threshold,
+            familiarity=familiarity,
         )
-        for own_places, own_sure, familiarity in zip(
-            places.tolist(), sure.tolist(), familiar, strict=True
+        for of_image, confidence, familiarity in zip(
+            positions.tolist(), best.tolist(), familiarities, strict=True
         )
     ]
 
 
-def _title(image: Any, number: int) -> str:
-    return str(image) if isinstance(image, (str, Path)) else f"image {number}"
-
-
-def _origin(weights: str | Path | None, backbone: Backbone | None) -> str:
-    return "from scratch" if backbone is None else str(weights)
-
-
-def _device(name: str | torch.device) -> torch.device:
-    if isinstance(name, torch.device):
-        return name
-    if name == "auto":
+def _resolve_device(device: str | torch.device) -> torch.device:
+    if isinstance(device, torch.device):
+        return device
+    if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
+        resolved = torch.device(device)
+        torch.empty(0, device=resolved)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(
-            f"device '{name}' cannot be used ({str(error).splitlines()[0]}): take auto, cpu or cuda"
+            f"device '{device}' cannot be used ({str(error).splitlines()[0]}): "
+            "take auto, cpu or cuda"
         ) from error
-    return device
+    return resolved

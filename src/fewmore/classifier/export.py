@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewmore import __version__
-from fewmore.classifier.embedding import Embedder, side
+from fewmore.classifier.embedding import Embedder, square_size
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.heads import Scorer
 from fewmore.errors import ConfigError, ExportError
@@ -79,7 +79,7 @@ def to_onnx(classifier: IncrementalClassifier, folder: str | Path) -> list[Expor
         "fewmore": __version__,
         "classes": [known.name for known in scorer.classes],
         "threshold": calibration.threshold,
-        "side": side(embedder.transform),
+        "side": square_size(embedder.transform),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def packages() -> Any:
 
 def class_arrays(scorer: Scorer) -> dict[str, np.ndarray]:
     """What the scorer's graph has to be told of the classes, by the names of its inputs."""
-    tensors = {"rows": scorer.unit_prototypes * scorer.stretch[:, None]}
+    tensors = {"rows": scorer.unit_prototypes * scorer.norm_correction[:, None]}
     if scorer.head.adapter is not None:
         tensors |= {f"{CONTEXT}{name}": getattr(scorer.context, name) for name in ADAPTED}
     return {
@@ -175,7 +175,7 @@ class _Backbone(_Graph):
     def __init__(self, embedder: Embedder) -> None:
         super().__init__()
         self.embedder, self.backbone = embedder, embedder.backbone
-        self.side = side(embedder.transform)
+        self.side = square_size(embedder.transform)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.embedder.features(images)[0]

@@ -1,0 +1,146 @@
+"""Fit a classifier from scratch: train backbone and adapter by CEC's stages 1 and 2.
+
+A tenth of the images is held out of training. In the end every image counts in its class mean.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from fewmore.classifier.embedding import Embedder, Progress, decode_batches, square_size
+from fewmore.classifier.fitting.base import (
+    MAX_SAMPLE,
+    MIN_IMAGES,
+    draw_positions,
+    embed_base,
+    within_class_variance,
+)
+from fewmore.classifier.fitting.calibrate import calibrate
+from fewmore.classifier.fitting.result import FitResult, uncalibrated
+from fewmore.classifier.fitting.runtime import reporting_runtime
+from fewmore.classifier.fitting.transform import transform_for
+from fewmore.classifier.heads import Head
+from fewmore.classifier.inputs import ImageSetSequence, LabeledImages
+from fewmore.data.augment import Transform
+from fewmore.data.decode import decode_image
+from fewmore.data.images import ImageSet
+from fewmore.data.paths import cache_folder
+from fewmore.errors import DataError
+from fewmore.methods.base import Recipe
+from fewmore.methods.cec import CEC
+from fewmore.methods.cec import Config as CECConfig
+from fewmore.random import derive_seed
+from fewmore.training.pretrain import PretrainConfig
+from fewmore.training.pseudo_incremental import PseudoConfig
+
+HELD_OUT_ONE_IN = 10  # images
+SMALL_IMAGE = 48  # pixels of the short side, up to which a network for 32 pixels is trained
+SIZED_CLASSES = 20  # whose first images decide on the network
+
+
+def fit_from_scratch(
+    recipe: Recipe | None,
+    backbone: str | None,
+    images: LabeledImages,
+    device: torch.device,
+    seed: int,
+    progress: Progress,
+) -> tuple[FitResult, Recipe]:
+    """Train by a recipe, or by one made for the images; return the result and the recipe used."""
+    counts = images.counts()
+    if int(counts.min()) < 2:
+        raise DataError(
+            f"class '{images.names[int(counts.argmin())]}' has one image, and training from "
+            "scratch takes at least 2 a class: add images, or train with a pretrained backbone"
+        )
+    generator = torch.Generator().manual_seed(derive_seed(seed, "held out"))
+    held_counts = _held_out_counts(counts.tolist())
+    held = draw_positions(images, held_counts, generator)
+    if recipe is None:
+        is_small = backbone is None and _typical_short_side(images) <= SMALL_IMAGE
+        name = backbone or ("resnet20" if is_small else "resnet18")
+        trained = [n - out for n, out in zip(counts.tolist(), held_counts, strict=True)]
+        recipe = recipe_for(name, trained)
+    with _decoded_to_disk(images, recipe.transform, progress) as decoded:
+        positions = torch.tensor([i for i in range(len(images)) if i not in held])
+        method = CEC(recipe, reporting_runtime(device, progress), seed)
+        method.fit(decoded.select(positions).to(device))
+        network = method.network.backbone
+        embedder = Embedder(network, recipe.transform, device)
+        squares = LabeledImages(
+            images.names, images.labels, ImageSetSequence(decoded), images.titles
+        )
+        base = embed_base(embedder, squares, held, (0,), generator, progress)
+    adapter = method.adapter.requires_grad_(False)
+    head = Head(device, network.dim, within_class_variance(base), adapter)
+    if not len(base.labels):
+        return uncalibrated(network, base, head), recipe
+    calibration = calibrate(base, head, base.fold_numbers, generator)
+    return FitResult(network, base, head, calibration, base.notes), recipe
+
+
+def recipe_for(backbone: str, counts: Sequence[int]) -> Recipe:
+    """Make a recipe for so many images of each class.
+
+    Stage 2 sees about half as many images as stage 1.
+    """
+    images = sum(counts)
+    batch = 128 if images >= 4000 else min(32, images)
+    pretrain = PretrainConfig(epochs=100, batch=batch, lr=0.1 * batch / 128, milestones=(60, 80))
+    way = min(15, len(counts))
+    query = min(15, min(counts) - 1)
+    is_small = backbone in ("resnet8", "resnet20")
+    episodes = min(5000, max(50, images * pretrain.epochs // (4 * way * (1 + query))))
+    pseudo = PseudoConfig(
+        episodes=episodes,
+        milestones=tuple(round(episodes / 50 * share) for share in (0.2, 0.4, 0.6, 0.8)),
+        base_way=way,
+        new_way=way,
+        base_query=query,
+        new_query=query,
+        encoder_lr=0.002 if is_small else 0.0002,
+    )
+    return Recipe(
+        name="practice",
+        backbone=backbone,
+        transform=transform_for(backbone, pretrained=False),
+        pretrain=pretrain,
+        method=CECConfig(pseudo),
+    )
+
+
+def _held_out_counts(counts: Sequence[int]) -> list[int]:
+    """Return how many images of each class are held out: a tenth, but at least one."""
+    if min(counts) < MIN_IMAGES:
+        return [0] * len(counts)
+    most = max(1, MAX_SAMPLE // len(counts))
+    return [max(1, min(most, count // HELD_OUT_ONE_IN)) for count in counts]
+
+
+def _typical_short_side(images: LabeledImages) -> int:
+    """Return the median short side over the first image of each of up to twenty classes."""
+    first = {label: position for position, label in reversed(list(enumerate(images.labels)))}
+    positions = list(first.values())[:SIZED_CLASSES]
+    sides = sorted(
+        min(decode_image(images.images[position], images.titles[position]).shape[1:])
+        for position in positions
+    )
+    return sides[len(sides) // 2]
+
+
+@contextmanager
+def _decoded_to_disk(
+    images: LabeledImages, transform: Transform, progress: Progress
+) -> Iterator[ImageSet]:
+    """Decode all images to squares in a temporary file, which is memory-mapped."""
+    size = square_size(transform)
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=cache_folder()) as file:
+        pixels = np.memmap(file, np.uint8, "w+", shape=(len(images), 3, size, size))
+        for batch in decode_batches(images.images, images.titles, transform, 64):
+            pixels[batch.start : batch.start + len(batch)] = batch.images.numpy()
+            progress("decoding images", batch.start + len(batch), len(images))
+        yield ImageSet.from_images(torch.from_numpy(pixels), images.labels, images.names)

@@ -1,0 +1,68 @@
+"""Keep processes from changing the same model file at the same time."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from fewmore.errors import ModelFileError
+
+TIMEOUT = 10.0  # seconds that a process waits for another one's lock
+
+
+@contextmanager
+def locked(path: str | Path, timeout: float = TIMEOUT) -> Iterator[None]:
+    """Lock a model file while it is loaded, changed and saved.
+
+    The lock is on a file NAME.lock beside the model file, which stays there.
+    """
+    path = Path(path).expanduser()
+    lock_path = path.with_name(path.name + ".lock")
+    try:
+        file = lock_path.open("a+b")
+    except OSError as error:
+        raise ModelFileError(
+            f"{lock_path} cannot be opened ({error.strerror or error}): "
+            "the folder must be one that you may write to"
+        ) from error
+    with file:
+        deadline = time.monotonic() + timeout
+        while not _lock(file):
+            if time.monotonic() >= deadline:
+                raise ModelFileError(f"another process is writing {path}: try again")
+            time.sleep(0.02)
+        try:
+            yield
+        finally:
+            _unlock(file)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(file: IO[bytes]) -> bool:
+        file.seek(0)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def _unlock(file: IO[bytes]) -> None:
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(file: IO[bytes]) -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def _unlock(file: IO[bytes]) -> None:
+        fcntl.flock(file, fcntl.LOCK_UN)
