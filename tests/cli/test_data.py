@@ -1,8 +1,9 @@
-"""`fewmore data`: says what it does, where it puts it, and what is missing for which use."""
+"""Check what `fewmore data` fetches, reports and finds missing."""
 
 import hashlib
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from fewmore.cli.data import app
 from fewmore.data import download
+from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.data.sources import SOURCES, File, Source
 from fewmore.errors import ImageError, MissingData, UnknownName
 
@@ -23,7 +25,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 
 def run(*arguments: str, code: int = 0) -> str:
-    """What the command prints; errors of ours come through as they are."""
+    """Return the output of the command; errors of fewmore are raised."""
     result = CliRunner().invoke(app, list(arguments))
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -68,7 +70,7 @@ def write_folder(root: Path, classes: int = 5, each: int = 6) -> Path:
 
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """Addresses and what they give, in the place of the network; cifar100 is one list and an archive."""
+    """Replace the network by these URLs and contents; cifar100 is one list and an archive."""
     (tmp_path / "made" / "set").mkdir(parents=True)
     (tmp_path / "made" / "set" / "train").write_text("images")
     archive = Path(
@@ -100,41 +102,43 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, byte
     return served
 
 
-def test_get_says_what_it_does_and_where(tmp_path: Path, published: dict[str, bytes]) -> None:
+def test_get_reports_files_and_folders(tmp_path: Path, published: dict[str, bytes]) -> None:
     root = tmp_path / "root"
-    said = run("get", "cifar100", "--data-root", str(root))
-    assert f"cifar100: 2 files, into {root}" in said
-    assert "set: fetched from https://x/set.tar.gz" in said
-    assert "index_list/list: fetched from https://x/list" in said
-    assert "fewmore data check cifar100" in said
+    output = run("get", "cifar100", "--data-root", str(root))
+    assert f"cifar100: 2 files, into {root}" in output
+    assert "set: fetched from https://x/set.tar.gz" in output
+    assert "index_list/list: fetched from https://x/list" in output
+    assert "fewmore data check cifar100" in output
     assert (root / "set" / "train").read_text() == "images"
     assert (root / "index_list" / "list").read_bytes() == b"1\n2\n"
 
 
-def test_get_leaves_what_is_there(
+def test_get_keeps_existing_files(
     tmp_path: Path, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEWMORE_DATA", str(tmp_path / "root"))
     run("get", "cifar100")
     (tmp_path / "root" / "index_list" / "list").write_text("my own")
-    said = run("get", "cifar100")
-    assert "set: there already" in said
-    assert "index_list/list: there already, and not the published file" in said
+    output = run("get", "cifar100")
+    assert "set: there already" in output
+    assert "index_list/list: there already, and not the published file" in output
     assert (tmp_path / "root" / "index_list" / "list").read_text() == "my own"
 
 
-def test_get_says_what_must_be_done_by_hand(tmp_path: Path, published: dict[str, bytes]) -> None:
-    said = run("get", "miniimagenet", "--data-root", str(tmp_path / "root"))
-    assert "By hand: Take the images from the shelf." in said
-    assert "index_list/list: fetched" in said
+def test_get_prints_what_must_be_fetched_by_hand(
+    tmp_path: Path, published: dict[str, bytes]
+) -> None:
+    output = run("get", "miniimagenet", "--data-root", str(tmp_path / "root"))
+    assert "By hand: Take the images from the shelf." in output
+    assert "index_list/list: fetched" in output
 
 
-def test_the_real_remark_on_miniimagenet_names_the_place() -> None:
+def test_the_text_on_miniimagenet_names_the_folder() -> None:
     assert "miniimagenet/images" in (SOURCES["miniimagenet"].by_hand or "")
 
 
 @pytest.mark.parametrize("name", ["glyphs", "folder:somewhere"])
-def test_get_of_what_needs_no_download(name: str) -> None:
+def test_get_of_a_benchmark_without_download(name: str) -> None:
     assert f"{name} needs no download" in run("get", name)
 
 
@@ -149,37 +153,37 @@ def test_get_of_an_unknown_name() -> None:
 def test_check_counts_and_finds_both_uses_ready(tmp_path: Path) -> None:
     write_cifar(tmp_path)
     write_lists(tmp_path)
-    said = run("check", "cifar100", "--data-root", str(tmp_path))
-    assert "train: 500 images of 100 classes, 5 of each, 32 × 32 pixels" in said
-    assert "test: 100 images of 100 classes, 1 of each" in said
-    assert "official split: ready (60 base classes, then 8 sessions of 5-way 5-shot)" in said
-    assert "other draws: ready" in said
+    output = run("check", "cifar100", "--data-root", str(tmp_path))
+    assert "train: 500 images of 100 classes, 5 of each, 32 × 32 pixels" in output
+    assert "test: 100 images of 100 classes, 1 of each" in output
+    assert "official split: ready (60 base classes, then 8 sessions of 5-way 5-shot)" in output
+    assert "other draws: ready" in output
 
 
-def test_check_says_what_is_missing_for_which_use(tmp_path: Path) -> None:
+def test_check_reports_what_is_missing_for_each_use(tmp_path: Path) -> None:
     write_cifar(tmp_path)
-    said = run("check", "cifar100", "--data-root", str(tmp_path))
+    output = run("check", "cifar100", "--data-root", str(tmp_path))
     assert (
         "official split: not ready: there are no session lists; run `fewmore data get cifar100`"
-        in said
+        in output
     )
-    assert "other draws: ready" in said
+    assert "other draws: ready" in output
     (write_lists(tmp_path) / "session_4.txt").write_text("999")
-    said = run("check", "cifar100", "--data-root", str(tmp_path))
-    assert "official split: not ready: " in said
-    assert "session_4.txt, line 1, names 999" in said
+    output = run("check", "cifar100", "--data-root", str(tmp_path))
+    assert "official split: not ready: " in output
+    assert "session_4.txt, line 1, names 999" in output
 
 
-def test_check_fails_where_nothing_can_be_done(tmp_path: Path) -> None:
+def test_check_fails_where_no_split_can_be_used(tmp_path: Path) -> None:
     write_cifar(tmp_path, each=3)
-    said = run("check", "cifar100", "--data-root", str(tmp_path), code=1)
+    output = run("check", "cifar100", "--data-root", str(tmp_path), code=1)
     assert (
         "other draws: not ready: class 'class 60' has 3 training images, and session 1 needs 5"
-        in said
+        in output
     )
 
 
-def test_check_of_what_is_not_there(tmp_path: Path) -> None:
+def test_check_of_missing_data(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match="run `fewmore data get cifar100`"):
         run("check", "cifar100", "--data-root", str(tmp_path))
 
@@ -187,10 +191,6 @@ def test_check_of_what_is_not_there(tmp_path: Path) -> None:
 def test_check_of_miniimagenet_with_only_the_shots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dataclasses import replace
-
-    from fewmore.data.benchmarks import BENCHMARKS
-
     monkeypatch.setitem(
         BENCHMARKS,
         "miniimagenet",
@@ -213,19 +213,19 @@ def test_check_of_miniimagenet_with_only_the_shots(
         (tmp_path / "index_list" / "mini_imagenet" / f"session_{number}.txt").write_text(
             "\n".join(lines)
         )
-    said = run("check", "miniimagenet", "--data-root", str(tmp_path))
-    assert "train: 6 images of 2 classes, 2 to 4 of each, 84 × 84 pixels" in said
-    assert "official split: ready" in said
+    output = run("check", "miniimagenet", "--data-root", str(tmp_path))
+    assert "train: 6 images of 2 classes, 2 to 4 of each, 84 × 84 pixels" in output
+    assert "official split: ready" in output
     assert (
-        "other draws: not ready: 1 classes have only 2 images, and 2 are missing, such as" in said
+        "other draws: not ready: 1 classes have only 2 images, and 2 are missing, such as" in output
     )
 
 
 def test_check_of_a_folder(tmp_path: Path) -> None:
-    said = run("check", f"folder:{write_folder(tmp_path)}")
-    assert "train: 25 images of 5 classes, 5 of each, 92 × 92 pixels" in said
-    assert "official split: none is published" in said
-    assert "other draws: ready (3 base classes, then 1 sessions of 2-way 5-shot)" in said
+    output = run("check", f"folder:{write_folder(tmp_path)}")
+    assert "train: 25 images of 5 classes, 5 of each, 92 × 92 pixels" in output
+    assert "official split: none is published" in output
+    assert "other draws: ready (3 base classes, then 1 sessions of 2-way 5-shot)" in output
 
 
 def test_check_names_broken_images_of_train_and_test(tmp_path: Path) -> None:
@@ -244,14 +244,14 @@ def test_check_names_broken_images_of_train_and_test(tmp_path: Path) -> None:
 # list
 
 
-def test_list_says_what_is_on_this_machine(tmp_path: Path) -> None:
+def test_list_reports_what_is_on_this_machine(tmp_path: Path) -> None:
     write_cifar(tmp_path)
-    said = run("list", "--data-root", str(tmp_path))
-    assert "cifar100: CIFAR-100 (Krizhevsky, 2009) (there)" in said
-    assert "not there: fewmore data get cub200" in said
-    assert f"Data root: {tmp_path}" in said
+    output = run("list", "--data-root", str(tmp_path))
+    assert "cifar100: CIFAR-100 (Krizhevsky, 2009) (there)" in output
+    assert "not there: fewmore data get cub200" in output
+    assert f"Data root: {tmp_path}" in output
 
 
 def test_help_names_the_commands() -> None:
-    said = run("--help")
-    assert all(command in said for command in ("get", "check", "list"))
+    output = run("--help")
+    assert all(command in output for command in ("get", "check", "list"))

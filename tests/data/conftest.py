@@ -1,17 +1,30 @@
-"""Images as cameras write them."""
+"""Share a cache folder of its own for each test, and images as cameras write them."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty cache folder, and no data root, for this test alone."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("FEWMORE_CACHE", str(folder))
+    monkeypatch.delenv("FEWMORE_DATA", raising=False)
+    return folder
+
+
 @pytest.fixture(params=range(1, 9))
 def photographed(
     request: pytest.FixtureRequest,
 ) -> Callable[[np.ndarray], tuple[Image.Image, Image.Exif]]:
-    """photographed(upright) is what a camera writes of it, held in each of the eight ways, and the EXIF block that says which."""
+    """Return a function from an upright image to what a camera stores of it, and its EXIF block.
+
+    The camera is held in each of the eight ways.
+    """
 
     def photographed(upright: np.ndarray) -> tuple[Image.Image, Image.Exif]:
         stored = {

@@ -1,4 +1,4 @@
-"""Views of images, against references that do one image at a time."""
+"""Compare views of images with references that transform one image at a time."""
 
 import math
 from collections.abc import Callable
@@ -13,14 +13,12 @@ from PIL import Image
 from torch import Tensor
 
 from fewmore.data import augment
-from fewmore.data.augment import RATIO, Transform
+from fewmore.data.augment import ASPECT_RATIO, Transform
 from fewmore.data.images import ImageSet, Ragged
 from fewmore.errors import ConfigError, DataError
 
-PLAIN = {
-    "mean": (0.0, 0.0, 0.0),
-    "std": (1 / 255, 1 / 255, 1 / 255),
-}  # normalises to the bytes themselves
+# Normalizes to the pixel values themselves.
+PLAIN = {"mean": (0.0, 0.0, 0.0), "std": (1 / 255, 1 / 255, 1 / 255)}
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
@@ -30,11 +28,11 @@ def random_images(shapes: list[tuple[int, int]], seed: int = 0) -> list[np.ndarr
 
 
 def one_size(images: list[np.ndarray]) -> ImageSet:
-    return ImageSet.of(np.stack(images), [0] * len(images), ["it"])
+    return ImageSet.from_images(np.stack(images), [0] * len(images), ["it"])
 
 
 def ragged(images: list[np.ndarray]) -> ImageSet:
-    return ImageSet.of(Ragged.from_arrays(images), [0] * len(images), ["it"])
+    return ImageSet.from_images(Ragged.from_arrays(images), [0] * len(images), ["it"])
 
 
 def everything(images: ImageSet) -> Tensor:
@@ -53,7 +51,7 @@ def boxes(*rows: tuple[float, float, float, float]) -> Tensor:
 
 
 def crop_with_pillow(pixels: np.ndarray, down: int, right: int, flip: bool) -> Tensor:
-    """Pillow's crop is black beyond the edges."""
+    """Crop with Pillow, which is black beyond the edges."""
     height, width = pixels.shape[1:]
     image = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
     image = image.crop((right, down, right + width, down + height))
@@ -62,15 +60,14 @@ def crop_with_pillow(pixels: np.ndarray, down: int, right: int, flip: bool) -> T
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
-def test_shifted_is_a_crop_with_black_padding_then_a_flip() -> None:
+def test_pad_crop_is_a_crop_with_black_padding_then_a_flip() -> None:
     pixels = random_images([(9, 9)] * 60)
     images = one_size(pixels)
     random = seeded(1)
-    down, right = torch.randint(
-        -10, 11, (2, 60), generator=random
-    )  # some see nothing but the black beyond the edge
+    # Some windows see nothing but the black beyond the edge.
+    down, right = torch.randint(-10, 11, (2, 60), generator=random)
     flip = torch.rand(60, generator=random) < 0.5
-    views = augment.shifted(images, everything(images), down, right, flip, 9)
+    views = augment.pad_crop(images, everything(images), down, right, flip, 9)
     assert views.dtype == torch.uint8
     for index, view in enumerate(views):
         assert torch.equal(
@@ -79,11 +76,11 @@ def test_shifted_is_a_crop_with_black_padding_then_a_flip() -> None:
         )
 
 
-def test_shifted_takes_the_images_that_the_indices_name() -> None:
+def test_pad_crop_takes_the_images_at_the_indices() -> None:
     pixels = random_images([(5, 5)] * 6)
     images = one_size(pixels).select(torch.tensor([5, 3, 1]))
     still = torch.zeros(4, dtype=torch.int64)
-    views = augment.shifted(images, torch.tensor([2, 0, 0, 1]), still, still, still.bool(), 5)
+    views = augment.pad_crop(images, torch.tensor([2, 0, 0, 1]), still, still, still.bool(), 5)
     assert [int(v.sum()) for v in views] == [int(pixels[i].sum()) for i in (1, 5, 5, 3)]
 
 
@@ -108,9 +105,9 @@ def test_half_of_the_images_are_mirrored_where_flip_is_on() -> None:
             images, everything(images), Transform(6, **PLAIN, pad=0, flip=flip), seeded(0)
         )
         same = (views - original).abs().amax((1, 2, 3)) < 1e-3
-        turned = (views - original.flip(2)).abs().amax((1, 2, 3)) < 1e-3
-        assert bool((same ^ turned).all())
-        return int(turned.sum())
+        flipped = (views - original.flip(2)).abs().amax((1, 2, 3)) < 1e-3
+        assert bool((same ^ flipped).all())
+        return int(flipped.sum())
 
     assert 900 < mirrored(True) < 1100
     assert mirrored(False) == 0
@@ -123,7 +120,8 @@ def test_half_of_the_images_are_mirrored_where_flip_is_on() -> None:
 def test_images_of_another_size_are_refused(
     kind: Callable[[list[np.ndarray]], ImageSet], shapes: list[tuple[int, int]], what: str
 ) -> None:
-    images, transform = kind(random_images(shapes)), Transform(8, **PLAIN)
+    images = kind(random_images(shapes))
+    transform = Transform(8, **PLAIN)
     sentence = rf"takes images of 8×8, and these are {what}: use crop 'resized'"
     with pytest.raises(DataError, match=sentence):
         augment.train_view(images, everything(images), transform, seeded(0))
@@ -134,18 +132,18 @@ def test_images_of_another_size_are_refused(
 # Resized crops
 
 
-def resized_crop(
+def crop_and_interpolate(
     image: np.ndarray, top: int, left: int, height: int, width: int, flip: bool, size: int
 ) -> Tensor:
     part = torch.from_numpy(image)[None, :, top : top + height, left : left + width].float()
-    view = F.interpolate(part, (size, size), mode="bilinear", align_corners=False, antialias=False)[
-        0
-    ]
+    (view,) = F.interpolate(
+        part, (size, size), mode="bilinear", align_corners=False, antialias=False
+    )
     return view.flip(2) if flip else view
 
 
 @pytest.mark.parametrize("kind", [one_size, ragged])
-def test_resampled_is_a_crop_then_a_bilinear_resize(
+def test_resized_crop_is_a_crop_then_a_bilinear_resize(
     kind: Callable[[list[np.ndarray]], ImageSet],
 ) -> None:
     shapes = (
@@ -156,28 +154,24 @@ def test_resampled_is_a_crop_then_a_bilinear_resize(
     pixels = random_images(shapes)
     images = kind(pixels)
     random = np.random.default_rng(2)
-    drawn = []
+    crops = []
     for h, w in shapes:
-        height, width = int(random.integers(1, h + 1)), int(random.integers(1, w + 1))
-        drawn.append(
-            (
-                int(random.integers(0, h - height + 1)),
-                int(random.integers(0, w - width + 1)),
-                height,
-                width,
-            )
-        )
-    drawn[0] = (0, 0, *shapes[0])  # the whole image
+        height = int(random.integers(1, h + 1))
+        width = int(random.integers(1, w + 1))
+        top = int(random.integers(0, h - height + 1))
+        left = int(random.integers(0, w - width + 1))
+        crops.append((top, left, height, width))
+    crops[0] = (0, 0, *shapes[0])  # the whole image
     flips = [bool(random.integers(2)) for _ in shapes]
-    views = augment.resampled(images, everything(images), boxes(*drawn), torch.tensor(flips), 16)
-    for view, own, box, flip in zip(views, pixels, drawn, flips, strict=True):
-        assert torch.allclose(view, resized_crop(own, *box, flip, 16), atol=2e-3)
+    views = augment.resized_crop(images, everything(images), boxes(*crops), torch.tensor(flips), 16)
+    for view, image, box, flip in zip(views, pixels, crops, flips, strict=True):
+        assert torch.allclose(view, crop_and_interpolate(image, *box, flip, 16), atol=2e-3)
 
 
-def test_resampled_by_hand() -> None:
-    """Two pixels to four: a quarter of the way in, three quarters, and nothing beyond the outer centres."""
+def test_resized_crop_by_hand() -> None:
+    """Resize two pixels to four: at 1/4 and 3/4 between the centers, constant beyond them."""
     images = one_size([np.array([[[0, 100], [0, 100]]] * 3, np.uint8)])
-    view = augment.resampled(
+    view = augment.resized_crop(
         images, torch.tensor([0]), boxes((0, 0, 2, 2)), torch.tensor([False]), 4
     )
     assert torch.allclose(view, torch.tensor([0.0, 25.0, 75.0, 100.0]).expand(1, 3, 4, 4))
@@ -185,7 +179,7 @@ def test_resampled_by_hand() -> None:
 
 def test_a_box_of_the_views_own_size_is_copied() -> None:
     images = random_images([(12, 15)])
-    view = augment.resampled(
+    view = augment.resized_crop(
         one_size(images), torch.tensor([0]), boxes((3, 4, 8, 8)), torch.tensor([False]), 8
     )
     assert torch.equal(view[0], torch.from_numpy(images[0][:, 3:11, 4:12]).float())
@@ -195,7 +189,8 @@ def test_both_storages_give_the_same_views() -> None:
     images = random_images([(24, 18)] * 12)
     transform = Transform(16, **IMAGENET, crop="resized", resize=20)
     indices = torch.tensor([3, 3, 0, 11, 7])
-    flat, buffered = one_size(images), ragged(images)
+    flat = one_size(images)
+    buffered = ragged(images)
     random = (
         augment.train_view(flat, indices, transform, seeded(5)),
         augment.train_view(buffered, indices, transform, seeded(5)),
@@ -220,7 +215,7 @@ def test_boxes_lie_inside_and_keep_to_the_limits(
     heights, widths = torch.tensor(shapes).T
     for (height, width), box in zip(
         shapes,
-        augment.draw_boxes(heights, widths, (low, high), seeded(seed)).T.tolist(),
+        augment.sample_crop_boxes(heights, widths, (low, high), seeded(seed)).T.tolist(),
         strict=True,
     ):
         top, left, h, w = box
@@ -231,9 +226,12 @@ def test_boxes_lie_inside_and_keep_to_the_limits(
         assert 0 <= left <= width - w
         # A side is rounded to whole pixels, and is never less than one.
         if min(h, w) > 1:
-            assert (w + 0.5) / (h - 0.5) >= RATIO[0] - 1e-4
-            assert (w - 0.5) / (h + 0.5) <= RATIO[1] + 1e-4
-        largest = (min(height, round(width / RATIO[0])), min(width, round(height * RATIO[1])))
+            assert (w + 0.5) / (h - 0.5) >= ASPECT_RATIO[0] - 1e-4
+            assert (w - 0.5) / (h + 0.5) <= ASPECT_RATIO[1] + 1e-4
+        largest = (
+            min(height, round(width / ASPECT_RATIO[0])),
+            min(width, round(height * ASPECT_RATIO[1])),
+        )
         if (h, w) != largest and min(h, w) > 1:
             assert (h + 0.5) * (w + 0.5) >= low * height * width * (1 - 1e-4)
             assert (h - 0.5) * (w - 0.5) <= high * height * width * (1 + 1e-4)
@@ -246,17 +244,17 @@ def test_where_no_box_fits_the_largest_central_one_is_taken(
     height: int, width: int, box: tuple[int, ...]
 ) -> None:
     heights, widths = torch.full((50,), height), torch.full((50,), width)
-    drawn = augment.draw_boxes(
-        heights, widths, (0.5, 1.0), seeded(0)
-    ).T  # half the area at a permitted aspect is too long a box
-    assert all(tuple(one) == box for one in drawn.tolist())
+    # A box of half the area at a permitted aspect ratio is longer than the image.
+    sampled = augment.sample_crop_boxes(heights, widths, (0.5, 1.0), seeded(0)).T
+    assert all(tuple(row) == box for row in sampled.tolist())
 
 
 def test_boxes_use_the_whole_range() -> None:
-    """Areas are drawn evenly and aspects evenly in their logarithm; places reach every edge."""
+    """Check that areas and logarithms of aspect ratios are uniform, and places reach the edges."""
     side = torch.full((4000,), 1000)
-    top, left, h, w = augment.draw_boxes(side, side, (0.1, 0.5), seeded(0))
-    share, aspect = h * w / 1e6, (w / h).log()
+    top, left, h, w = augment.sample_crop_boxes(side, side, (0.1, 0.5), seeded(0))
+    share = h * w / 1e6
+    aspect = (w / h).log()
     assert float(share.mean()) == pytest.approx(0.3, abs=0.01)
     assert float(share.std()) == pytest.approx(0.4 / math.sqrt(12), abs=0.01)
     assert float(aspect.mean()) == pytest.approx(0, abs=0.01)
@@ -278,7 +276,7 @@ def test_the_test_view_of_images_that_fit_is_the_images() -> None:
 @pytest.mark.parametrize(
     ("size", "resize", "stored"), [(84, 92, 84), (84, 92, 92), (16, 24, 12), (16, 18, 40)]
 )
-def test_the_test_view_scales_the_image_and_takes_its_centre(
+def test_the_test_view_resizes_the_image_and_takes_its_center(
     size: int, resize: int, stored: int
 ) -> None:
     pixels = random_images([(stored, stored)] * 3)
@@ -324,11 +322,11 @@ def test_the_test_view_is_the_same_every_time_and_alone() -> None:
         )
 
 
-# One draw per image
+# Random numbers per image
 
 
 @pytest.mark.parametrize("crop", ["pad", "resized"])
-def test_each_image_has_a_draw_of_its_own(crop: str) -> None:
+def test_each_image_has_its_own_random_numbers(crop: str) -> None:
     images = one_size(random_images([(32, 32)]) * 8)
     transform = Transform(32, **IMAGENET, crop=crop)
     views = augment.train_view(images, everything(images), transform, seeded(0))
@@ -340,7 +338,7 @@ def test_each_image_has_a_draw_of_its_own(crop: str) -> None:
     )
 
 
-def test_the_next_batch_is_drawn_anew() -> None:
+def test_the_next_batch_has_other_random_numbers() -> None:
     images = one_size(random_images([(16, 16)] * 8))
     generator = seeded(0)
     first, second = (
@@ -350,13 +348,13 @@ def test_the_next_batch_is_drawn_anew() -> None:
     assert not torch.equal(first, second)
 
 
-# Numbers
+# Normalization
 
 
-def test_normalise_can_be_undone() -> None:
+def test_normalize_can_be_undone() -> None:
     pixels = torch.from_numpy(np.stack(random_images([(6, 7)] * 4)))
     transform = Transform(6, **IMAGENET)
-    numbers = augment.normalise(pixels, transform)
+    numbers = augment.normalize(pixels, transform)
     assert numbers.dtype == torch.float32
     assert numbers.is_contiguous(memory_format=torch.channels_last)
     mean, std = (torch.tensor(values)[:, None, None] for values in (transform.mean, transform.std))
@@ -367,21 +365,22 @@ def test_normalise_can_be_undone() -> None:
 # Rotation
 
 
-def test_quarter_turns_are_those_of_torch() -> None:
+def test_rotate90_is_torch_rot90() -> None:
     batch = torch.randn(9, 3, 5, 5, generator=seeded(0))
-    turns = torch.tensor([0, 1, 2, 3, 4, 5, -1, 3, 1])
-    for one, image, turn in zip(augment.rotate90(batch, turns), batch, turns.tolist(), strict=True):
-        assert torch.equal(one, torch.rot90(image, turn, (1, 2)))
+    multiples = torch.tensor([0, 1, 2, 3, 4, 5, -1, 3, 1])
+    rotated = augment.rotate90(batch, multiples)
+    for view, image, k in zip(rotated, batch, multiples.tolist(), strict=True):
+        assert torch.equal(view, torch.rot90(image, k, (1, 2)))
 
 
 @pytest.mark.parametrize("side", [8, 9])
-def test_rotation_by_right_angles_is_quarter_turns(side: int) -> None:
+def test_rotation_by_right_angles_is_rotate90(side: int) -> None:
     batch = torch.randn(5, 3, side, side, generator=seeded(0))
     degrees = torch.tensor([0.0, 90.0, 180.0, 270.0, -90.0])
     expected = augment.rotate90(batch, torch.tensor([0, 1, 2, 3, 3]))
-    turned = augment.rotate(batch, degrees)
-    assert torch.allclose(turned, expected, atol=1e-4)
-    assert torch.allclose(turned[0], batch[0], atol=1e-5)
+    rotated = augment.rotate(batch, degrees)
+    assert torch.allclose(rotated, expected, atol=1e-4)
+    assert torch.allclose(rotated[0], batch[0], atol=1e-5)
 
 
 @settings(max_examples=40, deadline=None)
@@ -390,9 +389,9 @@ def test_rotation_leaves_no_black_corners(degrees: float, seed: int) -> None:
     constant = torch.full((1, 3, 12, 12), 0.7)
     assert torch.allclose(augment.rotate(constant, torch.tensor([degrees])), constant, atol=1e-5)
     bright = torch.rand(1, 3, 12, 12, generator=seeded(seed)) + 0.1
-    turned = augment.rotate(bright, torch.tensor([degrees]))
-    assert float(turned.min()) > 0.099
-    assert float(turned.max()) < 1.101
+    rotated = augment.rotate(bright, torch.tensor([degrees]))
+    assert float(rotated.min()) > 0.099
+    assert float(rotated.max()) < 1.101
 
 
 def test_every_image_has_its_own_angle() -> None:
@@ -408,26 +407,26 @@ def test_every_image_has_its_own_angle() -> None:
 
 
 @pytest.mark.parametrize("degrees", [7.0, 45.0, 100.0])
-def test_opposite_angles_undo_each_other_in_the_centre(degrees: float) -> None:
-    """A slope is what bilinear interpolation keeps exactly, so nothing but the angle can make a difference."""
+def test_opposite_angles_undo_each_other_in_the_center(degrees: float) -> None:
+    """Use a slope: bilinear interpolation keeps it exactly, so only the angle matters."""
     line = torch.arange(21) - 10.0
     slope = (3 * line[:, None] + 2 * line[None, :])[None, None]
     back = augment.rotate(augment.rotate(slope, torch.tensor([degrees])), torch.tensor([-degrees]))
-    centre = slice(7, 14)
-    assert torch.allclose(back[..., centre, centre], slope[..., centre, centre], atol=1e-3)
+    center = slice(7, 14)
+    assert torch.allclose(back[..., center, center], slope[..., center, center], atol=1e-3)
     assert not torch.allclose(
-        augment.rotate(slope, torch.tensor([degrees]))[..., centre, centre],
-        slope[..., centre, centre],
+        augment.rotate(slope, torch.tensor([degrees]))[..., center, center],
+        slope[..., center, center],
         atol=1,
     )
 
 
 def test_rotation_goes_counter_clockwise() -> None:
-    """What is on the right moves up."""
+    """Check that a point on the right moves up."""
     batch = torch.zeros(1, 1, 21, 21)
     batch[..., 10, 14] = 1
-    turned = augment.rotate(batch, torch.tensor([45.0]))[0, 0]
-    y, x = divmod(int(turned.argmax()), 21)
+    rotated = augment.rotate(batch, torch.tensor([45.0]))[0, 0]
+    y, x = divmod(int(rotated.argmax()), 21)
     assert math.hypot(y - (10 - 4 / math.sqrt(2)), x - (10 + 4 / math.sqrt(2))) < 1
 
 
@@ -438,11 +437,11 @@ def test_rotation_goes_counter_clockwise() -> None:
     ("changed", "sentence"),
     [
         ({"size": 0}, "size must be at least 1, not 0"),
-        ({"crop": "centre"}, "crop must be 'pad' or 'resized', not 'centre'"),
+        ({"crop": "center"}, "crop must be 'pad' or 'resized', not 'center'"),
         ({"pad": -1}, "pad must not be negative, and is -1"),
         (
             {"scale": (0.0, 1.0)},
-            r"scale must be two shares of the area, 0 < low <= high <= 1, not \(0.0, 1.0\)",
+            r"scale must be two shares .* not \(0.0, 1.0\)",
         ),
         ({"scale": (0.8, 0.2)}, "scale must be two shares"),
         ({"scale": (0.5, 1.5)}, "scale must be two shares"),
@@ -450,11 +449,11 @@ def test_rotation_goes_counter_clockwise() -> None:
         ({"std": (1.0, 0.0, 1.0)}, r"std must be positive, not \(1.0, 0.0, 1.0\)"),
     ],
 )
-def test_settings_that_cannot_be_are_named(changed: dict[str, object], sentence: str) -> None:
+def test_invalid_settings_are_named(changed: dict[str, object], sentence: str) -> None:
     with pytest.raises(ConfigError, match=f"^transform: {sentence}"):
         Transform(**{"size": 32, **IMAGENET, **changed})  # type: ignore[arg-type]
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_invalid_settings_are_named_at_once() -> None:
     with pytest.raises(ConfigError, match=r"size must be .*; pad must not"):
         Transform(0, **IMAGENET, pad=-2)

@@ -1,4 +1,4 @@
-"""Downloads from a local server that misbehaves on order, and archives that try to escape."""
+"""Download from a local server that misbehaves on request, and unpack hostile archives."""
 
 import gzip
 import hashlib
@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from fewmore.data import download, sources
-from fewmore.data.download import fetch, get, pretrained_weights, unpack
+from fewmore.data import archives, download, sources
+from fewmore.data.archives import unpack
+from fewmore.data.download import fetch, fetch_file, pretrained_weights
 from fewmore.data.sources import SOURCES, WEIGHTS, File
 from fewmore.errors import DataError, DownloadError, UnknownName
 
@@ -28,16 +29,15 @@ MD5 = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
 
 @dataclass
 class Server:
-    """What the server holds, how it misbehaves, and what it was asked."""
+    """Hold the files of the server, how it misbehaves, and the requests it got."""
 
     address: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     ranges: bool = True  # whether it honours Range
     cut: list[int] = field(default_factory=list)  # the next answers end after so many bytes
     status: list[int] = field(default_factory=list)  # the next answers are these errors
-    asked: list[tuple[str, str | None]] = field(
-        default_factory=list
-    )  # path and Range of each request
+    # Path and Range of each request.
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def server() -> Iterator[Server]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            wanted = self.headers.get("Range")
-            state.asked.append((self.path, wanted))
+            requested = self.headers.get("Range")
+            state.requests.append((self.path, requested))
             if state.status:
                 self.send_response(state.status.pop(0))
                 self.send_header("Retry-After", "0")
@@ -63,8 +63,8 @@ def server() -> Iterator[Server]:
                 return
             whole = state.files[self.path]
             start = (
-                int(wanted.removeprefix("bytes=").removesuffix("-"))
-                if wanted and state.ranges
+                int(requested.removeprefix("bytes=").removesuffix("-"))
+                if requested and state.ranges
                 else 0
             )
             if start and start >= len(whole):
@@ -92,8 +92,8 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses between attempts, not slept."""
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Record the pauses between attempts instead of sleeping."""
     taken: list[float] = []
     monkeypatch.setattr(download.time, "sleep", taken.append)
     return taken
@@ -125,14 +125,18 @@ def test_a_file_arrives_whole_and_checked(server: Server, tmp_path: Path) -> Non
 
 def test_a_redirect_is_followed(server: Server, tmp_path: Path) -> None:
     fetch(f"{server.address}/moved", tmp_path / "file", sha256=SHA256)
-    assert [path for path, _ in server.asked] == ["/moved", "/file"]
+    assert [path for path, _ in server.requests] == ["/moved", "/file"]
 
 
 def test_a_broken_connection_goes_on_where_it_stopped(server: Server, tmp_path: Path) -> None:
     server.cut = [300_000, 200_000]
     fetch(f"{server.address}/file", tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file").read_bytes() == CONTENT
-    assert [wanted for _, wanted in server.asked] == [None, "bytes=300000-", "bytes=500000-"]
+    assert [requested for _, requested in server.requests] == [
+        None,
+        "bytes=300000-",
+        "bytes=500000-",
+    ]
 
 
 def test_a_later_call_goes_on_where_an_earlier_one_gave_up(server: Server, tmp_path: Path) -> None:
@@ -140,7 +144,7 @@ def test_a_later_call_goes_on_where_an_earlier_one_gave_up(server: Server, tmp_p
     target = tmp_path / "file"
     with pytest.raises(
         DownloadError,
-        match=r"after 2 attempts .*300,000 bytes that came are kept: try again, or fetch it with a browser",
+        match=r"after 2 attempts .*300,000 bytes that came are kept",
     ):
         fetch(f"{server.address}/file", target, sha256=SHA256, attempts=2)
     assert part(target).read_bytes() == CONTENT[:300_000]
@@ -148,14 +152,15 @@ def test_a_later_call_goes_on_where_an_earlier_one_gave_up(server: Server, tmp_p
     server.cut = []
     fetch(f"{server.address}/file", target, sha256=SHA256)
     assert target.read_bytes() == CONTENT
-    assert server.asked[-1] == ("/file", "bytes=300000-")
+    assert server.requests[-1] == ("/file", "bytes=300000-")
 
 
 def test_a_server_without_ranges_starts_anew(server: Server, tmp_path: Path) -> None:
-    server.ranges, server.cut = False, [300_000]
+    server.ranges = False
+    server.cut = [300_000]
     fetch(f"{server.address}/file", tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file").read_bytes() == CONTENT
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 def test_a_part_that_is_complete_only_needs_checking(server: Server, tmp_path: Path) -> None:
@@ -173,7 +178,7 @@ def test_a_part_longer_than_the_file_is_dropped(server: Server, tmp_path: Path) 
 @pytest.mark.parametrize(
     "sums", [{"sha256": "0" * 64}, {"md5": "0" * 32}, {"sha256": SHA256, "md5": "0" * 32}]
 )
-def test_a_wrong_checksum_is_removed_and_said(
+def test_a_file_with_a_wrong_checksum_is_removed(
     server: Server, tmp_path: Path, sums: dict[str, str]
 ) -> None:
     with pytest.raises(
@@ -192,29 +197,29 @@ def test_a_part_of_another_file_is_caught(server: Server, tmp_path: Path) -> Non
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
-def test_passing_errors_are_tried_again_with_longer_pauses(
-    server: Server, tmp_path: Path, naps: list[float]
+def test_transient_errors_are_retried_with_longer_pauses(
+    server: Server, tmp_path: Path, pauses: list[float]
 ) -> None:
     server.status = [503, 500, 429]
     fetch(f"{server.address}/file", tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file").exists()
-    assert naps == [1.0, 2.0, 4.0]
+    assert pauses == [1.0, 2.0, 4.0]
 
 
-def test_lasting_errors_are_not(server: Server, tmp_path: Path) -> None:
+def test_permanent_errors_are_not_retried(server: Server, tmp_path: Path) -> None:
     with pytest.raises(
         DownloadError, match=r"could not be fetched \(HTTP Error 404.*save it as .*file"
     ):
         fetch(f"{server.address}/nothing", tmp_path / "file")
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-def test_nobody_answers(tmp_path: Path, naps: list[float]) -> None:
+def test_nobody_answers(tmp_path: Path, pauses: list[float]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with pytest.raises(DownloadError, match=r"could not be fetched after 3 attempts \(.*refused"):
         fetch(f"http://127.0.0.1:{port}/file", tmp_path / "file", attempts=3)
-    assert len(naps) == 2
+    assert len(pauses) == 2
 
 
 def test_a_server_that_falls_silent_runs_into_the_timeout(tmp_path: Path) -> None:
@@ -230,7 +235,7 @@ def test_only_web_addresses_are_fetched(tmp_path: Path, url: str) -> None:
         fetch(url, tmp_path / "file")
 
 
-def test_a_disk_that_cannot_be_written_is_a_sentence(server: Server, tmp_path: Path) -> None:
+def test_a_disk_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(
         DownloadError, match=r"cannot be written .*: make room, or choose another --data-root"
@@ -251,7 +256,8 @@ def tar(path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
-    info.type, info.linkname = kind, link
+    info.type = kind
+    info.linkname = link
     return info
 
 
@@ -303,7 +309,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_tar_that_plays_tricks_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_hostile_tar_is_refused(tmp_path: Path, name: str) -> None:
     inner = tmp_path / "in"
     inner.mkdir()
     tar(inner / name, [(entry("set/good"), b"1"), *HOSTILE[name]])
@@ -323,7 +329,7 @@ def test_a_tar_that_plays_tricks_is_refused(tmp_path: Path, name: str) -> None:
         ("fifo", stat.S_IFIFO),
     ],
 )
-def test_a_zip_that_plays_tricks_is_refused(tmp_path: Path, name: str, mode: int) -> None:
+def test_a_hostile_zip_is_refused(tmp_path: Path, name: str, mode: int) -> None:
     archive = zipped(tmp_path / "a.zip", {name: b"/etc"}, mode)
     with pytest.raises(DataError, match="refused; remove the archive"):
         unpack(archive, tmp_path / "to")
@@ -331,26 +337,27 @@ def test_a_zip_that_plays_tricks_is_refused(tmp_path: Path, name: str, mode: int
 
 
 @pytest.mark.parametrize("kind", ["tar.gz", "zip"])
-def test_an_archive_that_swells_is_refused(tmp_path: Path, kind: str) -> None:
-    archive, zeros = tmp_path / f"a.{kind}", bytes(3_000_000)
+def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path, kind: str) -> None:
+    archive = tmp_path / f"a.{kind}"
+    zeros = bytes(3_000_000)
     if kind == "zip":
         zipped(archive, {"one": zeros, "two": zeros})
     else:
         tar(archive, [(entry("one"), zeros), (entry("two"), zeros)])
     assert archive.stat().st_size < 20_000
     with pytest.raises(DataError, match="unpacks to more than 5,000,000 bytes"):
-        unpack(archive, tmp_path / "to", most_bytes=5_000_000)
+        unpack(archive, tmp_path / "to", max_bytes=5_000_000)
     assert os.listdir(tmp_path) == [archive.name]
 
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "UNPACKED_FILES", 3)
+    monkeypatch.setattr(archives, "MAX_FILES", 3)
     with pytest.raises(DataError, match="holds more than 3 files"):
         unpack(zipped(tmp_path / "a.zip", {str(i): b"" for i in range(4)}), tmp_path / "to")
 
 
 @pytest.mark.parametrize("name", ["cut.tar.gz", "cut.zip", "text.tar.gz", "text.zip", "short.tgz"])
-def test_a_damaged_archive_is_a_sentence(tmp_path: Path, name: str) -> None:
+def test_a_damaged_archive_is_refused(tmp_path: Path, name: str) -> None:
     archive = tmp_path / name
     if "cut" in name:
         (
@@ -387,17 +394,17 @@ def test_an_archive_without_the_folder(tmp_path: Path) -> None:
 # The table
 
 
-def test_get_fetches_once_and_leaves_what_is_there(server: Server, tmp_path: Path) -> None:
+def test_fetch_file_fetches_once_and_keeps_existing_files(server: Server, tmp_path: Path) -> None:
     file = File(f"{server.address}/file", "lists/file", sha256=SHA256)
-    assert get(file, tmp_path) == "fetched"
-    assert get(file, tmp_path) == "there"
+    assert fetch_file(file, tmp_path) == "fetched"
+    assert fetch_file(file, tmp_path) == "there"
     (tmp_path / "lists" / "file").write_text("my own")
-    assert get(file, tmp_path) == "different"
+    assert fetch_file(file, tmp_path) == "different"
     assert (tmp_path / "lists" / "file").read_text() == "my own"
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-def test_get_unpacks_an_archive_and_removes_it(server: Server, tmp_path: Path) -> None:
+def test_fetch_file_unpacks_an_archive_and_removes_it(server: Server, tmp_path: Path) -> None:
     archive = tar(tmp_path / "made.tgz", [(entry("set/file"), CONTENT)]).read_bytes()
     server.files["/set.tgz"] = archive
     file = File(
@@ -407,21 +414,21 @@ def test_get_unpacks_an_archive_and_removes_it(server: Server, tmp_path: Path) -
         unpacked="set",
     )
     root = tmp_path / "root"
-    assert get(file, root) == "fetched"
-    assert get(file, root) == "there"
+    assert fetch_file(file, root) == "fetched"
+    assert fetch_file(file, root) == "there"
     assert os.listdir(root) == ["set"]
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
-def test_get_unpacks_an_archive_that_was_fetched_before(server: Server, tmp_path: Path) -> None:
+def test_fetch_file_unpacks_an_archive_that_was_fetched_before(
+    server: Server, tmp_path: Path
+) -> None:
     tar(tmp_path / "set.tgz", [(entry("set/file"), CONTENT)])
-    code = hashlib.sha256((tmp_path / "set.tgz").read_bytes()).hexdigest()
-    assert (
-        get(File(f"{server.address}/set.tgz", "set.tgz", sha256=code, unpacked="set"), tmp_path)
-        == "fetched"
-    )
+    sha256 = hashlib.sha256((tmp_path / "set.tgz").read_bytes()).hexdigest()
+    file = File(f"{server.address}/set.tgz", "set.tgz", sha256=sha256, unpacked="set")
+    assert fetch_file(file, tmp_path) == "fetched"
     assert os.listdir(tmp_path) == ["set"]
-    assert server.asked == []
+    assert server.requests == []
 
 
 def test_pretrained_weights(
@@ -445,14 +452,14 @@ def test_every_file_of_the_table_has_a_checksum_and_a_place_of_its_own() -> None
         for file in source.files:
             assert file.url.startswith("https://")
             assert len(file.sha256 or "") == 64 or len(file.md5 or "") == 32
-            assert not Path(file.to).is_absolute()
-            assert ".." not in Path(file.to).parts
-        assert len({file.to for file in source.files}) == len(source.files)
+            assert not Path(file.path).is_absolute()
+            assert ".." not in Path(file.path).parts
+        assert len({file.path for file in source.files}) == len(source.files)
     lists = [
         file
         for source in SOURCES.values()
         for file in source.files
-        if file.to.startswith("index_list")
+        if file.path.startswith("index_list")
     ]
     assert len(lists) == len({file.sha256 for file in lists}) == 9 + 9 + 2 + 11
     assert sources.RESNET18.sha256 is not None

@@ -1,4 +1,4 @@
-"""The built-in benchmark: its classes can be told apart, its images are what they should be, its cache can be trusted."""
+"""Check that glyphs can be reported apart, that images are distorted as set, and the cache."""
 
 import subprocess
 import sys
@@ -12,32 +12,31 @@ import torch
 from PIL import Image, ImageFilter
 
 from fewmore.data import glyphs
-from fewmore.data.glyphs import CLASSES, FONTS, SCRIPTS, SIDE, Difficulty, draw, fonts_of, load
+from fewmore.data.glyphs import CLASSES, FONTS, SCRIPTS, SIDE, Difficulty, fonts_of, load, render
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError, DataError, MissingData, UnknownName
 
 # The classes
 
 UPRIGHT = (
-    "DejaVuSans",
-    "DejaVuSansMono",
-    "STIXGeneral",
-    "DejaVuSerif",
-    "cmr10",
-    "cmss10",
-    "cmtt10",
+    *("DejaVuSans", "DejaVuSansMono", "STIXGeneral", "DejaVuSerif"),
+    *("cmr10", "cmss10", "cmtt10"),
 )
-BOX, RIM = 24, 4  # a character is made to fit a box, in a frame that is larger by a rim
-LOOK_ALIKE = 0.85  # how alike two characters may not be
-SYMMETRIC = 0.9  # how like itself a character may not be when turned
+BOX = 24  # a character is resized to fit a box of this side
+BORDER = 4  # around the box
+LOOK_ALIKE = 0.85  # similarity at which two characters look alike
+SYMMETRIC = 0.9  # similarity of a character to its rotation at which it looks the same
 
 
 def framed(font: str, character: str, keep: float) -> Image.Image:
-    """A character that fills the box (keep = 0) or comes half-way from its own shape to that (0.5)."""
+    """Resize a character to a box.
+
+    With keep = 0 it fills the box; with 0.5 it is half-way between that and its own shape.
+    """
     ink = glyphs.mask(font, character)
     ink = ink.crop(ink.getbbox())
     width, height = (round(BOX * (side / max(ink.size)) ** keep) for side in ink.size)
-    frame = Image.new("L", (BOX + 2 * RIM, BOX + 2 * RIM))
+    frame = Image.new("L", (BOX + 2 * BORDER, BOX + 2 * BORDER))
     frame.paste(
         ink.resize((width, height), Image.Resampling.LANCZOS),
         ((frame.width - width) // 2, (frame.height - height) // 2),
@@ -45,17 +44,18 @@ def framed(font: str, character: str, keep: float) -> Image.Image:
     return frame
 
 
-def turned_and_mirrored(images: np.ndarray) -> Iterator[np.ndarray]:
-    """The four turns of each image, then those of its mirror image, as rows of pixels."""
-    for one in (images, images[:, :, ::-1]):
-        for turn in range(4):
-            yield np.rot90(one, turn, (1, 2)).reshape(len(one), -1)
+def rotated_and_mirrored(images: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the four rotations of each image, then those of its mirror image, flattened."""
+    for batch in (images, images[:, :, ::-1]):
+        for k in range(4):
+            yield np.rot90(batch, k, (1, 2)).reshape(len(batch), -1)
 
 
-def likeness(characters: str) -> np.ndarray:
-    """How alike each two characters are in the font where they are most so: (8 symmetries, character, character).
+def similarity(characters: str) -> np.ndarray:
+    """Return the similarity of each two characters: (8 symmetries, character, character).
 
-    It is the correlation of the slightly blurred images, times the part of either's ink that has ink of the other nearby.
+    It is the correlation of the slightly blurred images, times the fraction of either's ink that
+    has ink of the other nearby, in the font where this is largest.
     """
     best = np.zeros((8, len(characters), len(characters)))
     for font in UPRIGHT:
@@ -87,7 +87,7 @@ def likeness(characters: str) -> np.ndarray:
             soft /= np.linalg.norm(soft, axis=(1, 2), keepdims=True)
             first = [x.reshape(len(held), -1) for x in (ink, near, soft)]
             for symmetry, second in enumerate(
-                zip(*map(turned_and_mirrored, (ink, near, soft)), strict=True)
+                zip(*map(rotated_and_mirrored, (ink, near, soft)), strict=True)
             ):
                 own_covered, other_covered = first[0] @ second[1].T, first[1] @ second[0].T
                 alike = np.minimum(own_covered, other_covered) * (first[2] @ second[2].T)
@@ -97,8 +97,8 @@ def likeness(characters: str) -> np.ndarray:
     return best
 
 
-def test_no_class_is_another_one_turned_or_mirrored() -> None:
-    alike = likeness("".join(CLASSES)).max(0)
+def test_no_class_is_another_one_rotated_or_mirrored() -> None:
+    alike = similarity("".join(CLASSES)).max(0)
     np.fill_diagonal(alike, 0)
     a, b = np.unravel_index(alike.argmax(), alike.shape)
     assert alike[a, b] < LOOK_ALIKE, f"{CLASSES[a]} and {CLASSES[b]} look alike: {alike[a, b]:.3f}"
@@ -129,15 +129,15 @@ def test_no_class_is_another_one_turned_or_mirrored() -> None:
     ],
 )
 def test_known_look_alikes_would_be_caught(pair: str) -> None:
-    assert likeness(pair)[:, 0, 1].max() >= LOOK_ALIKE
+    assert similarity(pair)[:, 0, 1].max() >= LOOK_ALIKE
 
 
-def test_no_class_is_itself_turned() -> None:
-    turned = likeness("".join(CLASSES))[1:4].max(0).diagonal()
-    assert turned.max() < SYMMETRIC, (
-        f"{CLASSES[turned.argmax()]} looks the same when turned: {turned.max():.3f}"
+def test_no_class_looks_the_same_when_rotated() -> None:
+    rotated = similarity("".join(CLASSES))[1:4].max(0).diagonal()
+    assert rotated.max() < SYMMETRIC, (
+        f"{CLASSES[rotated.argmax()]} looks the same when rotated: {rotated.max():.3f}"
     )
-    assert likeness("OHINSXZ08o")[1:4].max(0).diagonal().min() >= SYMMETRIC
+    assert similarity("OHINSXZ08o")[1:4].max(0).diagonal().min() >= SYMMETRIC
 
 
 def test_there_are_100_classes_and_the_first_60_are_a_fair_sample_of_the_scripts() -> None:
@@ -160,12 +160,12 @@ def test_every_class_is_in_enough_fonts_of_both_splits(character: str) -> None:
 
 
 def test_a_missing_character_is_noticed() -> None:
-    assert glyphs.holds("DejaVuSans", "Ֆ")
-    assert not glyphs.holds("STIXGeneral", "Ֆ")
-    assert not glyphs.holds("cmr10", "Д")
-    assert not glyphs.holds("DejaVuSans", "\u0378")
-    assert not glyphs.holds("DejaVuSans", " ")
-    assert glyphs.holds("cmr10", "£"), "Computer Modern has something there"
+    assert glyphs.has_glyph("DejaVuSans", "Ֆ")
+    assert not glyphs.has_glyph("STIXGeneral", "Ֆ")
+    assert not glyphs.has_glyph("cmr10", "Д")
+    assert not glyphs.has_glyph("DejaVuSans", "\u0378")
+    assert not glyphs.has_glyph("DejaVuSans", " ")
+    assert glyphs.has_glyph("cmr10", "£"), "Computer Modern has something there"
     assert "cmr10" not in fonts_of("test", "£"), "but it is a Theta"
 
 
@@ -181,18 +181,26 @@ def test_train_and_test_share_no_family() -> None:
 # The images
 
 CLEAN = Difficulty(
-    turn=0, shear=0, stretch=0, smallest=0.8, largest=0.8, shift=0, stroke=0, blur=0, noise=0
+    rotation=0,
+    shear=0,
+    stretch=0,
+    smallest=0.8,
+    largest=0.8,
+    shift=0,
+    stroke=0,
+    blur=0,
+    noise=0,
 )
 
 
 def pixels(images: ImageSet) -> np.ndarray:
-    """(class, number, 3, side, side)"""
+    """Return the pixels as (class, number, 3, side, side)."""
     assert isinstance(images.storage, torch.Tensor)
     return images.storage.numpy().reshape(len(images.class_names), -1, 3, SIDE, SIDE)
 
 
 def ink(images: np.ndarray) -> np.ndarray:
-    """How far each pixel is from the colour of the border, (..., side, side)."""
+    """Return how far each pixel is from the color of the border: (..., side, side)."""
     images = images.astype(np.float32)
     border = np.concatenate(
         [images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1]], -1
@@ -202,13 +210,13 @@ def ink(images: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def train() -> ImageSet:
-    return draw("train", 8)
+    return render("train", 8)
 
 
 def test_a_set_is_class_by_class(train: ImageSet) -> None:
     assert train.class_names == CLASSES
     assert train.size == (SIDE, SIDE) == (32, 32)
-    assert train.counts().tolist() == [8] * 100
+    assert train.class_counts().tolist() == [8] * 100
     assert train.labels.tolist() == sorted(train.labels.tolist())
     assert len({one.tobytes() for one in pixels(train).reshape(-1, 3 * SIDE * SIDE)}) == len(train)
 
@@ -216,17 +224,17 @@ def test_a_set_is_class_by_class(train: ImageSet) -> None:
 def test_the_same_seed_gives_the_same_pixels_and_more_images_begin_with_the_fewer(
     train: ImageSet,
 ) -> None:
-    fewer = pixels(draw("train", 2))
+    fewer = pixels(render("train", 2))
     assert (fewer == pixels(train)[:, :2]).all()
-    assert (fewer != pixels(draw("train", 2, seed=1))).mean() > 0.9
-    assert (fewer != pixels(draw("test", 2))).mean() > 0.9
+    assert (fewer != pixels(render("train", 2, seed=1))).mean() > 0.9
+    assert (fewer != pixels(render("test", 2))).mean() > 0.9
 
 
 def test_a_class_does_not_depend_on_the_others(
     train: ImageSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(glyphs, "CLASSES", ("Я", "2"))
-    alone = draw("train", 3)
+    alone = render("train", 3)
     assert alone.class_names == ("Я", "2")
     for label, character in enumerate(alone.class_names):
         for number in range(3):
@@ -236,13 +244,16 @@ def test_a_class_does_not_depend_on_the_others(
 
 
 def test_images_stay_the_same_from_version_to_version() -> None:
-    """Whoever changes them must raise VERSION, or caches keep the old ones; Pillow may differ in the last bits."""
+    """Check pixels of this version: a change must raise VERSION, or caches keep the old ones.
+
+    Pillow may differ in the last bits.
+    """
     images = pixels(
-        draw(
+        render(
             "train",
             1,
             seed=5,
-            difficulty=replace(CLEAN, turn=12, stroke=2, blur=1, contrast=0.3, noise=0.1),
+            difficulty=replace(CLEAN, rotation=12, stroke=2, blur=1, contrast=0.3, noise=0.1),
         )
     )
     assert glyphs.VERSION == 1
@@ -251,35 +262,35 @@ def test_images_stay_the_same_from_version_to_version() -> None:
 
 
 def test_images_stand_upright(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mean of a class resembles the clean character more than any turned or mirrored one."""
+    """Check that the mean of a class resembles the clean character more than a rotated one."""
     monkeypatch.setattr(glyphs, "CLASSES", tuple("2467JKPßÆ£€&Яђ"))
-    leaning = replace(CLEAN, turn=12, shear=0.2, stretch=0.2, shift=0.02, blur=1, noise=0.1)
+    leaning = replace(CLEAN, rotation=12, shear=0.2, stretch=0.2, shift=0.02, blur=1, noise=0.1)
     for split in FONTS:
         clean, distorted = (
-            ink(pixels(draw(split, 40, difficulty=d))).mean(1) for d in (CLEAN, leaning)
+            ink(pixels(render(split, 40, difficulty=d))).mean(1) for d in (CLEAN, leaning)
         )
         clean -= clean.mean((1, 2), keepdims=True)
         fits = [
             (distorted.reshape(len(distorted), -1) * other).sum(1)
-            for other in turned_and_mirrored(clean)
+            for other in rotated_and_mirrored(clean)
         ]
         assert not np.argmax(fits, 0).any()
 
 
 @pytest.mark.parametrize("contrast", [0.2, 0.6])
-def test_ink_and_paper_differ_enough(contrast: float) -> None:
-    images = pixels(draw("train", 2, difficulty=replace(CLEAN, contrast=contrast))) / 255
+def test_foreground_and_background_differ_enough(contrast: float) -> None:
+    images = pixels(render("train", 2, difficulty=replace(CLEAN, contrast=contrast))) / 255
     brightness = np.einsum("c,nkchw->nkhw", [0.299, 0.587, 0.114], images)
     differences = brightness.max((2, 3)) - brightness.min((2, 3))
     assert differences.min() > 0.7 * contrast, (
         "where even a thin stroke does not fill a pixel, it is a little less"
     )
-    assert images[..., 0, 0].std((0, 1)).min() > 0.2, "papers are of all colours"
+    assert images[..., 0, 0].std((0, 1)).min() > 0.2, "backgrounds are of all colors"
 
 
 def strength(measure: str, **changed: float) -> float:
-    """A property of images, on average, where nothing is distorted but what is named."""
-    images = pixels(draw("train", 2, difficulty=replace(CLEAN, contrast=0.5, **changed)))
+    """Measure images, on average, with only the named distortions."""
+    images = pixels(render("train", 2, difficulty=replace(CLEAN, contrast=0.5, **changed)))
     shown = ink(images)
     shown /= shown.max((2, 3), keepdims=True)
     dark = shown > 0.5
@@ -287,7 +298,7 @@ def strength(measure: str, **changed: float) -> float:
         return float(dark.any(2).sum(2).mean())
     if measure == "ink":
         return float(dark.mean())
-    if measure == "off centre":
+    if measure == "off center":
         return float(
             np.abs((dark.any(2) * (np.arange(SIDE) - 15.5)).sum(2) / dark.any(2).sum(2)).mean()
         )
@@ -295,7 +306,7 @@ def strength(measure: str, **changed: float) -> float:
         return float(np.abs(np.diff(shown)).max((2, 3)).mean())
     if measure == "grain":
         return float(images[..., :3].std((3, 4)).mean() / 255)
-    clean = ink(pixels(draw("train", 2, difficulty=replace(CLEAN, contrast=0.5))))
+    clean = ink(pixels(render("train", 2, difficulty=replace(CLEAN, contrast=0.5))))
     return float(
         np.corrcoef(shown.ravel(), (clean / clean.max((2, 3), keepdims=True)).ravel())[0, 1]
     )
@@ -306,28 +317,28 @@ def test_each_distortion_does_what_it_says() -> None:
         strength("width") / 2, rel=0.1
     )
     assert strength("ink", stroke=3) > 1.2 * strength("ink")
-    assert strength("off centre", shift=0.2) > strength("off centre") + 1
+    assert strength("off center", shift=0.2) > strength("off center") + 1
     assert strength("sharpness", blur=2) < 0.8 * strength("sharpness")
     assert strength("grain", noise=0.2) == pytest.approx(0.1, abs=0.02)
     assert strength("grain") < 0.001
-    for changed in ({"turn": 30}, {"shear": 0.5}, {"stretch": 0.5}):
+    for changed in ({"rotation": 30}, {"shear": 0.5}, {"stretch": 0.5}):
         assert 0.3 < strength("form", **changed) < 0.95 < strength("form")
 
 
-def test_progress_is_told() -> None:
-    told: list[tuple[int, int]] = []
-    draw("test", 1, on_progress=lambda done, total: told.append((done, total)))
-    assert told[-1] == (100, 100)
-    assert told == sorted(told)
+def test_progress_is_reported() -> None:
+    reported: list[tuple[int, int]] = []
+    render("test", 1, on_progress=lambda done, total: reported.append((done, total)))
+    assert reported[-1] == (100, 100)
+    assert reported == sorted(reported)
 
 
-def test_nonsense_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(UnknownName, match="did you mean train"):
-        draw("trian", 1)  # type: ignore[arg-type]
+        render("trian", 1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="per_class must be at least 1, not 0"):
-        draw("train", 0)
+        render("train", 0)
     with pytest.raises(ConfigError, match="seed must not be negative, but is -1"):
-        draw("train", 1, seed=-1)
+        render("train", 1, seed=-1)
     with pytest.raises(
         ConfigError, match=r"noise must not be negative, but is -1.*contrast must be at most 0\.7"
     ):
@@ -340,12 +351,15 @@ def test_missing_fonts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(glyphs, "find_spec", lambda name: None)
     glyphs._font.cache_clear()
     with pytest.raises(MissingData, match=r"DejaVuSans\.ttf.*pip install"):
-        glyphs.holds("DejaVuSans", "K")
+        glyphs.has_glyph("DejaVuSans", "K")
     glyphs._font.cache_clear()
 
 
 def test_matplotlib_is_not_imported() -> None:
-    code = "import sys; from fewmore.data import glyphs; glyphs.fonts_of('train', 'K'); sys.exit('matplotlib' in sys.modules)"
+    code = (
+        "import sys; from fewmore.data import glyphs; glyphs.fonts_of('train', 'K'); "
+        "sys.exit('matplotlib' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -360,27 +374,29 @@ def same(a: tuple[ImageSet, ImageSet], b: tuple[ImageSet, ImageSet]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[ImageSet, ImageSet]]:
-    """A cache file, and what was drawn for it."""
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[ImageSet, ImageSet]]:
+    """Return a cache file, and what was rendered for it."""
     folder = tmp_path_factory.mktemp("cache") / "not" / "there yet"
-    told: list[tuple[int, int]] = []
-    sets = load(folder, 2, 1, seed=3, on_progress=lambda done, total: told.append((done, total)))
-    assert told[-1] == (300, 300)
-    assert told == sorted(told)
+    reported: list[tuple[int, int]] = []
+    sets = load(
+        folder, 2, 1, seed=3, on_progress=lambda done, total: reported.append((done, total))
+    )
+    assert reported[-1] == (300, 300)
+    assert reported == sorted(reported)
     (file,) = folder.iterdir()
     return file, sets
 
 
-def test_sets_are_drawn_once(
-    drawn: tuple[Path, tuple[ImageSet, ImageSet]], monkeypatch: pytest.MonkeyPatch
+def test_sets_are_rendered_once(
+    rendered: tuple[Path, tuple[ImageSet, ImageSet]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, sets = drawn
-    assert same(sets, (draw("train", 2, seed=3), draw("test", 1, seed=3)))
-    monkeypatch.setattr(glyphs, "draw", lambda *_: pytest.fail("drawn again"))
+    file, sets = rendered
+    assert same(sets, (render("train", 2, seed=3), render("test", 1, seed=3)))
+    monkeypatch.setattr(glyphs, "render", lambda *_: pytest.fail("rendered again"))
     assert same(load(file.parent, 2, 1, seed=3), sets)
 
 
-def test_other_counts_seeds_versions_and_strengths_have_other_files(
+def test_other_counts_seeds_versions_and_difficulties_have_other_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(glyphs, "CLASSES", ("K", "2"))
@@ -395,10 +411,10 @@ def test_other_counts_seeds_versions_and_strengths_have_other_files(
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "garbage", "one bit", "another set"])
-def test_a_broken_file_is_drawn_anew(
-    drawn: tuple[Path, tuple[ImageSet, ImageSet]], damage: str, tmp_path: Path
+def test_a_broken_file_is_rendered_again(
+    rendered: tuple[Path, tuple[ImageSet, ImageSet]], damage: str, tmp_path: Path
 ) -> None:
-    whole, sets = drawn
+    whole, sets = rendered
     file = tmp_path / whole.name
     content = bytearray(whole.read_bytes())
     if damage == "one bit":
@@ -413,7 +429,7 @@ def test_a_broken_file_is_drawn_anew(
     )
     assert same(load(tmp_path, 2, 1, seed=3), sets)
     assert file.read_bytes() == whole.read_bytes()
-    assert not list(tmp_path.glob("*unfinished"))
+    assert not list(tmp_path.glob(".*"))  # no temporary file
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

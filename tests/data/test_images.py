@@ -1,4 +1,4 @@
-"""ImageSet: the same answers from one tensor and from a ragged buffer."""
+"""Check that an ImageSet behaves the same over one tensor and over a ragged buffer."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ LABELS = [0, 1, 2, 0, 1, 2]
 
 
 def arrays(ragged: bool) -> list[np.ndarray]:
-    """Six images whose every pixel differs."""
+    """Make six images of noise."""
     random = np.random.default_rng(0)
     return [
         random.integers(
@@ -30,7 +30,8 @@ def pixels(request: pytest.FixtureRequest) -> list[np.ndarray]:
 @pytest.fixture
 def images(pixels: list[np.ndarray]) -> ImageSet:
     same = len({p.shape for p in pixels}) == 1
-    return ImageSet.of(np.stack(pixels) if same else Ragged.from_arrays(pixels), LABELS, NAMES)
+    storage = np.stack(pixels) if same else Ragged.from_arrays(pixels)
+    return ImageSet.from_images(storage, LABELS, NAMES)
 
 
 def same(images: ImageSet, pixels: list[np.ndarray]) -> bool:
@@ -42,46 +43,44 @@ def same(images: ImageSet, pixels: list[np.ndarray]) -> bool:
 def test_images_come_back_as_they_were(images: ImageSet, pixels: list[np.ndarray]) -> None:
     assert same(images, pixels)
     assert images.labels.tolist() == LABELS
-    assert images.counts().tolist() == [2, 2, 2]
+    assert images.class_counts().tolist() == [2, 2, 2]
 
 
 def test_size_is_known_where_all_images_share_it(images: ImageSet) -> None:
     assert images.size == ((4, 5) if isinstance(images.storage, torch.Tensor) else None)
 
 
-def test_select_keeps_class_numbers_and_copies_nothing(
-    images: ImageSet, pixels: list[np.ndarray]
-) -> None:
+def test_select_keeps_labels_and_copies_nothing(images: ImageSet, pixels: list[np.ndarray]) -> None:
     chosen = images.select(torch.tensor([4, 1, 1]))
     assert same(chosen, [pixels[4], pixels[1], pixels[1]])
     assert chosen.labels.tolist() == [1, 1, 1]
     assert chosen.class_names == NAMES
     assert chosen.storage is images.storage
-    assert chosen.counts().tolist() == [0, 3, 0]
+    assert chosen.class_counts().tolist() == [0, 3, 0]
 
 
-def test_only_numbers_classes_in_the_order_given(
+def test_select_classes_relabels_in_the_order_given(
     images: ImageSet, pixels: list[np.ndarray]
 ) -> None:
-    chosen = images.only([2, 0])
+    chosen = images.select_classes([2, 0])
     assert same(chosen, [pixels[0], pixels[2], pixels[3], pixels[5]])
     assert chosen.labels.tolist() == [1, 0, 1, 0]
     assert chosen.class_names == ("cat", "ant")
 
 
 def test_a_view_of_a_view_finds_its_images(images: ImageSet, pixels: list[np.ndarray]) -> None:
-    assert same(images.only([2, 1]).select(torch.tensor([3, 0])).only([0]), [pixels[5]])
+    view = images.select_classes([2, 1]).select(torch.tensor([3, 0])).select_classes([0])
+    assert same(view, [pixels[5]])
 
 
-def test_alone_holds_its_own_images_and_no_others(
-    images: ImageSet, pixels: list[np.ndarray]
-) -> None:
-    alone = images.select(torch.tensor([5, 2])).compact()
-    assert same(alone, [pixels[5], pixels[2]])
-    assert len(alone.storage) == 2
-    own = alone.storage if isinstance(alone.storage, torch.Tensor) else alone.storage.buffer
-    assert own.numel() == pixels[5].size + pixels[2].size
-    own.zero_()
+def test_compact_holds_its_images_and_no_others(images: ImageSet, pixels: list[np.ndarray]) -> None:
+    compact = images.select(torch.tensor([5, 2])).compact()
+    assert same(compact, [pixels[5], pixels[2]])
+    assert len(compact.storage) == 2
+    storage = compact.storage
+    buffer = storage if isinstance(storage, torch.Tensor) else storage.buffer
+    assert buffer.numel() == pixels[5].size + pixels[2].size
+    buffer.zero_()
     assert same(images, pixels)
 
 
@@ -97,15 +96,15 @@ def test_state_and_back(images: ImageSet, pixels: list[np.ndarray]) -> None:
 
 
 def test_a_set_may_be_empty(images: ImageSet) -> None:
-    for nothing in (images.only([]), images.select(torch.tensor([], dtype=torch.int64))):
+    for nothing in (images.select_classes([]), images.select(torch.tensor([], dtype=torch.int64))):
         assert len(nothing.compact()) == len(nothing.compact().storage) == 0
 
 
 @pytest.mark.parametrize("ragged", [(False, False), (True, True), (False, True)])
-def test_concatenate_numbers_classes_on(ragged: tuple[bool, bool]) -> None:
+def test_concatenate_continues_the_labels(ragged: tuple[bool, bool]) -> None:
     first, second = arrays(ragged[0]), arrays(ragged[1])
-    one = ImageSet.of(Ragged.from_arrays(first), LABELS, NAMES).only([1, 2])
-    two = ImageSet.of(Ragged.from_arrays(second), LABELS, ("dog", "eel", "fox")).select(
+    one = ImageSet.from_images(Ragged.from_arrays(first), LABELS, NAMES).select_classes([1, 2])
+    two = ImageSet.from_images(Ragged.from_arrays(second), LABELS, ("dog", "eel", "fox")).select(
         torch.tensor([5, 0])
     )
     both = concatenate([one, two])
@@ -115,8 +114,8 @@ def test_concatenate_numbers_classes_on(ragged: tuple[bool, bool]) -> None:
 
 
 def test_concatenate_images_of_one_size_is_one_tensor() -> None:
-    one = ImageSet.of(np.stack(arrays(False)), LABELS, NAMES)
-    two = ImageSet.of(np.stack(arrays(False)), LABELS, ("dog", "eel", "fox"))
+    one = ImageSet.from_images(np.stack(arrays(False)), LABELS, NAMES)
+    two = ImageSet.from_images(np.stack(arrays(False)), LABELS, ("dog", "eel", "fox"))
     assert concatenate([one, two]).size == (4, 5)
 
 
@@ -131,8 +130,8 @@ def test_concatenate_images_of_one_size_is_one_tensor() -> None:
         (np.zeros((2, 3, 4, 4), np.uint8), [0, 1], "aa", "more than once: a"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_images_or_labels_are_refused(
     pixels: np.ndarray, labels: list[int], names: str, sentence: str
 ) -> None:
     with pytest.raises(DataError, match=sentence):
-        ImageSet.of(pixels, labels, list(names))
+        ImageSet.from_images(pixels, labels, list(names))

@@ -1,4 +1,4 @@
-"""Image files: decoded right whatever their kind, cached, and refused with a sentence that names them."""
+"""Check that image files of all kinds are decoded and cached, and that broken ones are named."""
 
 import io
 import os
@@ -13,23 +13,18 @@ import pytest
 import torch
 from PIL import Image
 
-from fewmore.data import files
-from fewmore.data.files import Listing, list_folder, read
+from fewmore.data import cache as image_cache
+from fewmore.data import threads
+from fewmore.data.cache import load_images
+from fewmore.data.folders import Listing
 from fewmore.data.images import Ragged
 from fewmore.errors import DataError, ImageError, MissingData
 
 Photographed = Callable[[np.ndarray], tuple[Image.Image, Image.Exif]]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("FEWMORE_CACHE", str(folder))
-    return folder
-
-
 def noise(seed: int, width: int = 12, height: int = 8) -> np.ndarray:
-    """An image as Pillow has it: (height, width, 3)."""
+    """Return an image as Pillow has it: (height, width, 3)."""
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
@@ -44,8 +39,8 @@ def listing(paths: list[Path]) -> Listing:
 
 
 def decode(path: Path, short_side: int | None = None, square: int | None = None) -> np.ndarray:
-    """What is stored of one image."""
-    return read(listing([path]), short_side, square).image(0).numpy()
+    """Return what is stored of one image."""
+    return load_images(listing([path]), short_side, square).image(0).numpy()
 
 
 # One image
@@ -68,7 +63,7 @@ def test_any_mode_becomes_rgb(tmp_path: Path, mode: str, suffix: str) -> None:
     assert decode(path).shape == (3, 8, 12)
 
 
-def test_what_is_transparent_becomes_white(tmp_path: Path) -> None:
+def test_transparent_pixels_become_white(tmp_path: Path) -> None:
     image = Image.new("RGBA", (4, 4), (200, 0, 0, 255))
     image.putpixel((0, 0), (0, 0, 0, 0))
     image.save(tmp_path / "a.png")
@@ -78,13 +73,13 @@ def test_what_is_transparent_becomes_white(tmp_path: Path) -> None:
     assert (decode(tmp_path / "palette.png") == 255).all()
 
 
-def test_sixteen_bits_of_grey_keep_their_brightness(tmp_path: Path) -> None:
-    grey = np.array([[0, 257, 32896, 65535]], dtype=np.uint16)
-    Image.fromarray(grey).save(tmp_path / "a.png")
+def test_16_bit_gray_keeps_its_brightness(tmp_path: Path) -> None:
+    gray = np.array([[0, 257, 32896, 65535]], dtype=np.uint16)
+    Image.fromarray(gray).save(tmp_path / "a.png")
     assert decode(tmp_path / "a.png")[0, 0].tolist() == [0, 1, 128, 255]
 
 
-def test_turned_upright_as_exif_says(tmp_path: Path, photographed: Photographed) -> None:
+def test_exif_orientation_is_applied(tmp_path: Path, photographed: Photographed) -> None:
     upright = noise(1)
     stored, exif = photographed(upright)
     stored.save(tmp_path / "a.png", exif=exif)
@@ -104,9 +99,8 @@ def test_shrinking_takes_all_pixels_into_account(tmp_path: Path) -> None:
     stripes = np.zeros((64, 64, 3), np.uint8)
     stripes[:, ::2] = 255
     Image.fromarray(stripes).save(tmp_path / "a.png")
-    assert (
-        np.abs(decode(tmp_path / "a.png", square=8).astype(int) - 127).max() <= 6
-    )  # a few more at the edges
+    small = decode(tmp_path / "a.png", square=8).astype(int)
+    assert np.abs(small - 127).max() <= 6  # a few more at the edges
 
 
 def test_a_large_jpeg_looks_the_same_when_decoded_at_a_fraction(tmp_path: Path) -> None:
@@ -125,7 +119,7 @@ def test_a_damaged_exif_block_does_no_harm(tmp_path: Path) -> None:
 
 
 def broken(folder: Path) -> dict[str, Path]:
-    """Files that are no images, by what is wrong with them."""
+    """Write files that are no images, and return them by name."""
     buffer = io.BytesIO()
     Image.fromarray(noise(0, 64, 64)).save(buffer, "jpeg")
     whole = save(folder / "whole.png", 0, 64, 64).read_bytes()
@@ -175,7 +169,7 @@ def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
         decode(path)
 
 
-def test_a_thread_of_pixels_is_not_blown_up(tmp_path: Path) -> None:
+def test_a_very_narrow_image_is_not_enlarged_beyond_the_limit(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="would be stored as"):
         decode(save(tmp_path / "a.png", 0, 1, 5000), short_side=256)
 
@@ -185,7 +179,7 @@ def test_a_thread_of_pixels_is_not_blown_up(tmp_path: Path) -> None:
 
 def test_images_of_one_size_are_one_tensor(tmp_path: Path) -> None:
     paths = [save(tmp_path / f"{i}.png", i) for i in range(40)]
-    images = read(listing(paths))
+    images = load_images(listing(paths))
     assert images.size == (8, 12)
     assert images.labels.tolist() == [i % 2 for i in range(40)]
     assert all(
@@ -195,7 +189,7 @@ def test_images_of_one_size_are_one_tensor(tmp_path: Path) -> None:
 
 def test_images_of_several_sizes_are_ragged(tmp_path: Path) -> None:
     paths = [save(tmp_path / f"{i}.png", i, width=12 + i) for i in range(20)]
-    images = read(listing(paths))
+    images = load_images(listing(paths))
     assert isinstance(images.storage, Ragged)
     assert all(
         np.array_equal(images.image(i).numpy(), noise(i, 12 + i).transpose(2, 0, 1))
@@ -204,35 +198,36 @@ def test_images_of_several_sizes_are_ragged(tmp_path: Path) -> None:
     assert np.array_equal(
         images.select(torch.tensor([7])).compact().image(0).numpy(), images.image(7).numpy()
     )
-    assert read(listing(paths), square=16).size == (16, 16)
+    assert load_images(listing(paths), square=16).size == (16, 16)
 
 
 def test_the_second_time_nothing_is_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [save(tmp_path / f"{i}.png", i) for i in range(5)]
-    first = read(listing(paths))
-    monkeypatch.setattr(files, "attempt", lambda *_: pytest.fail("decoded again"))
-    second = read(listing(paths))
+    first = load_images(listing(paths))
+    monkeypatch.setattr(image_cache, "try_decode", lambda *_: pytest.fail("decoded again"))
+    second = load_images(listing(paths))
     assert all(torch.equal(first.image(i), second.image(i)) for i in range(5))
 
 
 def test_a_changed_file_or_setting_is_decoded_anew(tmp_path: Path) -> None:
     paths = [save(tmp_path / f"{i}.png", i) for i in range(3)]
-    read(listing(paths))
+    load_images(listing(paths))
     save(paths[1], 9)
-    os.utime(
-        paths[1], ns=(1, 1)
-    )  # the same length and, on a coarse clock, the same time, would pass
-    assert np.array_equal(read(listing(paths)).image(1).numpy(), noise(9).transpose(2, 0, 1))
-    assert read(listing(paths), short_side=4).size == (4, 6)
-    assert np.array_equal(read(listing(paths[::-1])).image(2).numpy(), noise(0).transpose(2, 0, 1))
+    # The same length and, on a coarse clock, the same time, would pass.
+    os.utime(paths[1], ns=(1, 1))
+    assert np.array_equal(load_images(listing(paths)).image(1).numpy(), noise(9).transpose(2, 0, 1))
+    assert load_images(listing(paths), short_side=4).size == (4, 6)
+    assert np.array_equal(
+        load_images(listing(paths[::-1])).image(2).numpy(), noise(0).transpose(2, 0, 1)
+    )
 
 
 @pytest.mark.parametrize("damage", ["cut", "no shapes", "nonsense"])
-def test_a_damaged_entry_is_made_again(tmp_path: Path, cache: Path, damage: str) -> None:
+def test_a_damaged_entry_is_written_again(tmp_path: Path, cache: Path, damage: str) -> None:
     paths = [save(tmp_path / f"{i}.png", i) for i in range(3)]
-    read(listing(paths))
+    load_images(listing(paths))
     (entry,) = (cache / "images").iterdir()
     if damage == "cut":
         (entry / "pixels").write_bytes(b"12345")
@@ -240,23 +235,23 @@ def test_a_damaged_entry_is_made_again(tmp_path: Path, cache: Path, damage: str)
         (entry / "shapes.npy").unlink()
     else:
         (entry / "shapes.npy").write_bytes(b"nonsense")
-    assert np.array_equal(read(listing(paths)).image(2).numpy(), noise(2).transpose(2, 0, 1))
+    assert np.array_equal(load_images(listing(paths)).image(2).numpy(), noise(2).transpose(2, 0, 1))
 
 
 def test_progress_ends_at_the_total(tmp_path: Path) -> None:
     paths = [save(tmp_path / f"{i}.png", i) for i in range(40)]
     seen: list[tuple[int, int]] = []
-    read(listing(paths), on_progress=lambda *now: seen.append(now))
+    load_images(listing(paths), on_progress=lambda *now: seen.append(now))
     assert seen[-1] == (40, 40)
     assert seen == sorted(seen)
     seen.clear()
-    read(listing(paths), on_progress=lambda *now: seen.append(now))
+    load_images(listing(paths), on_progress=lambda *now: seen.append(now))
     assert seen == [(40, 40)]
 
 
 def test_few_images_wait_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [save(tmp_path / "a.png")] * 1000
-    monkeypatch.setattr(files.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(threads.os, "cpu_count", lambda: 2)
     decoded = 0
     lock = threading.Lock()
     pixels = decode(paths[0])
@@ -272,9 +267,9 @@ def test_few_images_wait_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             decoded += 1
         return pixels
 
-    monkeypatch.setattr(files, "attempt", count)
-    read(listing(paths), on_progress=slow_writer)
-    assert max(ahead) <= 6 * files.CHUNK
+    monkeypatch.setattr(image_cache, "try_decode", count)
+    load_images(listing(paths), on_progress=slow_writer)
+    assert max(ahead) <= 6 * image_cache.CHUNK
 
 
 def test_all_broken_images_are_reported_together(tmp_path: Path, cache: Path) -> None:
@@ -283,37 +278,35 @@ def test_all_broken_images_are_reported_together(tmp_path: Path, cache: Path) ->
     with pytest.raises(
         ImageError, match=r"^6 images .* and 1 more\) cannot be read: replace or remove them"
     ) as caught:
-        read(listing([*good[:10], *bad, *good[10:]]))
+        load_images(listing([*good[:10], *bad, *good[10:]]))
     assert all(str(path) in str(caught.value) for path in bad[:5])
     assert not any((cache / "images").iterdir())
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match=r"1 image is \(.*gone\.png\) missing"):
-        read(listing([save(tmp_path / "a.png"), tmp_path / "gone.png"]))
+        load_images(listing([save(tmp_path / "a.png"), tmp_path / "gone.png"]))
 
 
 def test_no_images_at_all() -> None:
     with pytest.raises(DataError, match="the list of files is empty"):
-        read(listing([]))
+        load_images(listing([]))
 
 
-def test_a_cache_that_cannot_be_written_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path / "file"))
     with pytest.raises(DataError, match="set FEWMORE_CACHE to another folder"):
-        read(listing([save(tmp_path / "a.png")]))
+        load_images(listing([save(tmp_path / "a.png")]))
 
 
-def test_what_a_killed_process_left_behind_is_swept_away(tmp_path: Path, cache: Path) -> None:
+def test_stale_unfinished_entries_are_removed(tmp_path: Path, cache: Path) -> None:
     for name, age in (("unfinished-old", 2 * 24 * 3600), ("unfinished-new", 0)):
         (cache / "images" / name).mkdir(parents=True)
         (cache / "images" / name / "pixels").touch()
         stamp = (cache / "images" / name).stat().st_mtime - age
         os.utime(cache / "images" / name, (stamp, stamp))
-    read(listing([save(tmp_path / "a.png")]))
+    load_images(listing([save(tmp_path / "a.png")]))
     assert sorted(path.name for path in (cache / "images").glob("unfinished-*")) == [
         "unfinished-new"
     ]
@@ -322,159 +315,11 @@ def test_what_a_killed_process_left_behind_is_swept_away(tmp_path: Path, cache: 
 def test_another_process_may_be_faster(tmp_path: Path, cache: Path) -> None:
     paths = [save(tmp_path / f"{i}.png", i) for i in range(40)]
     nested = []
-    outer = read(
-        listing(paths), on_progress=lambda *_: nested or nested.append(read(listing(paths)))
+    outer = load_images(
+        listing(paths), on_progress=lambda *_: nested or nested.append(load_images(listing(paths)))
     )
     assert len(list((cache / "images").iterdir())) == 1
     assert all(
         np.array_equal(images.image(39).numpy(), noise(39).transpose(2, 0, 1))
         for images in (outer, *nested)
     )
-
-
-def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    monkeypatch.delenv("FEWMORE_DATA", raising=False)
-    assert files.data_root() == cache / "data"
-    monkeypatch.setenv("FEWMORE_DATA", "~/images")
-    assert files.data_root() == Path.home() / "images"
-    assert files.data_root(Path("/elsewhere")) == Path("/elsewhere")
-    monkeypatch.delenv("FEWMORE_CACHE")
-    assert files.cache_folder() == Path.home() / ".cache" / "fewmore"
-
-
-# A folder of classes
-
-
-def classes(folder: Path, counts: dict[str, int], start: int = 0) -> Path:
-    for number, (name, count) in enumerate(counts.items()):
-        for index in range(count):
-            save(folder / name / f"{index}.png", start + 1000 * number + index, 4, 3)
-    return folder
-
-
-def test_a_fifth_of_each_class_is_held_out(tmp_path: Path) -> None:
-    train, test = list_folder(classes(tmp_path, {"cow": 10, "ant": 4, "bee": 26}))
-    assert train.class_names == test.class_names == ("ant", "bee", "cow")
-    assert train.counts() == (3, 21, 8)
-    assert test.counts() == (1, 5, 2)
-    assert not set(train.paths) & set(test.paths)
-    assert all(
-        path.parent.name == train.class_names[label]
-        for path, label in zip(train.paths, train.labels, strict=True)
-    )
-    assert train.keys()[0] == f"ant/{train.paths[0].name}"
-
-
-def test_what_is_held_out_depends_on_the_seed_and_not_on_other_classes(tmp_path: Path) -> None:
-    folder = classes(tmp_path, {"ant": 25, "bee": 25})
-    before = list_folder(folder)[1]
-    assert list_folder(folder)[1] == before
-    assert list_folder(folder, seed=1)[1].paths != before.paths
-    classes(folder, {"auk": 25}, start=5000)
-    assert [path for path in list_folder(folder)[1].paths if path.parent.name != "auk"] == list(
-        before.paths
-    )
-
-
-def test_train_and_test_folders_are_used_as_such(tmp_path: Path) -> None:
-    classes(tmp_path / "train", {"ant": 3, "bee": 2})
-    classes(tmp_path / "test", {"ant": 1, "bee": 2}, start=5000)
-    train, test = list_folder(tmp_path)
-    assert (train.counts(), test.counts()) == ((3, 2), (1, 2))
-
-
-def test_train_and_test_must_have_the_same_classes(tmp_path: Path) -> None:
-    classes(tmp_path / "train", {"ant": 3, "bee": 2, "cow": 2, "dog": 2})
-    classes(tmp_path / "test", {"ant": 1, "bee": 2}, start=5000)
-    with pytest.raises(
-        DataError,
-        match=r"test lacks the classes cow, dog: train and test must have the same sub-folders",
-    ):
-        list_folder(tmp_path)
-
-
-def test_other_files_are_passed_over(tmp_path: Path) -> None:
-    folder = classes(tmp_path, {"ant": 3, "bee": 3})
-    for name in (".hidden/a.png", "ant/.a.png", "ant/notes.txt", "ant/Thumbs.db", "readme.md"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("nothing to see")
-    save(folder / "ant" / "LOUD.PNG", 77)
-    train, test = list_folder(folder)
-    assert train.class_names == ("ant", "bee")
-    assert len(train) + len(test) == 7
-
-
-@pytest.mark.parametrize(
-    ("inside", "found"),
-    [
-        (None, "nothing"),
-        ("photo.psd", "only files of other kinds: .psd"),
-        ("deeper/", "only folders"),
-    ],
-)
-def test_an_empty_class_is_named_with_a_remedy(
-    tmp_path: Path, inside: str | None, found: str
-) -> None:
-    folder = classes(tmp_path, {"ant": 3, "bee": 3})
-    (folder / "cow").mkdir()
-    if inside and inside.endswith("/"):
-        (folder / "cow" / inside).mkdir()
-    elif inside:
-        (folder / "cow" / inside).touch()
-    with pytest.raises(
-        DataError,
-        match=rf"cow has no images \({found}\): put images straight into it .* or remove it",
-    ):
-        list_folder(folder)
-
-
-def test_fewer_than_two_classes(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError,
-        match="has 1 sub-folders, and at least 2 classes are needed: make one sub-folder a class",
-    ):
-        list_folder(classes(tmp_path, {"ant": 3}))
-
-
-def test_one_image_cannot_be_both_train_and_test(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"class 'bee' has one image, .*0\.png, and needs at least 2"
-    ):
-        list_folder(classes(tmp_path, {"ant": 3, "bee": 1}))
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match="is not there: give a folder"):
-        list_folder(tmp_path / "nowhere")
-    with pytest.raises(MissingData, match="is a file, not a folder"):
-        list_folder(save(tmp_path / "a.png"))
-
-
-def test_the_same_image_in_two_classes_is_overlapping(tmp_path: Path) -> None:
-    folder = classes(tmp_path, {"ant": 3, "bee": 3})
-    (folder / "bee" / "copy.png").write_bytes((folder / "ant" / "1.png").read_bytes())
-    with pytest.raises(
-        DataError, match=r"overlapping: .* are the same image in two classes: remove one of them"
-    ) as caught:
-        list_folder(folder)
-    assert str(folder / "ant" / "1.png") in str(caught.value)
-    assert str(folder / "bee" / "copy.png") in str(caught.value)
-
-
-def test_the_same_image_in_train_and_test_is_overlapping(tmp_path: Path) -> None:
-    classes(tmp_path / "train", {"ant": 3, "bee": 2})
-    classes(tmp_path / "test", {"ant": 1, "bee": 2}, start=5000)
-    (tmp_path / "test" / "ant" / "copy.png").write_bytes(
-        (tmp_path / "train" / "ant" / "1.png").read_bytes()
-    )
-    with pytest.raises(DataError, match=r"overlapping: .* are the same image in train and test"):
-        list_folder(tmp_path)
-
-
-def test_the_same_image_twice_in_training_is_no_harm(tmp_path: Path) -> None:
-    classes(tmp_path / "train", {"ant": 3, "bee": 2})
-    classes(tmp_path / "test", {"ant": 1, "bee": 2}, start=5000)
-    (tmp_path / "train" / "ant" / "copy.png").write_bytes(
-        (tmp_path / "train" / "ant" / "1.png").read_bytes()
-    )
-    assert list_folder(tmp_path)[0].counts() == (4, 2)
