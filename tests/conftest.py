@@ -1,4 +1,4 @@
-"""Small things to test with: images whose classes are easy to tell apart, a task made of them, and a quick recipe."""
+"""Share small images whose classes are easy to tell apart, tasks of them, and quick recipes."""
 
 import hashlib
 import os
@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,11 @@ from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Benchmark, Task
 from fewmore.data.images import ImageSet
 from fewmore.data.sources import WEIGHTS, File
-from fewmore.data.splits import draw
-from fewmore.methods.base import Recipe
+from fewmore.data.splits import sample_split
+from fewmore.methods import METHODS, find
+from fewmore.methods.base import Recipe, override
 from fewmore.nn.backbones import build
+from fewmore.research import recipes
 from fewmore.training.learn_session import SessionConfig
 from fewmore.training.pretrain import PretrainConfig
 
@@ -29,95 +32,123 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 TRANSFORM = Transform(8, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), "pad", pad=1, flip=False)
+SMALL_SETTINGS = (
+    "pretrain.epochs=2",
+    "pretrain.batch=24",
+    "pretrain.milestones=1",
+    "session.epochs=2",
+    "session.batch=16",
+    "balanced.epochs=2",
+    "exemplars.per_class=4",
+    "nodes=20",  # of TOPIC's neural gas
+    "rounds=4",
+    "pseudo.base_way=2",
+    "pseudo.new_way=2",
+    "pseudo.base_query=2",
+    "pseudo.new_query=2",
+    "pseudo.episodes=4",
+)
 
 
 def make_images(classes: int = 4, per_class: int = 6, size: int = 8, seed: int = 0) -> ImageSet:
-    """Each class is a colour with a pattern, the same for every seed; an image of it adds noise, which the seed decides."""
+    """Make images, class by class.
+
+    A class is a color with a pattern, the same for every seed. The seed decides the noise that
+    each image adds.
+    """
     noise = np.random.default_rng(seed)
     images = []
     for number in range(classes):
         pattern = np.random.default_rng(number)
-        colour = np.array([60.0, 190.0])[[number & 1, number >> 1 & 1, number >> 2 & 1]]
-        coarse = colour[:, None, None] + pattern.normal(0, 30, (3, 4, 4))
+        color = np.array([60.0, 190.0])[[number & 1, number >> 1 & 1, number >> 2 & 1]]
+        coarse = color[:, None, None] + pattern.normal(0, 30, (3, 4, 4))
         nearest = np.arange(size) * 4 // size
         whole = coarse[:, nearest][:, :, nearest] + noise.normal(0, 12, (per_class, 3, size, size))
         images.append(whole.round().clip(0, 255).astype(np.uint8))
     labels = torch.arange(classes).repeat_interleave(per_class)
-    return ImageSet.of(
+    return ImageSet.from_images(
         np.concatenate(images), labels, [f"class {number}" for number in range(classes)]
     )
 
 
 @pytest.fixture(scope="session")
 def tiny_images() -> Callable[..., ImageSet]:
-    """tiny_images(classes=4, per_class=6, size=8, seed=0) gives images, class by class."""
+    """Return the function (classes=4, per_class=6, size=8, seed=0) -> ImageSet."""
     return make_images
 
 
 @pytest.fixture(scope="session")
 def tiny_transform() -> Transform:
-    """The transform of 8 × 8 images."""
+    """Return the transform of 8 × 8 images."""
     return TRANSFORM
 
 
 @pytest.fixture(scope="session")
 def tiny_task() -> Task:
-    """Four base classes with 12 images each, then two sessions of 2-way 3-shot; five test images a class."""
+    """Make a task of 4 base classes with 12 images each and two sessions of 2-way 3-shot.
+
+    There are five test images a class.
+    """
     benchmark = Benchmark("tiny", "Colours", 8, 4, 2, 3, "resnet8", False, TRANSFORM)
     train = make_images(8, 12, seed=0)
-    return Task(benchmark, train, make_images(8, 5, seed=1), draw(train, 4, 2, 3))
+    return Task(benchmark, train, make_images(8, 5, seed=1), sample_split(train, 4, 2, 3))
 
 
 @pytest.fixture
-def tiny_settings(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """What `--set` makes of any recipe so that every stage of every method is over at once, for the images of tiny_task."""
+def small_recipe(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Recipe]:
+    """Return a function (name, benchmark, method, *settings) -> Recipe that trains in no time.
+
+    It is for the images of tiny_task. Settings that the method lacks are left out.
+    """
     monkeypatch.setattr("fewmore.training.pseudo_incremental.ROUND", 2)
-    return (
-        *(
-            "pretrain.epochs=2",
-            "pretrain.batch=24",
-            "pretrain.milestones=1",
-            "session.epochs=2",
-            "session.batch=16",
-        ),
-        *("balanced.epochs=2", "exemplars.per_class=4", "topic.nodes=20", "topic.rounds=4"),
-        *(
-            "pseudo.base_way=2",
-            "pseudo.new_way=2",
-            "pseudo.base_query=2",
-            "pseudo.new_query=2",
-            "pseudo.episodes=4",
-        ),
-    )
+
+    def small_recipe(name: str, benchmark: Benchmark, method: str, *settings: str) -> Recipe:
+        (recipe, _), *_ = recipes.recipes_for(
+            name, benchmark, [method, *METHODS], [*SMALL_SETTINGS, *settings]
+        )
+        return recipe
+
+    return small_recipe
 
 
 @pytest.fixture(scope="session")
 def tiny_recipe() -> Recipe:
-    """Two epochs a stage, for the images of tiny_task."""
+    """Return the common settings of a recipe for tiny_task, with two epochs of stage 1."""
     return Recipe(
-        "tiny",
-        "resnet8",
-        TRANSFORM,
-        pretrain=PretrainConfig(epochs=2, batch=16, milestones=(1,)),
-        session=SessionConfig(epochs=2, batch=16),
+        "tiny", "resnet8", TRANSFORM, pretrain=PretrainConfig(epochs=2, batch=16, milestones=(1,))
     )
 
 
 @pytest.fixture(scope="session")
+def tiny_recipe_for(tiny_recipe: Recipe) -> Callable[[str], Recipe]:
+    """Return a function that adds the settings of a method, with two epochs a session."""
+
+    def recipe_for(method: str) -> Recipe:
+        info = find(method)
+        config = override(info.load().config_type(), info.overrides)
+        if hasattr(config, "session"):
+            config = override(config, {"session": SessionConfig(epochs=2, batch=16)})
+        return replace(tiny_recipe, method=config)
+
+    return recipe_for
+
+
+@pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six classes as sub-folders with six PNG files each: four base classes and a session of 2-way 5-shot."""
+    """Write six class folders of six PNG files: 4 base classes and a session of 2-way 5-shot."""
     folder = tmp_path_factory.mktemp("images")
     images = make_images(6, 6, size=12)
     for index in range(len(images)):
-        own = folder / images.class_names[images.labels[index]]
-        own.mkdir(exist_ok=True)
-        Image.fromarray(images.image(index).permute(1, 2, 0).numpy()).save(own / f"{index:02}.png")
+        class_folder = folder / images.class_names[images.labels[index]]
+        class_folder.mkdir(exist_ok=True)
+        pixels = images.image(index).permute(1, 2, 0).numpy()
+        Image.fromarray(pixels).save(class_folder / f"{index:02}.png")
     return folder
 
 
 @pytest.fixture(scope="session")
 def small_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A weight file of resnet8, drawn from a seed."""
+    """Write a weight file of resnet8, initialized from a seed."""
     path = tmp_path_factory.mktemp("data") / "weights" / "small.pth"
     path.parent.mkdir()
     torch.save(build("resnet8", 3).state_dict(), path)
@@ -126,17 +157,17 @@ def small_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_pretrained(monkeypatch: pytest.MonkeyPatch, small_weights: Path) -> None:
-    """A small backbone takes the place of the pretrained one, its weights found without a network."""
+    """Replace the pretrained backbone by a small one, whose weights need no network."""
     digest = hashlib.sha256(small_weights.read_bytes()).hexdigest()
     monkeypatch.setitem(
         WEIGHTS, "resnet8", File("http://localhost:9/small.pth", "weights/small.pth", sha256=digest)
     )
-    monkeypatch.setattr("fewmore.classifier.estimator.PRETRAINED", "resnet8")
+    monkeypatch.setattr("fewmore.classifier.estimator.DEFAULT_BACKBONE", "resnet8")
     monkeypatch.setenv("FEWMORE_DATA", str(small_weights.parent.parent))
 
 
-def draw_photos(folder: Path, counts: dict[str, int], size: int = 40) -> Path:
-    """A folder of class folders; classes of the same name look alike, whatever the folder."""
+def write_photos(folder: Path, counts: dict[str, int], size: int = 40) -> Path:
+    """Write a folder of class folders; classes of the same name look alike in every folder."""
     for name, count in counts.items():
         (folder / name).mkdir(parents=True)
         pattern = np.random.default_rng(list(name.encode())).integers(0, 256, (4, 4, 3))
@@ -153,30 +184,34 @@ def draw_photos(folder: Path, counts: dict[str, int], size: int = 40) -> Path:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Callable[..., Path]:
-    """photos("birds", {"wren": 3, …}) draws images into a folder of class folders."""
-    return lambda folder, counts, size=40: draw_photos(tmp_path / folder, counts, size)
+    """Return a function: photos("birds", {"wren": 3, …}) writes a folder of class folders."""
+    return lambda folder, counts, size=40: write_photos(tmp_path / folder, counts, size)
 
 
 @pytest.fixture(scope="session")
 def small_model(small_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model file that knows three birds, from photos("photos", {"robin": 5, "wren": 5, "jay": 4}). To be copied, not changed."""
+    """Write a model file of photos("photos", {"robin": 5, "wren": 5, "jay": 4}).
+
+    Tests copy it and do not change it.
+    """
     folder = tmp_path_factory.mktemp("model")
     counts = {"robin": 5, "wren": 5, "jay": 4}
     classifier = IncrementalClassifier("resnet8", small_weights, device="cpu").fit(
-        draw_photos(folder / "photos", counts)
+        write_photos(folder / "photos", counts)
     )
     classifier.save(folder / "birds.fewmore")
     return folder / "birds.fewmore"
 
 
 def _chromium_path() -> str:
-    """Where Chromium is. Where it is not, CI and containers (root, apt-get) install Debian's package, and other machines skip."""
-    if (
-        found := shutil.which("chromium")
-        or shutil.which("chromium-browser")
-        or shutil.which("google-chrome")
-    ):
-        return found
+    """Return the path of Chromium.
+
+    Where it is missing, CI and containers (root, apt-get) install Debian's package; other machines
+    skip the test.
+    """
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     if shutil.which("apt-get") and (is_root or os.environ.get("CI")):
         import fcntl
@@ -192,15 +227,18 @@ def _chromium_path() -> str:
                         env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
                         timeout=300,
                     )
-    found = shutil.which("chromium")
-    if found is None:
+    path = shutil.which("chromium")
+    if path is None:
         pytest.skip("needs Chromium: apt-get install chromium")
-    return found
+    return path
 
 
 @pytest.fixture(scope="module")
 def chromium() -> "Iterator[Browser]":
-    """A browser without a window. Not for the whole session: while it is open, asyncio.run() does not work in this thread."""
+    """Open a browser without a window.
+
+    Not for the whole session: while it is open, asyncio.run() does not work in this thread.
+    """
     from playwright.sync_api import sync_playwright
 
     path = _chromium_path()

@@ -1,4 +1,4 @@
-"""A wheel, built and installed elsewhere, works without this checkout."""
+"""Check that a wheel, built and installed elsewhere, works without this checkout."""
 
 import os
 import subprocess
@@ -11,12 +11,8 @@ import pytest
 from fewmore import __version__
 
 ROOT = Path(__file__).parents[1]
-QUIET = (
-    "--quiet",
-    "--disable-pip-version-check",
-    "--no-index",
-    "--no-deps",
-)  # the network is not asked
+# Without the network.
+QUIET = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps")
 
 
 def command(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
@@ -37,8 +33,9 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def elsewhere(wheel, tmp_path_factory):
-    """Runs the installed wheel, away from the checkout."""
-    target, place = tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("place")
+    """Return a function that runs the installed wheel, away from the checkout."""
+    target = tmp_path_factory.mktemp("installed")
+    place = tmp_path_factory.mktemp("place")
     command("-m", "pip", "install", *QUIET, "--target", target, wheel)
     environment = {
         **os.environ,
@@ -50,9 +47,9 @@ def elsewhere(wheel, tmp_path_factory):
     def elsewhere(*words: object) -> str:
         return command(*words, cwd=place, env=environment).stdout
 
-    # Where the checkout is installed too, its path comes after PYTHONPATH: what is imported must be the wheel's.
-    where = Path(elsewhere("-c", "import fewmore; print(fewmore.__file__)").strip())
-    assert where == target / "fewmore" / "__init__.py"
+    # The checkout may be installed too. Its path comes after PYTHONPATH, so the wheel is imported.
+    imported = Path(elsewhere("-c", "import fewmore; print(fewmore.__file__)").strip())
+    assert imported == target / "fewmore" / "__init__.py"
     return elsewhere
 
 
@@ -67,7 +64,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     inside = {name for name in inside if "__pycache__" not in name}
     about = {name for name in packed if name.startswith(f"fewmore-{__version__}.dist-info/")}
     assert packed - about == inside
-    assert "fewmore/evaluation/published.json" in packed
+    assert "fewmore/research/published.json" in packed
     (entry_points,) = (name for name in about if name.endswith("entry_points.txt"))
     assert "fewmore = fewmore.cli:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
 
@@ -75,7 +72,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
 def test_the_published_numbers_are_read(elsewhere):
     out = elsewhere(
         "-c",
-        "from fewmore.research.published import published; print(published('cifar100')['CEC'].sessions)",
+        "from fewmore.research.published import published; "
+        "print(published('cifar100')['CEC'].sessions)",
     )
     assert out.startswith("(73.07, ")
 
