@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from fewmore.accel import batch_norm as norm
-from fewmore.accel import conv
-from fewmore.accel import warm_up as rehearsal
+from fewmore.accel import batch_norm, conv, warm_up
 from fewmore.data import augment
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Task
@@ -45,6 +43,7 @@ pytestmark = [
 ]
 
 CUDA = torch.device("cuda", 0)
+EAGER = frozenset({"batch-norm", "conv"})  # fused layers, but no graphs and no side streams
 MEAN_STD = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
 PAD = Transform(16, **MEAN_STD, pad=2)
 RESIZED = Transform(16, **MEAN_STD, crop="resized", scale=(0.3, 1.0), resize=18)
@@ -66,7 +65,7 @@ def full_precision() -> Iterator[None]:
 
 
 @pytest.fixture
-def images(tiny_images: Callable[..., ImageSet]) -> ImageSet:
+def stored(tiny_images: Callable[..., ImageSet]) -> ImageSet:
     """80 images of 16 × 16: five steps of 16."""
     return tiny_images(4, 20, size=16)
 
@@ -119,25 +118,29 @@ def assert_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 # Nothing waits
 
 
-@pytest.mark.parametrize("graphs", [False, True], ids=["eager", "captured"])
-@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("accel", [EAGER, True], ids=["eager", "captured"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", SETS)
 def test_no_step_of_stage_1_makes_the_host_wait(
-    images: ImageSet, kind: str, half: bool, graphs: bool
+    stored: ImageSet, kind: str, precision: str, accel: bool | frozenset[str]
 ) -> None:
     made, transform = SETS[kind]
     reports: list[Round] = []
-    runtime = Runtime(CUDA, half=half, graphs=graphs, forbid_sync=True, on_round=reports.append)
-    learnt(made(images).to(CUDA), transform, runtime)
+    runtime = Runtime(
+        CUDA, precision=precision, accel=accel, forbid_sync=True, on_round=reports.append
+    )
+    learnt(made(stored).to(CUDA), transform, runtime)
     assert [r.round for r in reports] == [1, 2]
     assert torch.cuda.get_sync_debug_mode() == 0
 
 
-@pytest.mark.parametrize("graphs", [False, True], ids=["eager", "captured"])
-def test_no_step_of_a_session_makes_the_host_wait(images: ImageSet, graphs: bool) -> None:
-    session = images.select_classes([2, 3]).to(CUDA)
+@pytest.mark.parametrize("accel", [EAGER, True], ids=["eager", "captured"])
+def test_no_step_of_a_session_makes_the_host_wait(
+    stored: ImageSet, accel: bool | frozenset[str]
+) -> None:
+    session = stored.select_classes([2, 3]).to(CUDA)
     config = SessionConfig(epochs=2, batch=16, lr=0.01, data_init=False)
-    runtime = Runtime(CUDA, graphs=graphs, forbid_sync=True)
+    runtime = Runtime(CUDA, accel=accel, forbid_sync=True)
     backbone, known = untrained(classes=2)
     new = Classifier("cosine", untrained_prototypes(backbone, session, 0))
     train_prototypes(backbone, known, new, session, PAD, config, runtime, 0, "session 1")
@@ -162,7 +165,7 @@ def test_a_step_that_waits_is_found() -> None:
         loss.item()
         return loss
 
-    runtime = Runtime(CUDA, graphs=False, forbid_sync=True)
+    runtime = Runtime(CUDA, accel=EAGER, forbid_sync=True)
     with pytest.raises(RuntimeError, match="synchronizing"):
         train_epochs(
             "waiting",
@@ -183,23 +186,23 @@ def test_a_step_that_waits_is_found() -> None:
 @pytest.mark.parametrize("augmented", [False, True], ids=["plain", "augmented"])
 @pytest.mark.parametrize("kind", SETS)
 def test_captured_steps_learn_what_eager_ones_do(
-    pixels: ImageSet, kind: str, augmented: bool
+    stored: ImageSet, kind: str, augmented: bool
 ) -> None:
     """Five steps. With augmentation, the draws must be the same too."""
     made, transform = SETS[kind]
-    images = made(pixels).to(CUDA)
+    images = made(stored).to(CUDA)
     config = replace(CONFIG, epochs=1, augment=augmented)
-    eager = learnt(images, transform, Runtime(CUDA, half=False, graphs=False), config)
-    captured = learnt(images, transform, Runtime(CUDA, half=False, graphs=True), config)
+    eager = learnt(images, transform, Runtime(CUDA, precision="fp32", accel=EAGER), config)
+    captured = learnt(images, transform, Runtime(CUDA, precision="fp32", accel=True), config)
     start = {name: tensor.cpu() for name, tensor in untrained()[0].state_dict().items()}
     assert not torch.allclose(eager["conv1.weight"], start["conv1.weight"], atol=1e-3)
     assert_close(eager, captured)
 
 
-def test_a_captured_step_sees_the_rate_change(pixels: ImageSet) -> None:
+def test_a_captured_step_sees_the_rate_change(stored: ImageSet) -> None:
     """After a rate of next to nothing from the second epoch on, the weights are those of the first epoch."""
-    images = pixels.to(CUDA)
-    runtime = Runtime(CUDA, half=False)
+    images = stored.to(CUDA)
+    runtime = Runtime(CUDA, precision="fp32")
     one = learnt(images, PAD, runtime, replace(CONFIG, epochs=1, milestones=()))
     two = learnt(images, PAD, runtime, replace(CONFIG, epochs=2, milestones=(1,), decay=1e-9))
     torch.testing.assert_close(one["conv1.weight"], two["conv1.weight"], rtol=1e-3, atol=1e-4)
@@ -215,10 +218,10 @@ def test_each_replay_draws_anew() -> None:
         noise = torch.rand((), device=CUDA, generator=generator)
         return noise + 0 * weight(torch.ones(1, 1, device=CUDA)).sum()
 
-    losses: dict[bool, list[float]] = {}
-    for graphs in (False, True):
+    losses: dict[object, list[float]] = {}
+    for accel in (EAGER, True):
         reports: list[Round] = []
-        runtime = Runtime(CUDA, half=False, graphs=graphs, on_round=reports.append)
+        runtime = Runtime(CUDA, precision="fp32", accel=accel, on_round=reports.append)
         train_epochs(
             "noise",
             {"weight": weight},
@@ -229,30 +232,32 @@ def test_each_replay_draws_anew() -> None:
             runtime,
             0,
         )
-        losses[graphs] = [r.loss for r in reports]
+        losses[accel] = [r.loss for r in reports]
     assert len(set(losses[True])) == 6
-    assert losses[True] == pytest.approx(losses[False])
+    assert losses[True] == pytest.approx(losses[EAGER])
 
 
 # The same views as on a CPU
 
 
-def test_views_are_those_of_the_cpu(pixels: ImageSet) -> None:
+def test_views_are_those_of_the_cpu(stored: ImageSet) -> None:
     random = torch.Generator().manual_seed(0)
-    n = len(pixels)
+    n = len(stored)
     indices = torch.randperm(n, generator=random)
     down, right = torch.randint(-5, 6, (2, n), generator=random)
     flip = torch.rand(n, generator=random) < 0.5
-    here = augment.pad_crop(pixels, indices, down, right, flip, 16)
+    here = augment.pad_crop(stored, indices, down, right, flip, 16)
     there = augment.pad_crop(
-        pixels.to(CUDA), *(t.to(CUDA) for t in (indices, down, right, flip)), 16
+        stored.to(CUDA), *(t.to(CUDA) for t in (indices, down, right, flip)), 16
     )
     assert torch.equal(here, there.cpu())
 
-    for images in (pixels, of_several_sizes(pixels)):
+    for images in (stored, of_several_sizes(stored)):
         box = augment.sample_crop_boxes(*augment.image_shapes(images, indices), (0.2, 1.0), random)
         here = augment.resized_crop(images, indices, box, flip, 16)
-        there = augment.resized_crop(images.to(CUDA), *(t.to(CUDA) for t in (indices, box, flip)), 16)
+        there = augment.resized_crop(
+            images.to(CUDA), *(t.to(CUDA) for t in (indices, box, flip)), 16
+        )
         torch.testing.assert_close(there.cpu(), here, rtol=0, atol=0.01)
         here = augment.test_view(images, indices, RESIZED)
         there = augment.test_view(images.to(CUDA), indices.to(CUDA), RESIZED)
@@ -330,18 +335,18 @@ def test_a_step_on_a_gpu_is_the_step_on_a_cpu(name: str) -> None:
         assert off < (3e-2 if key.startswith("gradient") else 1e-3), f"{key}: {off}"
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_gradients_that_go_aside_are_those_of_the_backward_pass(
-    pixels: ImageSet, half: bool
+    stored: ImageSet, precision: str
 ) -> None:
     """In both stages: in the second one the batch norms' statistics stand still, and their gradients go aside too."""
-    images = pixels.to(CUDA)
+    images = stored.to(CUDA)
     config = PseudoConfig(
         episodes=100, base_way=2, new_way=2, base_query=3, new_query=3, encoder_lr=0.002, lr=0.002
     )
     found = []
-    for alone in (True, False):
-        runtime = Runtime(CUDA, half=half, alone=alone)
+    for exclusive in (True, False):
+        runtime = Runtime(CUDA, precision=precision, exclusive=exclusive)
         backbone, classifier = untrained()
         pretrain(backbone, classifier, images, PAD, CONFIG, runtime, 0)
         adapter = Adapter(backbone.dim, generator=torch.Generator().manual_seed(0)).to(CUDA)
@@ -366,7 +371,7 @@ def test_gradients_that_go_aside_are_those_of_the_backward_pass(
 def test_a_step_after_the_rehearsal_compiles_nothing(tiny_images: Callable[..., ImageSet]) -> None:
     kernels = [
         value
-        for module in (conv, norm)
+        for module in (conv, batch_norm)
         for value in vars(module).values()
         if hasattr(value, "device_caches")
     ]
@@ -376,7 +381,7 @@ def test_a_step_after_the_rehearsal_compiles_nothing(tiny_images: Callable[..., 
     def compiled() -> list[int]:
         return [sum(len(cache[0]) for cache in kernel.device_caches.values()) for kernel in kernels]
 
-    rehearsal._rehearse(rehearsal.scenes(CUDA))
+    warm_up._rehearse(warm_up.scenes(CUDA))
     before = compiled()
     assert sum(before) >= 15, "some kernels for several precisions and widths"
     images, transform, runtime = (
@@ -402,14 +407,14 @@ def test_a_step_after_the_rehearsal_compiles_nothing(tiny_images: Callable[..., 
 # Side by side
 
 
-def test_runs_in_threads_learn_what_they_learn_alone(pixels: ImageSet) -> None:
+def test_runs_in_threads_learn_what_they_learn_alone(stored: ImageSet) -> None:
     """Each in its own stream and turns, as the runner has them."""
-    images = pixels.to(CUDA)
+    images = stored.to(CUDA)
     torch.cuda.synchronize()
 
     def one(seed: int) -> dict[str, Tensor]:
         with share_gpu(CUDA):
-            return learnt(images, PAD, Runtime(CUDA, half=False), seed=seed)
+            return learnt(images, PAD, Runtime(CUDA, precision="fp32"), seed=seed)
 
     alone = [one(seed) for seed in range(3)]
     for _ in range(3):
@@ -422,11 +427,11 @@ def test_runs_in_threads_learn_what_they_learn_alone(pixels: ImageSet) -> None:
 
 @pytest.mark.parametrize("trying", [False, True])
 def test_embedding_goes_on_while_another_thread_captures(
-    pixels: ImageSet, monkeypatch: pytest.MonkeyPatch, trying: bool
+    stored: ImageSet, monkeypatch: pytest.MonkeyPatch, trying: bool
 ) -> None:
     """Also where cuDNN looks for its fastest kernel, which it does for every new shape."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", trying)
-    images = pixels.to(CUDA)
+    images = stored.to(CUDA)
     backbone, _ = untrained()
     expected = embed(backbone, images, PAD)
     torch.cuda.synchronize()
@@ -476,7 +481,7 @@ def test_an_experiment_of_several_seeds_side_by_side(
     assert float((one_by_one - together).abs().mean()) < 10
 
 
-def test_a_stopped_run_goes_on_with_captured_steps(tmp_path: Path, pixels: ImageSet) -> None:
+def test_a_stopped_run_goes_on_with_captured_steps(tmp_path: Path, stored: ImageSet) -> None:
     from fewmore.training.checkpoint import Checkpoint
 
     class Stopped(Exception):
@@ -486,17 +491,22 @@ def test_a_stopped_run_goes_on_with_captured_steps(tmp_path: Path, pixels: Image
         if report.round == 3:
             raise Stopped
 
-    images = pixels.to(CUDA)
+    images = stored.to(CUDA)
     config = replace(CONFIG, epochs=4)
-    whole = learnt(images, PAD, Runtime(CUDA, half=False), config)
+    whole = learnt(images, PAD, Runtime(CUDA, precision="fp32"), config)
     with pytest.raises(Stopped):
         learnt(
             images,
             PAD,
-            Runtime(CUDA, half=False, checkpoint=Checkpoint(tmp_path / "c", 0), on_round=stop),
+            Runtime(
+                CUDA, precision="fp32", checkpoint=Checkpoint(tmp_path / "c", 0), on_round=stop
+            ),
             config,
         )
     resumed = learnt(
-        images, PAD, Runtime(CUDA, half=False, checkpoint=Checkpoint(tmp_path / "c", 0)), config
+        images,
+        PAD,
+        Runtime(CUDA, precision="fp32", checkpoint=Checkpoint(tmp_path / "c", 0)),
+        config,
     )
     assert_close(whole, resumed)

@@ -25,9 +25,12 @@ from PIL import Image
 from torch import Tensor
 
 from fewmore import IncrementalClassifier
-from fewmore.classifier import embedding, fitting
-from fewmore.classifier import estimator as classifier
-from fewmore.classifier.classes import UNDOABLE
+from fewmore.classifier import embedding, estimator
+from fewmore.classifier.class_set import MAX_UNDO_STEPS
+from fewmore.classifier.fitting import adapter as adapter_fitting
+from fewmore.classifier.fitting import from_scratch, frozen
+from fewmore.classifier.fitting.transform import transform_for
+from fewmore.classifier.inputs import collect_images
 from fewmore.data.images import ImageSet
 from fewmore.errors import (
     ConfigError,
@@ -37,10 +40,11 @@ from fewmore.errors import (
     ImageError,
     MissingData,
     ModelFileError,
-    NotFitted,
+    NotFittedError,
     UnknownName,
 )
 from fewmore.methods.base import Recipe
+from fewmore.methods.cec import Config
 from fewmore.nn.adapter import AdapterConfig
 from fewmore.nn.backbones import build
 from fewmore.training.pseudo_incremental import PseudoConfig
@@ -53,7 +57,7 @@ def quick_adapter() -> Iterator[None]:
     """Two episodes for the adapter: what it learns is not looked at here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fewmore.training.pseudo_incremental.ROUND", 2)
-        patch.setattr(fitting, "ON_FEATURES", replace(fitting.ON_FEATURES, episodes=2))
+        patch.setattr(adapter_fitting, "CONFIG", replace(adapter_fitting.CONFIG, episodes=2))
         yield
 
 
@@ -86,7 +90,7 @@ def adapted(
 ) -> IncrementalClassifier:
     """One whose adapter won, by decree."""
     monkeypatch.setattr(
-        fitting, "compete", lambda *_: torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+        frozen, "compare_heads", lambda *_: torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     )
     return IncrementalClassifier("resnet8", weights).fit(tiny_images(6, 8))
 
@@ -110,9 +114,9 @@ def same(
 ) -> None:
     """Both know the same and say the same, to the bit where no noise is allowed."""
     assert one.classes_ == other.classes_
-    for a, b in zip(one.model.knowledge.classes, other.model.knowledge.classes, strict=True):
-        assert torch.equal(a.total, b.total)
-        assert (a.count, a.prints) == (b.count, b.prints)
+    for a, b in zip(one.model.class_set.classes, other.model.class_set.classes, strict=True):
+        assert torch.equal(a.feature_sum, b.feature_sum)
+        assert (a.count, a.hashes) == (b.count, b.hashes)
     for a, b in zip(
         one.predict_features(features, 99), other.predict_features(features, 99), strict=True
     ):
@@ -146,7 +150,7 @@ def test_the_constructor_only_stores():
         made.undo,
     ):
         with pytest.raises(
-            NotFitted, match="call fit with images of the first classes, or load a model file"
+            NotFittedError, match="call fit with images of the first classes, or load a model file"
         ):
             use()
 
@@ -178,7 +182,7 @@ def test_the_same_seed_gives_the_same_classifier(
         )  # it holds the time
         made.save(tmp_path / "a.fewmore")
         blobs.append(
-            (made.calibration, [known.total.tolist() for known in made.model.knowledge.classes])
+            (made.calibration, [known.feature_sum.tolist() for known in made.model.class_set.classes])
         )
     assert blobs[0] == blobs[1]
     assert blobs[0][1] == blobs[2][1]  # the means do not depend on it
@@ -191,12 +195,12 @@ def test_a_folder_a_set_and_a_table_are_the_same(tiny_folder: Path, weights: Pat
         IncrementalClassifier("resnet8", weights).fit(images)
         for images in (tiny_folder, table, turned)
     )
-    assert [a.total.tolist() for a in one.model.knowledge.classes] == [
-        b.total.tolist() for b in other.model.knowledge.classes
+    assert [a.feature_sum.tolist() for a in one.model.class_set.classes] == [
+        b.feature_sum.tolist() for b in other.model.class_set.classes
     ]
     assert third.classes_ == list(reversed(one.classes_))
     torch.testing.assert_close(
-        third.model.knowledge.classes[-1].total, one.model.knowledge.classes[0].total
+        third.model.class_set.classes[-1].total, one.model.class_set.classes[0].total
     )
 
 
@@ -290,7 +294,7 @@ def test_duplicates_in_training_count_once(tiny_images: MakeImages, weights: Pat
         for note in made.notes_
     )
     torch.testing.assert_close(
-        made.model.knowledge.classes[0].total, plain.model.knowledge.classes[0].total
+        made.model.class_set.classes[0].total, plain.model.class_set.classes[0].total
     )
 
 
@@ -353,8 +357,8 @@ def test_only_a_few_images_are_in_memory(weights: Path):
 
         return Lazy()
 
-    transform = fitting.transform_for("resnet8", pretrained=True)
-    for batch in embedding.squares(images(), [""] * 2000, transform, 8):
+    transform = transform_for("resnet8", pretrained=True)
+    for batch in embedding.decode_batches(images(), [""] * 2000, transform, 8):
         alive -= len(batch)
     assert alive == 0
     assert most <= 8 * (2 * (os.cpu_count() or 1) + 4)
@@ -369,7 +373,7 @@ def test_from_scratch_by_a_recipe(tiny_images: MakeImages, tiny_recipe: Recipe, 
     )
     seen = []
     made = IncrementalClassifier(
-        weights=None, recipe=replace(tiny_recipe, pseudo=pseudo, adapter=AdapterConfig(heads=2))
+        weights=None, recipe=replace(tiny_recipe, method=Config(pseudo, AdapterConfig(heads=2)))
     )
     made.fit(tiny_images(4, 12), lambda stage, done, total: seen.append(stage))
     assert dict.fromkeys(seen).keys() == {
@@ -383,7 +387,7 @@ def test_from_scratch_by_a_recipe(tiny_images: MakeImages, tiny_recipe: Recipe, 
     assert made.info()["images"] == 48  # in the end, all of them count
     assert "resnet8 was trained from scratch" in made.notes_
     assert made.evaluate(tiny_images(4, 6, seed=3)).accuracy > 0.8
-    made.learn({"new": list(tiny_images(5, 3, seed=2).only([4]).storage[-3:])})
+    made.learn({"new": list(tiny_images(5, 3, seed=2).select_classes([4]).storage[-3:])})
     made.save(tmp_path / "a.fewmore")
     features = torch.rand(5, 64)
     same(made, IncrementalClassifier.load(tmp_path / "a.fewmore"), features, abs=1e-5)
@@ -399,12 +403,12 @@ def test_from_scratch_by_the_size_of_images(
         chosen.append(recipe)
         raise ConfigError("far enough")
 
-    monkeypatch.setattr(fitting, "CEC", stop)
+    monkeypatch.setattr(from_scratch, "CEC", stop)
     with pytest.raises(ConfigError, match="far enough"):
         IncrementalClassifier(weights=None).fit(tiny_images(3, 5, size=size))
     (recipe,) = chosen
     assert recipe.backbone == backbone
-    assert (recipe.pseudo.base_way, recipe.pseudo.base_query) == (
+    assert (recipe.method.pseudo.base_way, recipe.method.pseudo.base_query) == (
         3,
         3,
     )  # of five images one is held out and one is the shot
@@ -412,15 +416,15 @@ def test_from_scratch_by_the_size_of_images(
 
 
 def test_the_small_folder_recipe():
-    recipe = fitting.recipe_for("resnet20", [500] * 60)
-    assert (recipe.pseudo.base_way, recipe.pseudo.base_query, recipe.pretrain.batch) == (
+    recipe = from_scratch.recipe_for("resnet20", [500] * 60)
+    assert (recipe.method.pseudo.base_way, recipe.method.pseudo.base_query, recipe.pretrain.batch) == (
         15,
         15,
         128,
     )
-    assert 2000 < recipe.pseudo.episodes <= 5000
-    small = fitting.recipe_for("resnet20", [2, 5, 9])
-    assert (small.pseudo.base_way, small.pseudo.base_query, small.pretrain.batch) == (3, 1, 16)
+    assert 2000 < recipe.method.pseudo.episodes <= 5000
+    small = from_scratch.recipe_for("resnet20", [2, 5, 9])
+    assert (small.method.pseudo.base_way, small.method.pseudo.base_query, small.pretrain.batch) == (3, 1, 16)
 
 
 def test_from_scratch_takes_two_images(tiny_images: MakeImages):
@@ -439,9 +443,9 @@ def test_without_weights_it_falls_back_and_says_so(
     pseudo = PseudoConfig(
         episodes=2, base_way=2, new_way=2, base_query=2, new_query=2, milestones=()
     )
-    monkeypatch.setattr(classifier, "pretrained_weights", fail)
+    monkeypatch.setattr(estimator, "pretrained_weights", fail)
     monkeypatch.setattr(
-        fitting, "recipe_for", lambda name, counts: replace(tiny_recipe, pseudo=pseudo)
+        from_scratch, "recipe_for", lambda name, counts: replace(tiny_recipe, method=Config(pseudo))
     )
     made = IncrementalClassifier().fit(tiny_images(3, 5))
     assert (
@@ -502,12 +506,12 @@ def test_more_images_refine_as_if_all_had_come_at_once(clf: IncrementalClassifie
 def test_a_class_of_the_training_can_be_refined(
     clf: IncrementalClassifier, unseen: dict[str, list[Tensor]]
 ):
-    before = clf.model.knowledge.classes[2]
+    before = clf.model.class_set.classes[2]
     assert clf.learn({"class 2": unseen["class 2"]}).refined == ["class 2"]
-    after = clf.model.knowledge.classes[2]
+    after = clf.model.class_set.classes[2]
     assert (before.count, after.count) == (8, 13)
     torch.testing.assert_close(
-        after.total - before.total, clf.embed(unseen["class 2"]).double().sum(0)
+        after.feature_sum - before.feature_sum, clf.embed(unseen["class 2"]).double().sum(0)
     )
 
 
@@ -629,15 +633,15 @@ def test_names(clf: IncrementalClassifier):
 def test_another_one_shares_what_is_known_and_goes_its_own_way(
     clf: IncrementalClassifier, unseen: dict[str, list[Tensor]]
 ):
-    before = clf.model.knowledge
-    other = clf.knowing(before)
-    given = embedding.shown({"class 6": unseen["class 6"]})
-    features, prints = clf.embedder.embedded(given.images, given.titles, prints=True)
-    assert other.learn_embedded(given, features, prints).added == ["class 6"]
-    assert clf.model.knowledge.classes == before.classes
+    before = clf.model.class_set
+    other = clf.with_class_set(before)
+    given = collect_images({"class 6": unseen["class 6"]})
+    features, hashes = clf.embedder.embed(given.images, given.titles, hashes=True)
+    assert other.learn_embedded(given, features, hashes).added == ["class 6"]
+    assert clf.model.class_set.classes == before.classes
     clf.learn({"class 6": unseen["class 6"]})
     same(clf, other, features)
-    assert clf.knowing(before).classes_ == [known.name for known in before.classes]
+    assert clf.with_class_set(before).classes_ == [known.name for known in before.classes]
 
 
 # Forgetting, renaming, undoing
@@ -686,11 +690,11 @@ def test_every_change_can_be_undone(clf: IncrementalClassifier, trained: Path, t
         clf.save(tmp_path / "a.fewmore")
         clf = IncrementalClassifier.load(tmp_path / "a.fewmore")
         assert said in clf.undo()
-        expected = states[3 - number].knowledge
+        expected = states[3 - number].class_set
         assert clf.classes_ == list(expected.names)
         assert all(
-            torch.equal(a.total, b.total)
-            for a, b in zip(clf.model.knowledge.classes, expected.classes, strict=True)
+            torch.equal(a.feature_sum, b.feature_sum)
+            for a, b in zip(clf.model.class_set.classes, expected.classes, strict=True)
         )
         assert clf.history_ == list(expected.history)
     assert clf.version == 9
@@ -702,9 +706,9 @@ def test_every_change_can_be_undone(clf: IncrementalClassifier, trained: Path, t
 
 
 def test_only_the_last_changes_can_be_undone(clf: IncrementalClassifier):
-    for number in range(UNDOABLE + 2):
+    for number in range(MAX_UNDO_STEPS + 2):
         clf.rename(clf.classes_[0], f"name {number}")
-    for _ in range(UNDOABLE):
+    for _ in range(MAX_UNDO_STEPS):
         clf.undo()
     with pytest.raises(
         ConfigError,
@@ -836,9 +840,9 @@ def test_an_adapter_of_many_features_works_on_fewer(
     tmp_path: Path,
 ):
     monkeypatch.setattr(
-        fitting, "compete", lambda *_: torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+        frozen, "compare_heads", lambda *_: torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     )
-    monkeypatch.setattr(fitting, "DIRECTIONS", 8)
+    monkeypatch.setattr(adapter_fitting, "ADAPTER_DIM", 8)
     made = IncrementalClassifier("resnet8", weights).fit(tiny_images(4, 6))
     assert made.scorer.head.projection.shape == (64, 8)
     assert made.scorer.head.adapter.dim == 8
@@ -853,9 +857,9 @@ def test_fewer_images_than_directions(
     weights: Path, tiny_images: MakeImages, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
-        fitting, "compete", lambda *_: torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+        frozen, "compare_heads", lambda *_: torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     )
-    monkeypatch.setattr(fitting, "DIRECTIONS", 60)
+    monkeypatch.setattr(adapter_fitting, "ADAPTER_DIM", 60)
     head = IncrementalClassifier("resnet8", weights).fit(tiny_images(4, 6)).scorer.head
     assert head.projection.shape[1] == head.adapter.dim < 24
 
@@ -866,7 +870,7 @@ def test_an_adapter_that_does_not_win_is_not_shipped(
     even = torch.tensor(
         [[0.5, 0.5, 0.0], [0.4, 0.5, 0.2]], dtype=torch.float64
     )  # better, but by no more than chance
-    monkeypatch.setattr(fitting, "compete", lambda *_: even)
+    monkeypatch.setattr(frozen, "compare_heads", lambda *_: even)
     made = IncrementalClassifier("resnet8", weights).fit(tiny_images(4, 6))
     assert made.info()["classifier"] == "plain cosine"
     assert any(
@@ -954,14 +958,14 @@ class Naive(RuleBasedStateMachine):
         super().__init__()
         self.clf = IncrementalClassifier.load(self.trained)
         self.known: list[tuple[str, Any, int]] = [
-            (k.name, k.total.numpy().copy(), k.count) for k in self.clf.model.knowledge.classes
+            (k.name, k.feature_sum.numpy().copy(), k.count) for k in self.clf.model.class_set.classes
         ]
         self.past: list[list[tuple[str, Any, int]]] = []
         self.version = 1
         self.draw = np.random.default_rng(0)
 
     def changed(self, known: list[tuple[str, Any, int]]) -> None:
-        self.past = [*self.past, self.known][-UNDOABLE:]
+        self.past = [*self.past, self.known][-MAX_UNDO_STEPS:]
         self.known = known
         self.version += 1
 
@@ -1043,7 +1047,7 @@ class Naive(RuleBasedStateMachine):
     @rule()
     def predict(self) -> None:
         features = np.abs(self.draw.normal(size=(3, 64))).astype(np.float32)
-        spread = self.clf.model.spread
+        spread = self.clf.model.variance
         likeness = np.empty((3, len(self.known)))
         for column, (_, total, count) in enumerate(self.known):
             mean = total / count
@@ -1062,10 +1066,10 @@ class Naive(RuleBasedStateMachine):
 
     @invariant()
     def knows_the_same(self) -> None:
-        classes = self.clf.model.knowledge.classes
+        classes = self.clf.model.class_set.classes
         assert self.clf.classes_ == [one[0] for one in self.known]
         assert all(
-            (a.total.numpy() == b[1]).all() and a.count == b[2]
+            (a.feature_sum.numpy() == b[1]).all() and a.count == b[2]
             for a, b in zip(classes, self.known, strict=True)
         )
         assert self.clf.version == self.version
@@ -1091,7 +1095,7 @@ def without_adapter(
     path = tmp_path_factory.mktemp("plain") / "plain.fewmore"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            fitting, "compete", lambda *_: torch.tensor([[1.0], [0.0]], dtype=torch.float64)
+            frozen, "compare_heads", lambda *_: torch.tensor([[1.0], [0.0]], dtype=torch.float64)
         )
         IncrementalClassifier("resnet8", weights).fit(tiny_images(3, 5)).save(path)
     return path

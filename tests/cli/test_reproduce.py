@@ -25,12 +25,12 @@ OTHERS = (
 
 
 @pytest.fixture
-def reproduce(fewmore, tiny_folder, tiny_settings, monkeypatch):
+def reproduce(fewmore, tiny_folder, small_recipe, monkeypatch):
     """`fewmore reproduce` on a folder of images, every stage over at once."""
     monkeypatch.setitem(
         recipes.RECIPES,
         "quick",
-        lambda b, method: recipes.recipe("official", b, method, (*SMALL, *tiny_settings)),
+        lambda b, method: small_recipe("official", b, method, *SMALL),
     )
     return lambda study, *words: fewmore(
         "reproduce",

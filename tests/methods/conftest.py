@@ -9,4 +9,4 @@ from fewmore.data.images import ImageSet
 @pytest.fixture
 def sessions(tiny_task: Task) -> list[ImageSet]:
     """Each session's images, alone."""
-    return [session.of(tiny_task.train).compact() for session in tiny_task.split.sessions]
+    return [session.select_from(tiny_task.train).compact() for session in tiny_task.split.sessions]

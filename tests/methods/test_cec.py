@@ -1,7 +1,6 @@
 """CEC: class means of the tuned encoder, adapted to one another and to the query."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,22 +10,19 @@ from torch import Tensor
 
 from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet, concatenate
-from fewmore.errors import DataError, NotFitted
+from fewmore.errors import DataError, NotFittedError
 from fewmore.methods import METHODS
-from fewmore.methods.base import Recipe
+from fewmore.methods.base import Recipe, override
 from fewmore.methods.cec import CEC
 from fewmore.nn.adapter import AdapterConfig
-from fewmore.research import recipes
 from fewmore.training.checkpoint import read_state, write_state
-from fewmore.training.loop import Round, Runtime
+from fewmore.training.runtime import Round, Runtime
 
 
 @pytest.fixture
-def recipe(tiny_task: Task, tiny_settings: tuple[str, ...]) -> Recipe:
+def recipe(tiny_task: Task, small_recipe: Callable[..., Recipe]) -> Recipe:
     """Two rounds of two episodes, fast enough for the encoder to move."""
-    return recipes.recipe(
-        "quick", tiny_task.benchmark, "cec", [*tiny_settings, "pseudo.encoder_lr=0.02"]
-    )
+    return small_recipe("quick", tiny_task.benchmark, "cec", "pseudo.encoder_lr=0.02")
 
 
 def learnt(
@@ -60,7 +56,7 @@ def test_rows_are_means_of_the_tuned_encoder(recipe: Recipe, sessions: list[Imag
     """Those of the base classes too: they are taken again after stage 2."""
     method = learnt(recipe, sessions)
     expected = torch.cat([means(method.embed(session), session.labels) for session in sessions])
-    rows = method.network.classifier.rows.detach()
+    rows = method.network.classifier.prototypes.detach()
     assert rows.shape == (8, 64)
     torch.testing.assert_close(rows, expected, rtol=1e-5, atol=1e-6)
     # The encoder has moved since stage 1, so means of then would not have done.
@@ -76,7 +72,7 @@ def test_scores_are_the_adapters(recipe: Recipe, sessions: list[ImageSet], tiny_
     method = learnt(recipe, sessions)
     features = method.embed(tiny_task.test)
     with torch.no_grad():
-        expected = method.adapter(features, method.network.classifier.rows)
+        expected = method.adapter(features, method.network.classifier.prototypes)
     torch.testing.assert_close(method.scores_of(features), expected)
     torch.testing.assert_close(method.scores(tiny_task.test), expected)
     assert not method.adapter.training
@@ -104,8 +100,8 @@ def test_any_grouping_into_sessions_gives_the_same_scores(
 ) -> None:
     base, *new = sessions
     together = concatenate(new)
-    one_by_one = [together.only([c]) for c in range(4)]
-    uneven = [together.only([0, 1, 2]), together.only([3])]
+    one_by_one = [together.select_classes([c]) for c in range(4)]
+    uneven = [together.select_classes([0, 1, 2]), together.select_classes([3])]
     expected = learnt(recipe, sessions).scores(tiny_task.test)
     for grouping in ([together], one_by_one, uneven):
         method = learnt(recipe, [base, *grouping])
@@ -123,7 +119,7 @@ def test_the_order_of_classes_decides_the_order_of_scores_alone(
         :, [0, 1, 2, 3, *(4 + c for c in order)]
     ]
     torch.testing.assert_close(
-        learnt(recipe, [base, together.only(order)]).scores(tiny_task.test),
+        learnt(recipe, [base, together.select_classes(order)]).scores(tiny_task.test),
         expected,
         rtol=0,
         atol=1e-5,
@@ -160,7 +156,8 @@ def test_a_state_is_taken_up_by_another(
 
 def test_a_state_of_another_adapter_is_refused(recipe: Recipe, sessions: list[ImageSet]) -> None:
     state = learnt(recipe, sessions[:1]).state()
-    other = CEC(replace(recipe, adapter=AdapterConfig.equations()), Runtime(), 0)
+    equations = override(recipe, {"method": {"adapter": AdapterConfig.equations()}})
+    other = CEC(equations, Runtime(), 0)
     with pytest.raises(DataError, match="another network's"):
         other.restore(state)
 
@@ -173,7 +170,8 @@ def test_a_state_of_another_adapter_is_refused(recipe: Recipe, sessions: list[Im
 def test_any_adapter(
     recipe: Recipe, sessions: list[ImageSet], tiny_task: Task, config: AdapterConfig
 ) -> None:
-    scores = learnt(replace(recipe, adapter=config), sessions).scores(tiny_task.test)
+    recipe = override(recipe, {"method": {"adapter": config}})
+    scores = learnt(recipe, sessions).scores(tiny_task.test)
     assert scores.shape == (40, 8)
     assert bool(torch.isfinite(scores).all())
 
@@ -198,18 +196,19 @@ def test_its_two_stages_are_told(recipe: Recipe, sessions: list[ImageSet]) -> No
 
 
 def test_before_fit_it_says_what_to_call(recipe: Recipe) -> None:
-    with pytest.raises(NotFitted, match="call fit with the base session first"):
+    with pytest.raises(NotFittedError, match="call fit with the base session first"):
         _ = CEC(recipe, Runtime(), 0).adapter
 
 
 def test_plain_meta_learning(
-    tiny_task: Task, tiny_settings: tuple[str, ...], recipe: Recipe, sessions: list[ImageSet]
+    tiny_task: Task,
+    small_recipe: Callable[..., Recipe],
+    recipe: Recipe,
+    sessions: list[ImageSet],
 ) -> None:
     """The same method but for what stage 2 is made of."""
-    plain = recipes.recipe(
-        "quick", tiny_task.benchmark, "cec-meta", [*tiny_settings, "pseudo.encoder_lr=0.02"]
-    )
-    assert plain.pseudo == replace(recipe.pseudo, angles=())
+    plain = small_recipe("quick", tiny_task.benchmark, "cec-meta", "pseudo.encoder_lr=0.02")
+    assert plain == override(recipe, {"method": {"pseudo": {"angles": ()}}})
     method = METHODS["cec-meta"].build(plain, Runtime(), 0)
     assert isinstance(method, CEC)
     method.fit(sessions[0])

@@ -8,23 +8,24 @@ from torch import Tensor, nn
 
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
-from fewmore.methods.deepemd import DeepEMD
+from fewmore.methods import METHODS
+from fewmore.methods.deepemd import Config, DeepEMD
 from fewmore.nn.backbones import build
 from fewmore.nn.similarity import earth_mover
 from fewmore.training import embed as module
 from fewmore.training.embed import embed, embed_maps
-from fewmore.training.loop import Runtime
+from fewmore.training.runtime import Runtime
 
 
-def with_settings(recipe, **changes):
-    return dataclasses.replace(recipe, deepemd=dataclasses.replace(recipe.deepemd, **changes))
+def fitted(recipe, base, **settings) -> DeepEMD:
+    method = DeepEMD(dataclasses.replace(recipe, method=Config(**settings)), Runtime(), 0)
+    method.fit(base)
+    return method
 
 
 @pytest.fixture
 def method(tiny_recipe, tiny_images) -> DeepEMD:
-    method = DeepEMD(tiny_recipe, Runtime(), 0)
-    method.fit(tiny_images(4, 6))
-    return method
+    return fitted(tiny_recipe, tiny_images(4, 6))
 
 
 # ---- feature maps
@@ -74,16 +75,16 @@ def test_a_backbone_without_maps_is_refused(tiny_images, tiny_transform):
         embed_maps(Tokens(), tiny_images(1, 3), tiny_transform, 4)
 
 
-def test_a_grid_has_at_least_one_cell(tiny_recipe):
-    with pytest.raises(ConfigError, match="deepemd: side must be at least 1, not 0"):
-        with_settings(tiny_recipe, side=0)
+def test_a_grid_has_at_least_one_cell():
+    with pytest.raises(ConfigError, match="side"):
+        Config(side=0)
 
 
 # ---- the method
 
 
 def test_a_class_is_the_mean_of_its_feature_maps(method, tiny_images):
-    new = tiny_images(6, 3, seed=2).only([4, 5])
+    new = tiny_images(6, 3, seed=2).select_classes([4, 5])
     method.learn(new)
     assert method.means.shape == (6, 4 * 64)
     maps = method.embed(new)
@@ -97,25 +98,22 @@ def test_scores_are_the_earth_movers_similarity_to_the_means(method, tiny_images
     assert torch.equal(method.embed(images), maps.flatten(1))
     means = method.means.unflatten(1, (4, 64))
     assert torch.equal(method.scores(images), earth_mover(maps, means, centred=True))
-    method.recipe = with_settings(tiny_recipe, centred=False)
+    method.config = Config(centred=False)
     assert torch.equal(method.scores(images), earth_mover(maps, means, centred=False))
 
 
 def test_one_cell_that_is_not_centred_is_the_cosine_of_class_means(tiny_recipe, tiny_images):
-    method = DeepEMD(with_settings(tiny_recipe, side=1, centred=False), Runtime(), 0)
     base = tiny_images(4, 6)
-    method.fit(base)
+    method = fitted(tiny_recipe, base, side=1, centred=False)
     features = embed(method.network.backbone, base, tiny_recipe.transform)
     cosines = torch.cosine_similarity(features[:, None], method.means[None], dim=2)
     torch.testing.assert_close(method.scores(base), 16 * cosines, atol=1e-4, rtol=0)
 
 
-def test_stage_1_is_shared_with_the_cosine_classifier(tiny_recipe, tiny_images, tmp_path):
-    from fewmore.methods.decoupled import Decoupled
-
+def test_stage_1_is_shared_with_the_cosine_classifier(tiny_recipe_for, tiny_images, tmp_path):
     told: list[str] = []
-    runtime = Runtime(share=tmp_path, on_round=lambda r: told.append(r.stage))
+    runtime = Runtime(stage1_cache=tmp_path, on_round=lambda r: told.append(r.stage))
     base: ImageSet = tiny_images(4, 6)
-    Decoupled(tiny_recipe, runtime, 0, "cosine").fit(base)
-    DeepEMD(tiny_recipe, runtime, 0).fit(base)
+    for method in ("decoupled-cosine", "decoupled-deepemd"):
+        METHODS[method].build(tiny_recipe_for(method), runtime, 0).fit(base)
     assert told[-1] == "pretrain (shared)"

@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from fewmore.errors import ConfigError
-from fewmore.methods.distillation import Teacher, distillation
-from fewmore.methods.settings import DistillationConfig
+from fewmore.methods.distillation import DistillationConfig, Teacher, distillation_loss
 from fewmore.nn.backbones import build
 from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.training.learn_session import outputs
@@ -16,31 +15,31 @@ STUDENT, WANTED = torch.randn(2, 6, 5, generator=RANDOM)
 
 
 def test_it_is_zero_where_nothing_has_changed_and_positive_elsewhere() -> None:
-    assert float(distillation(WANTED, WANTED, 2.0)) == pytest.approx(0, abs=1e-6)
-    assert float(distillation(STUDENT, WANTED, 2.0)) > 0
+    assert float(distillation_loss(WANTED, WANTED, 2.0)) == pytest.approx(0, abs=1e-6)
+    assert float(distillation_loss(STUDENT, WANTED, 2.0)) > 0
 
 
 def test_a_shift_of_all_scores_does_not_matter() -> None:
     shifted = STUDENT + torch.randn(6, 1, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(
-        distillation(shifted, WANTED, 2.0), distillation(STUDENT, WANTED, 2.0)
+        distillation_loss(shifted, WANTED, 2.0), distillation_loss(STUDENT, WANTED, 2.0)
     )
 
 
 def test_its_gradient_is_that_of_cross_entropy_with_soft_labels() -> None:
     one, other = (STUDENT.clone().requires_grad_() for _ in range(2))
-    distillation(one, WANTED, 2.0).backward()
+    distillation_loss(one, WANTED, 2.0).backward()
     (4 * F.cross_entropy(other / 2, (WANTED / 2).softmax(1))).backward()
     torch.testing.assert_close(one.grad, other.grad)
 
 
 def test_heads_are_softmaxes_of_their_own() -> None:
-    parts = distillation(STUDENT[:, :3], WANTED[:, :3], 2.0) + distillation(
+    parts = distillation_loss(STUDENT[:, :3], WANTED[:, :3], 2.0) + distillation_loss(
         STUDENT[:, 3:], WANTED[:, 3:], 2.0
     )
-    torch.testing.assert_close(distillation(STUDENT, WANTED, 2.0, [3, 2]), parts)
+    torch.testing.assert_close(distillation_loss(STUDENT, WANTED, 2.0, [3, 2]), parts)
     lifted = STUDENT + torch.tensor([0.0, 0, 0, 9, 9])  # between heads nothing is compared
-    torch.testing.assert_close(distillation(lifted, WANTED, 2.0, [3, 2]), parts)
+    torch.testing.assert_close(distillation_loss(lifted, WANTED, 2.0, [3, 2]), parts)
 
 
 def test_a_teacher_answers_as_the_network_did() -> None:
@@ -64,7 +63,5 @@ def test_a_teacher_answers_as_the_network_did() -> None:
 
 @pytest.mark.parametrize("wrong", [{"weight": -1.0}, {"temperature": 0.0}])
 def test_settings_that_cannot_be(wrong: dict[str, float]) -> None:
-    with pytest.raises(
-        ConfigError, match="weight must not be negative and temperature must be positive"
-    ):
+    with pytest.raises(ConfigError, match="weight .* temperature"):
         DistillationConfig(**wrong)

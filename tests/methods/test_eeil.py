@@ -5,17 +5,22 @@ import dataclasses
 import pytest
 import torch
 
-from fewmore.methods.eeil import EEIL
+from fewmore.methods.base import override
+from fewmore.methods.distillation import DistillationConfig
+from fewmore.methods.eeil import EEIL, Config
 from fewmore.training.learn_session import SessionConfig
-from fewmore.training.loop import EpochsConfig, Runtime
+from fewmore.training.optimizer import EpochsConfig
+from fewmore.training.runtime import Runtime
 
 
 @pytest.fixture
 def recipe(tiny_recipe):
-    config = SessionConfig(data_init=False, epochs=4, batch=16, lr=0.03)
-    return dataclasses.replace(
-        tiny_recipe, session=config, balanced=EpochsConfig(epochs=3, batch=16, lr=0.003)
+    config = Config(
+        session=SessionConfig(data_init=False, epochs=4, batch=16, lr=0.03),
+        balanced=EpochsConfig(epochs=3, batch=16, lr=0.003),
+        distillation=DistillationConfig(),
     )
+    return dataclasses.replace(tiny_recipe, method=config)
 
 
 def learnt(recipe, sessions, on_round=lambda report: None) -> EEIL:
@@ -48,25 +53,21 @@ def test_the_second_part_sees_as_many_of_each_class(recipe, sessions, monkeypatc
     from fewmore.methods import eeil
 
     def watched(loss_of, modules, images, *rest):
-        seen.append(images.counts().tolist())
+        seen.append(images.class_counts().tolist())
         original(loss_of, modules, images, *rest)
 
-    original = eeil.train_by
-    monkeypatch.setattr(eeil, "train_by", watched)
+    original = eeil.train_by_loss
+    monkeypatch.setattr(eeil, "train_by_loss", watched)
     learnt(recipe, sessions)
     assert seen == [[12] * 4 + [3] * 2, [3] * 6, [12] * 4 + [3] * 4, [3] * 8]
 
 
 def test_both_parts_change_the_answers(recipe, sessions, tiny_task):
-    still = dataclasses.replace(recipe.balanced, lr=0.0)
-    one = learnt(recipe, sessions[:2]).scores(tiny_task.test)
-    other = learnt(dataclasses.replace(recipe, balanced=still), sessions[:2]).scores(tiny_task.test)
-    assert not torch.equal(one, other)
-    third = learnt(
-        dataclasses.replace(recipe, session=dataclasses.replace(recipe.session, lr=0.0)),
-        sessions[:2],
-    ).scores(tiny_task.test)
-    assert not torch.equal(one, third)
+    both = learnt(recipe, sessions[:2]).scores(tiny_task.test)
+    for part in ("session", "balanced"):
+        without = override(recipe, {"method": {part: {"lr": 0.0}}})
+        other = learnt(without, sessions[:2]).scores(tiny_task.test)
+        assert not torch.equal(both, other)
 
 
 def test_the_head_answers(recipe, sessions, tiny_task):

@@ -13,18 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fewmore.training.sgd import SGD
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fewmore.data.images import ImageSet
-from fewmore.errors import NotFitted
+from fewmore.errors import NotFittedError
 from fewmore.methods import METHODS, MethodInfo, find
-from fewmore.methods.base import FrozenBackbone, Method, Recipe
-from fewmore.research import protocol, recipes
+from fewmore.methods.base import FrozenBackbone, Method, MethodConfig, Recipe
+from fewmore.research import protocol
 from fewmore.training import loop
 from fewmore.training.checkpoint import Checkpoint, State, read_state, write_state
-from fewmore.training.loop import Runtime
-from fewmore.training.sgd import SGD
+from fewmore.training.runtime import Runtime
 
 TRAINS_ROWS = (
     "finetune",
@@ -54,6 +54,7 @@ class Case:
     base: ImageSet
     sessions: tuple[ImageSet, ...]
     test: ImageSet
+    data_init: bool
 
     def build(self, seed: int = 0, runtime: Runtime | None = None) -> Method:
         return self.info.build(self.recipe, runtime or Runtime(), seed)
@@ -67,7 +68,7 @@ class Case:
 
     def expected(self, sessions: int) -> tuple[State, Tensor]:
         """State and scores after some sessions; worked out once, as many questions compare with them."""
-        key = (self.info.name, self.recipe.session.data_init, sessions)
+        key = (self.info.name, self.recipe.method, sessions)
         if key not in _expected:
             method = self.fitted(sessions)
             _expected[key] = (method.state(), method.scores(self.test))
@@ -79,22 +80,20 @@ class Case:
         )
 
 
-_expected: dict[tuple[str, bool, int], tuple[State, Tensor]] = {}
+_expected: dict[tuple[str, MethodConfig, int], tuple[State, Tensor]] = {}
 
 
 @pytest.fixture(
     params=CASES,
     ids=[find(name).name + ("" if data_init else "-trained") for name, data_init in CASES],
 )
-def case(request, tiny_task, tiny_settings) -> Case:
+def case(request, tiny_task, small_recipe) -> Case:
     name, data_init = request.param
-    recipe = recipes.recipe(
-        "quick", tiny_task.benchmark, name, [*tiny_settings, f"session.data_init={data_init}"]
-    )
+    recipe = small_recipe("quick", tiny_task.benchmark, name, f"session.data_init={data_init}")
     base, *sessions = (
-        session.of(tiny_task.train).compact() for session in tiny_task.split.sessions
+        session.select_from(tiny_task.train).compact() for session in tiny_task.split.sessions
     )
-    return Case(find(name), recipe, base, tuple(sessions), tiny_task.test)
+    return Case(find(name), recipe, base, tuple(sessions), tiny_task.test, data_init)
 
 
 def tensors(state: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -128,10 +127,10 @@ def test_before_fit_it_says_what_to_call(case):
         lambda: method.scores(case.test),
         method.state,
     ):
-        with pytest.raises(NotFitted, match="call fit"):
+        with pytest.raises(NotFittedError, match="call fit"):
             call()
     if isinstance(method, FrozenBackbone):
-        with pytest.raises(NotFitted, match="call fit"):
+        with pytest.raises(NotFittedError, match="call fit"):
             method.embed(case.test)
     assert method.images_kept() == 0
 
@@ -179,7 +178,7 @@ def test_it_learns_something(case):
     longer = dataclasses.replace(case.recipe.pretrain, epochs=12, milestones=(9,))
     method = case.info.build(dataclasses.replace(case.recipe, pretrain=longer), Runtime(), 0)
     method.fit(case.base)
-    asked = case.test.only(range(len(case.base.class_names)))
+    asked = case.test.select_classes(range(len(case.base.class_names)))
     assert (method.scores(asked).argmax(1) == asked.labels).float().mean() > 0.7
 
 
@@ -316,27 +315,27 @@ def test_a_run_that_is_stopped_again_and_again_ends_the_same(case, tiny_task, tm
 
 def test_images_and_labels_are_not_modified(case):
     shown = [case.base, *case.sessions, case.test]
-    before = [(one.storage.clone(), one.rows.clone(), one.labels.clone()) for one in shown]
+    before = [(one.storage.clone(), one.indices.clone(), one.labels.clone()) for one in shown]
     method = case.fitted(len(case.sessions))
     method.scores(case.test)
     for one, copies in zip(shown, before, strict=True):
         assert all(
             torch.equal(now, copy)
-            for now, copy in zip((one.storage, one.rows, one.labels), copies, strict=True)
+            for now, copy in zip((one.storage, one.indices, one.labels), copies, strict=True)
         )
 
 
 def test_how_images_are_stored_does_not_matter(case, tiny_task):
     """A view of a larger storage gives what a copy of its own gives."""
     method = case.build()
-    base, first, *_ = (session.of(tiny_task.train) for session in tiny_task.split.sessions)
+    base, first, *_ = (session.select_from(tiny_task.train) for session in tiny_task.split.sessions)
     method.fit(base)
     method.learn(first)
     assert torch.equal(method.scores(case.test), case.expected(1)[1])
 
 
 def test_order_of_classes_does_not_matter_for_class_means(case):
-    if case.info.ordered or not case.recipe.session.data_init:
+    if case.info.ordered or not case.data_init:
         pytest.skip("rows that are trained depend on the order")
     known, session = len(case.base.class_names), case.sessions[0]
     _, expected = case.expected(1)
@@ -344,7 +343,7 @@ def test_order_of_classes_does_not_matter_for_class_means(case):
 
     swapped = case.build()
     swapped.restore(state)
-    swapped.learn(session.only([1, 0]))
+    swapped.learn(session.select_classes([1, 0]))
     scores = swapped.scores(case.test)
     torch.testing.assert_close(
         scores[:, [*range(known), known + 1, known]], expected, atol=SCORES, rtol=SCORES
@@ -357,8 +356,8 @@ def test_order_of_classes_does_not_matter_for_class_means(case):
 
     split = case.build()
     split.restore(state)
-    split.learn(session.only([0]).compact())
-    split.learn(session.only([1]).compact())
+    split.learn(session.select_classes([0]).compact())
+    split.learn(session.select_classes([1]).compact())
     torch.testing.assert_close(split.scores(case.test), expected, atol=SCORES, rtol=SCORES)
 
 

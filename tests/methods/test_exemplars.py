@@ -11,9 +11,8 @@ from torch import Tensor
 
 from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet
-from fewmore.errors import ConfigError, NotFitted
-from fewmore.methods.exemplars import Exemplars, herd
-from fewmore.methods.settings import ExemplarConfig
+from fewmore.errors import ConfigError, NotFittedError
+from fewmore.methods.exemplars import ExemplarConfig, Exemplars, herd
 from fewmore.nn.backbones import build
 from fewmore.training.embed import embed
 
@@ -64,17 +63,17 @@ def test_a_class_keeps_as_many_as_it_may_or_all_it_has(
 ) -> None:
     images = tiny_images(3, 6).select(torch.tensor([0, 1, *range(6, 18)]))
     exemplars = kept(images, 4)
-    assert exemplars.images.counts().tolist() == [2, 4, 4]
+    assert exemplars.images.class_counts().tolist() == [2, 4, 4]
     assert len(exemplars) == len(exemplars.images.storage) == 10, "no other image is held"
     assert exemplars.images.storage.dtype == torch.uint8
 
 
 def test_sessions_are_numbered_on(tiny_images: Callable[..., ImageSet]) -> None:
     images = tiny_images(6, 5)
-    exemplars = kept(images.only(range(4)), 3)
-    session = images.only([4, 5])
+    exemplars = kept(images.select_classes(range(4)), 3)
+    session = images.select_classes([4, 5])
     joined = exemplars.joined_by(session)
-    assert joined.counts().tolist() == [3, 3, 3, 3, 5, 5]
+    assert joined.class_counts().tolist() == [3, 3, 3, 3, 5, 5]
     assert len(exemplars) == 12, "what is joined is not kept"
     exemplars.add(session, torch.randn(10, 8))
     assert exemplars.images.class_names == images.class_names
@@ -87,7 +86,7 @@ def test_balanced_is_the_best_of_each(tiny_images: Callable[..., ImageSet]) -> N
     images = tiny_images(3, 6).select(torch.tensor([0, 1, *range(6, 18)]))
     exemplars = kept(images, 5)
     balanced = exemplars.balanced()
-    assert balanced.counts().tolist() == [2, 2, 2]
+    assert balanced.class_counts().tolist() == [2, 2, 2]
     kept_images = exemplars.images
     for label, first in enumerate((0, 2, 7)):
         assert torch.equal(balanced.image(2 * label), kept_images.image(first))
@@ -102,7 +101,7 @@ def test_means_are_of_directions(
     means = exemplars.means(backbone, tiny_transform)
     directions = F.normalize(embed(backbone, exemplars.images, tiny_transform), dim=1)
     expected = torch.stack([directions[4 * label : 4 * label + 4].mean(0) for label in range(3)])
-    torch.testing.assert_close(means.rows.detach(), expected)
+    torch.testing.assert_close(means.prototypes.detach(), expected)
     assert means.similarity == "cosine"
 
 
@@ -114,7 +113,7 @@ def test_a_state_gives_the_same_back(tiny_images: Callable[..., ImageSet]) -> No
 
 
 def test_what_cannot_be_is_said() -> None:
-    with pytest.raises(NotFitted, match="call fit"):
+    with pytest.raises(NotFittedError, match="call fit"):
         Exemplars(ExemplarConfig()).images  # noqa: B018
     assert len(Exemplars(ExemplarConfig())) == 0
     with pytest.raises(ConfigError, match="per_class must be at least 1, not 0"):

@@ -5,34 +5,36 @@ import dataclasses
 import pytest
 import torch
 
-from fewmore.methods.icarl import ICaRL
+from fewmore.methods.base import override
+from fewmore.methods.distillation import DistillationConfig
+from fewmore.methods.icarl import Config, ICaRL
 from fewmore.training.embed import embed
 from fewmore.training.learn_session import SessionConfig
-from fewmore.training.loop import Runtime
+from fewmore.training.runtime import Runtime
 
 
 @pytest.fixture
 def base(tiny_task):
-    return tiny_task.split.sessions[0].of(tiny_task.train).compact()
+    return tiny_task.split.sessions[0].select_from(tiny_task.train).compact()
 
 
 @pytest.fixture
 def session(tiny_task):
-    return tiny_task.split.sessions[1].of(tiny_task.train).compact()
+    return tiny_task.split.sessions[1].select_from(tiny_task.train).compact()
 
 
 @pytest.fixture
 def recipe(tiny_recipe):
-    config = SessionConfig(data_init=False, epochs=8, batch=16, lr=0.03)
+    session = SessionConfig(data_init=False, epochs=8, batch=16, lr=0.03)
     return dataclasses.replace(
         tiny_recipe,
-        session=config,
+        method=Config(session, distillation=DistillationConfig()),
         pretrain=dataclasses.replace(tiny_recipe.pretrain, epochs=6, milestones=(5,)),
     )
 
 
-def fitted(recipe, base, **changes) -> ICaRL:
-    method = ICaRL(dataclasses.replace(recipe, **changes), Runtime(), 0)
+def fitted(recipe, base, **settings) -> ICaRL:
+    method = ICaRL(override(recipe, {"method": settings}), Runtime(), 0)
     method.fit(base)
     return method
 
@@ -61,26 +63,21 @@ def test_the_answer_is_the_nearest_mean_of_exemplars(recipe, base, session, tiny
 def test_means_follow_the_network(recipe, base, session, tiny_task):
     """The head is not asked, and old classes' means are taken anew after each session."""
     method = fitted(recipe, base)
-    before = method.exemplars.means(method.network.backbone, recipe.transform).rows
+    before = method.exemplars.means(method.network.backbone, recipe.transform).prototypes
     with torch.no_grad():
-        method.network.classifier.rows.mul_(-3)
+        method.network.classifier.prototypes.mul_(-3)
     scores = method.scores(tiny_task.test)
     method.learn(session)
-    after = method.exemplars.means(method.network.backbone, recipe.transform).rows
+    after = method.exemplars.means(method.network.backbone, recipe.transform).prototypes
     assert not torch.equal(before, after[:4])
     assert scores.shape[1] == 4
 
 
 def test_distillation_holds_the_old_answers(recipe, base, session):
-    gently = dataclasses.replace(recipe.session, lr=0.002, frozen_norm=True)
+    gently = {"lr": 0.002, "frozen_norm": True}
     drift = {}
     for weight in (0.0, 3.0):
-        method = fitted(
-            recipe,
-            base,
-            session=gently,
-            distillation=dataclasses.replace(recipe.distillation, weight=weight),
-        )
+        method = fitted(recipe, base, session=gently, distillation={"weight": weight})
         kept = method.exemplars.images
         before = method.network.scores_of(method.network.embed(kept)).log_softmax(1)
         method.learn(session)
@@ -94,5 +91,5 @@ def test_new_classes_are_learnt_and_all_their_images_kept(recipe, base, session,
     assert method.images_kept() == 4 * 12
     method.learn(session)
     assert method.images_kept() == 4 * 12 + 2 * 3
-    asked = tiny_task.test.only(range(6))
+    asked = tiny_task.test.select_classes(range(6))
     assert (method.scores(asked).argmax(1) == asked.labels).float().mean() > 0.5

@@ -7,24 +7,21 @@ import pytest
 import torch
 
 from fewmore.errors import ConfigError
-from fewmore.methods.lucir import LUCIR, ranking
-from fewmore.methods.settings import LucirConfig
+from fewmore.methods.base import override
+from fewmore.methods.lucir import LUCIR, Config, ranking_loss
 from fewmore.nn.similarity import TEMPERATURE
 from fewmore.training.learn_session import SessionConfig
-from fewmore.training.loop import Runtime
+from fewmore.training.runtime import Runtime
 
 
 @pytest.fixture
 def recipe(tiny_recipe):
-    return dataclasses.replace(tiny_recipe, session=SessionConfig(epochs=6, batch=16, lr=0.01))
+    session = SessionConfig(epochs=6, batch=16, lr=0.01)
+    return dataclasses.replace(tiny_recipe, method=Config(less_forget=5.0, session=session))
 
 
-def fitted(recipe, sessions, **weights) -> LUCIR:
-    method = LUCIR(
-        dataclasses.replace(recipe, lucir=dataclasses.replace(recipe.lucir, **weights)),
-        Runtime(),
-        0,
-    )
+def fitted(recipe, sessions, **settings) -> LUCIR:
+    method = LUCIR(override(recipe, {"method": settings}), Runtime(), 0)
     method.fit(sessions[0])
     return method
 
@@ -38,11 +35,11 @@ def test_ranking_by_hand():
     second = (
         max(0, 0.5 - 0.4 + 0.1) + max(0, 0.5 - 0.4 - 0.2)
     ) / 2  # the nearest new rows are the third and the fourth
-    assert float(ranking(cosines, labels, 2, 0.5, 2)) == pytest.approx((first + second) / 2)
-    assert float(ranking(cosines, torch.tensor([2, 3, 4]), 2, 0.5, 2)) == 0, (
+    assert float(ranking_loss(cosines, labels, 2, 0.5, 2)) == pytest.approx((first + second) / 2)
+    assert float(ranking_loss(cosines, torch.tensor([2, 3, 4]), 2, 0.5, 2)) == 0, (
         "a batch without old classes"
     )
-    assert float(ranking(cosines, labels, 4, 0.5, 2)) == pytest.approx(
+    assert float(ranking_loss(cosines, labels, 4, 0.5, 2)) == pytest.approx(
         (max(0, 0.5 - 0.9 + 0.7) + 0 + max(0, 0.5 - 0.9 + 0.2)) / 3
     )
 
@@ -50,14 +47,14 @@ def test_ranking_by_hand():
 def test_old_rows_stand_still_and_the_scale_is_learnt(recipe, sessions):
     method = fitted(recipe, sessions)
     assert method.scale == TEMPERATURE
-    before = method.network.classifier.rows.detach().clone()
+    before = method.network.classifier.prototypes.detach().clone()
     method.learn(sessions[1])
-    rows = method.network.classifier.rows.detach()
+    rows = method.network.classifier.prototypes.detach()
     assert torch.equal(rows[:4], before)
     assert method.scale != TEMPERATURE
     assert math.isfinite(method.scale)
     method.learn(sessions[2])
-    assert torch.equal(method.network.classifier.rows[:6], rows)
+    assert torch.equal(method.network.classifier.prototypes[:6], rows)
 
 
 def test_less_forget_keeps_the_directions(recipe, sessions):
@@ -86,8 +83,5 @@ def test_the_nearest_mean_answers(recipe, sessions, tiny_task):
     "wrong", [{"less_forget": -1.0}, {"ranking": -1.0}, {"margin": -0.1}, {"negatives": 0}]
 )
 def test_settings_that_cannot_be(wrong):
-    with pytest.raises(
-        ConfigError,
-        match="lucir: weights and margin must not be negative and negatives must be at least 1",
-    ):
-        LucirConfig(**wrong)
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Config(**wrong)

@@ -1,15 +1,18 @@
 """The table of methods, and methods of one's own."""
 
+import dataclasses
 import importlib
 import inspect
 
 import pytest
 
-from fewmore.errors import MethodError, MissingData, UnknownName
-from fewmore.methods import METHODS, MethodInfo, find
-from fewmore.methods.base import FrozenBackbone, Method, Recipe
+from fewmore.data.benchmarks import BENCHMARKS
+from fewmore.errors import ConfigError, MethodError, MissingData, UnknownName
+from fewmore.methods import METHODS, find
+from fewmore.methods.base import FrozenBackbone, Method, Recipe, override
 from fewmore.methods.exemplars import NearestMean
-from fewmore.training.loop import Runtime
+from fewmore.research.recipes import recipe
+from fewmore.training.runtime import Runtime
 
 MINE = '''
 from fewmore.methods.base import Method
@@ -48,34 +51,52 @@ def mine(tmp_path):
     return mine
 
 
-def class_of(info: MethodInfo) -> type[Method]:
-    module, name = info.target.split(":")
-    return getattr(importlib.import_module(module), name)
-
-
 @pytest.mark.parametrize("name", METHODS)
-def test_a_row_of_the_table_says_what_its_class_does(name, tiny_recipe):
+def test_a_row_of_the_table_says_what_its_class_does(name, tiny_recipe_for):
     info = METHODS[name]
-    cls = class_of(info)
+    cls = info.load()
     assert info.name == name
     assert find(name) is info
     assert info.title
     assert info.paper
     assert info.memory == (cls.keeps or "none")
-    method = info.build(tiny_recipe, Runtime(), 7)
+    recipe = tiny_recipe_for(name)
+    method = info.build(recipe, Runtime(), 7)
     assert type(method) is cls
-    assert (method.recipe, method.seed, method.sessions) == (tiny_recipe, 7, 0)
-    assert all(getattr(method, option) == value for option, value in info.options.items())
+    assert (method.recipe, method.seed, method.sessions) == (recipe, 7, 0)
 
 
-@pytest.mark.parametrize("cls", sorted({class_of(info) for info in METHODS.values()}, key=str))
+@pytest.mark.parametrize("name", METHODS)
+def test_settings_are_in_the_methods_file(name):
+    config_type = METHODS[name].load().config_type
+    assert config_type.__name__ == "Config"
+    assert config_type.__module__ == METHODS[name].target.split(":")[0]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(config_type(), dataclasses.fields(config_type)[0].name, None)
+
+
+@pytest.mark.parametrize("name", [name for name, info in METHODS.items() if info.overrides])
+def test_a_variant_differs_from_its_class_in_its_overrides(name):
+    info, benchmark = METHODS[name], BENCHMARKS["cifar100"]
+    config = info.config("official", benchmark)
+    plain = info.load().config_type.for_recipe("official", benchmark)
+    assert config == override(plain, info.overrides)
+    assert config != plain or name == "decoupled-cosine"
+
+
+def test_a_recipe_of_another_method_is_refused(tiny_recipe_for):
+    with pytest.raises(ConfigError, match="CEC"):
+        METHODS["cec"].build(tiny_recipe_for("cosine"), Runtime(), 0)
+
+
+@pytest.mark.parametrize("cls", sorted({info.load() for info in METHODS.values()}, key=str))
 def test_a_class_is_abstract_or_final(cls):
     assert not inspect.isabstract(cls)
     assert cls.__bases__ in ((Method,), (FrozenBackbone,), (NearestMean,)), (
         "no method inherits from another"
     )
     source = inspect.getsource(importlib.import_module(cls.__module__))
-    others = {class_of(info).__module__ for info in METHODS.values()} - {cls.__module__}
+    others = {info.load().__module__ for info in METHODS.values()} - {cls.__module__}
     assert not any(other in source for other in others), "no method imports another"
     assert "https://" in (inspect.getmodule(cls).__doc__ or "") or METHODS[
         "joint"
@@ -184,3 +205,89 @@ def test_a_file_that_cannot_be_loaded(text, complaint, tmp_path):
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(MethodError, match=rf"mine.py fails when it is loaded: {complaint}"):
         find(f"{tmp_path / 'mine.py'}:Mine")
+
+
+# ---- settings of one's own
+
+
+LINEAR = """
+from dataclasses import dataclass, field
+from fewmore.methods.base import Method, MethodConfig
+from fewmore.training.learn_session import SessionConfig
+
+@dataclass(frozen=True)
+class Config(MethodConfig):
+    power: float = 0.5
+    session: SessionConfig = field(default_factory=lambda: SessionConfig(epochs=7))
+
+    @classmethod
+    def for_recipe(cls, recipe, benchmark):
+        return cls(power=1.0 if recipe == "paper" else 0.5)
+
+@dataclass(frozen=True)
+class Taken(MethodConfig):
+    backbone: str = "mine"
+
+class Undecorated(MethodConfig):
+    power: float = 0.5
+
+class Linear(Method):
+    config_type = Config
+    def fit(self, base): ...
+    def learn(self, session): ...
+    def scores(self, images): ...
+    def state(self): ...
+    def restore(self, state): ...
+
+class Plain(Linear):
+    config_type = MethodConfig
+
+class Wrong(Linear):
+    config_type = Taken
+
+class Bare(Linear):
+    config_type = Undecorated
+
+class Odd(Linear):
+    config_type = dict
+"""
+
+
+@pytest.fixture
+def linear(tmp_path):
+    path = tmp_path / "linear.py"
+    path.write_text(LINEAR)
+    return path
+
+
+def test_a_class_called_linear_has_its_own_settings(linear):
+    name = f"{linear}:Linear"
+    made = recipe("quick", BENCHMARKS["cifar100"], name, ["power=2", "session.lr=0.3"])
+    assert type(made.method) is find(name).load().config_type
+    assert (made.method.power, made.method.session.epochs, made.method.session.lr) == (2, 7, 0.3)
+    assert made.pretrain.lr == 0.01, "as for the cosine head that it trains with"
+    assert recipe("paper", BENCHMARKS["cifar100"], name).method.power == 1
+    method = find(name).build(made, Runtime(), 0)
+    assert method.config is made.method
+
+
+def test_a_class_without_settings_gets_none(linear):
+    made = recipe("quick", BENCHMARKS["cifar100"], f"{linear}:Plain")
+    assert dataclasses.fields(made.method) == ()
+    with pytest.raises(UnknownName, match="power"):
+        recipe("quick", BENCHMARKS["cifar100"], f"{linear}:Plain", ["power=2"])
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("Wrong", "backbone"), ("Bare", "dataclass"), ("Odd", "dataclass")]
+)
+def test_settings_that_cannot_be_set_are_refused(name, word, linear):
+    with pytest.raises(MethodError, match=word):
+        find(f"{linear}:{name}")
+
+
+def test_a_file_is_loaded_again_where_it_has_changed(mine):
+    first = find(f"{mine(tag='one')}:Mine").load()
+    assert find(f"{mine(tag='one')}:Mine").load() is first
+    assert find(f"{mine(tag='two')}:Mine").load().tag == "two"
+    assert first.tag == "one"

@@ -12,19 +12,21 @@ import torch
 from fewmore import methods
 from fewmore.errors import CheckpointError, MethodError
 from fewmore.methods import METHODS
-from fewmore.research import recipes, results, runner
-from fewmore.research.metrics import summarise
+from fewmore.methods.base import override
+from fewmore.research import results, runner
+from fewmore.research.metrics import summarize
 from fewmore.research.runner import Experiment, Watcher
 from fewmore.training.checkpoint import read_state
-from fewmore.training.loop import _TURNS, Runtime
+from fewmore.training.loop import _TURNS
+from fewmore.training.runtime import Runtime
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def make(tiny_recipe):
+def make(tiny_recipe_for):
     def make(method: str = "decoupled-cosine", **more: object) -> Experiment:
-        return Experiment("tiny", method, tiny_recipe, **more)
+        return Experiment("tiny", method, tiny_recipe_for(method), **more)
 
     return make
 
@@ -149,13 +151,15 @@ def test_every_test_image_has_a_prediction(make, go, tiny_task):
     arrival = state["session_of_class"][state["labels"]]
     for session in range(3):
         assert ((found[session] >= 0) == (arrival <= session)).all()
-    summary = summarise(state["labels"], state["session_of_class"], found)
+    summary = summarize(state["labels"], state["session_of_class"], found)
     assert result.accuracy == (tuple(summary.accuracy.tolist()),)
 
 
-def test_the_model_gives_the_last_predictions(make, go, tiny_task, tiny_recipe):
+def test_the_model_gives_the_last_predictions(make, go, tiny_task, tiny_recipe_for):
     folder, _ = go(make())
-    method = METHODS["decoupled-cosine"].build(tiny_recipe, Runtime(), 0)
+    method = METHODS["decoupled-cosine"].build(
+        tiny_recipe_for("decoupled-cosine"), Runtime(), 0
+    )
     method.restore(read_state(folder / "seed0" / "model.safetensors"))
     assert torch.equal(method.scores(tiny_task.test).argmax(1), predictions(folder)[-1])
 
@@ -261,11 +265,8 @@ def test_runs_side_by_side_give_the_same(make, go, tmp_path):
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
-def test_where_one_run_fails_the_others_stop(parallel, make, tiny_recipe, go):
-    longer = dataclasses.replace(
-        tiny_recipe, pretrain=dataclasses.replace(tiny_recipe.pretrain, epochs=500)
-    )
-    experiment = dataclasses.replace(make(seeds=(0, 1, 2)), recipe=longer)
+def test_where_one_run_fails_the_others_stop(parallel, make, go):
+    experiment = override(make(seeds=(0, 1, 2)), {"recipe": {"pretrain": {"epochs": 500}}})
 
     class Failing(Diary):
         def on_round(self, run: str, report: object) -> None:
@@ -372,13 +373,15 @@ def test_of_several_experiments_the_finished_stay_and_the_others_begin(make, tmp
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_shared_stage_1_changes_nothing(method, make, go, tmp_path, tiny_task, tiny_settings):
+def test_a_shared_stage_1_changes_nothing(method, make, go, tmp_path, tiny_task, small_recipe):
     experiment = dataclasses.replace(
-        make(method), recipe=recipes.recipe("quick", tiny_task.benchmark, method, tiny_settings)
+        make(method), recipe=small_recipe("quick", tiny_task.benchmark, method)
     )
     share = tmp_path / "stage1"
     for other in ("decoupled-linear", "decoupled-cosine"):
-        go(dataclasses.replace(experiment, method=other), share=share)
+        config = METHODS[other].config("quick", tiny_task.benchmark)
+        recipe = dataclasses.replace(experiment.recipe, method=config)
+        go(dataclasses.replace(experiment, method=other, recipe=recipe), share=share)
     assert len(list(share.iterdir())) == 2
     diary = Diary()
     shared, with_it = go(experiment, share=share, watcher=diary)
@@ -392,7 +395,7 @@ def test_a_shared_stage_1_changes_nothing(method, make, go, tmp_path, tiny_task,
 
 @pytest.mark.parametrize("change", ["seed", "settings", "head", "images"])
 def test_stage_1_is_not_shared_with_another(
-    change, make, go, tmp_path, tiny_recipe, tiny_task, tiny_images
+    change, make, go, tmp_path, tiny_task, tiny_images
 ):
     share = tmp_path / "stage1"
     go(make(), share=share)
@@ -401,10 +404,7 @@ def test_stage_1_is_not_shared_with_another(
     if change == "seed":
         experiment = make(seeds=(1,))
     elif change == "settings":
-        pretrain = dataclasses.replace(tiny_recipe.pretrain, lr=0.05)
-        experiment = dataclasses.replace(
-            experiment, recipe=dataclasses.replace(tiny_recipe, pretrain=pretrain)
-        )
+        experiment = override(experiment, {"recipe": {"pretrain": {"lr": 0.05}}})
     elif change == "head":
         experiment = make("decoupled-linear")
     else:
@@ -436,15 +436,14 @@ def test_experiments_side_by_side_give_the_same_as_one_by_one(make, go, tiny_tas
 
 @pytest.mark.parametrize("turns", [False, True], ids=["all at once", "taking turns"])
 def test_of_runs_side_by_side_one_makes_the_stage_1_that_all_need(
-    turns, make, tiny_recipe, tiny_task, tmp_path, monkeypatch
+    turns, make, tiny_task, tmp_path, monkeypatch
 ):
     if turns:  # as on a GPU: who waits for another must not keep it from working
         monkeypatch.setattr(runner, "beside_others", lambda device: _TURNS.taken())
-    recipes_ = [
-        dataclasses.replace(tiny_recipe, session=dataclasses.replace(tiny_recipe.session, epochs=n))
+    experiments = [
+        override(make("finetune"), {"recipe": {"method": {"session": {"epochs": n}}}})
         for n in (2, 3, 4, 5)
     ]
-    experiments = [dataclasses.replace(make("finetune"), recipe=recipe) for recipe in recipes_]
     plans = [runner.Plan(e, runner.new_folder(tmp_path / "runs", e), Diary()) for e in experiments]
     found: list[results.RunResult] = []
     worker = threading.Thread(

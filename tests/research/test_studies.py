@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fewmore.data.benchmarks import BENCHMARKS, Task
-from fewmore.data.splits import draw
+from fewmore.data.splits import sample_split
 from fewmore.errors import UnknownName
 from fewmore.research import recipes, results, runner, studies
 from fewmore.research.published import METHOD_OF_ABLATION, ROW_OF_METHOD
@@ -25,17 +25,17 @@ def roomy(tiny_images):
         dataclasses.replace(BENCHMARKS["cifar100"], classes=45, base=40),
         train,
         train,
-        draw(train, 40, 5, 5),
+        sample_split(train, 40, 5, 5),
     )
 
 
 @pytest.fixture
-def setting(tiny_task, tiny_settings, monkeypatch):
+def setting(tiny_task, small_recipe, monkeypatch):
     """A study in which every stage is over at once."""
     monkeypatch.setitem(
         recipes.RECIPES,
         "quick",
-        lambda b, method: recipes.recipe("official", b, method, tiny_settings),
+        lambda b, method: small_recipe("official", b, method),
     )
     return Setting("tiny", tiny_task, "quick", quick=True)
 
@@ -92,18 +92,19 @@ def test_a_study_knows_how_many_experiments_it_has(roomy, study):
 def test_the_ablation_has_the_papers_ten_rows_and_one_more(roomy):
     found = list(STUDIES["ablation"].experiments(Setting("cifar100", roomy)).items())
     made = [
-        (one.method, one.recipe.session.data_init or one.method.startswith("cec"))
+        (one.method, one.method.startswith("cec") or one.recipe.method.session.data_init)
         for _, one in found
     ]
     assert made == [*METHOD_OF_ABLATION, ("cec", True)]
     assert len({label for label, _ in found}) == len({one.to_json() for _, one in found}) == 11
-    assert [one.recipe.adapter.query_node for _, one in found] == [True] * 10 + [False]
-    assert [bool(one.recipe.pseudo.angles) for _, one in found[-3:]] == [False, True, True]
+    cec = [one.recipe.method for _, one in found[-3:]]
+    assert [config.adapter.query_node for config in cec] == [True, True, False]
+    assert [bool(config.pseudo.angles) for config in cec] == [False, True, True]
 
 
 def test_angles_turn_both_ways(roomy):
     found = {
-        label: one.recipe.pseudo.angles
+        label: one.recipe.method.pseudo.angles
         for label, one in STUDIES["rotation"].experiments(Setting("cifar100", roomy)).items()
     }
     assert list(found) == ["180°", "±90°", "±45°", "±20°", "±10°", "±5°", "90°, 180°, 270°"]
@@ -117,7 +118,7 @@ def test_ways_and_shots_make_a_grid(roomy):
     found = STUDIES["ways-shots"].experiments(Setting("cifar100", roomy))
     assert len(found) == 25
     sizes = {
-        (one.recipe.pseudo.sizes(base=True), one.recipe.pseudo.sizes(base=False))
+        (one.recipe.method.pseudo.sizes(base=True), one.recipe.method.pseudo.sizes(base=False))
         for one in found.values()
     }
     assert sizes == {((way, shot, 10), (way, shot, 10)) for way in GRID for shot in GRID}
@@ -135,14 +136,14 @@ def test_ways_and_shots_make_a_grid(roomy):
 def test_episodes_are_made_to_fit_a_small_base_session(tiny_task):
     """Four base classes with twelve images each."""
     setting = Setting("tiny", tiny_task)
-    assert setting.experiment("cec").recipe.pseudo.sizes(base=True) == (4, 1, 11)
-    assert setting.experiment("cec-meta").recipe.pseudo.sizes(base=False) == (2, 1, 11), (
+    assert setting.experiment("cec").recipe.method.pseudo.sizes(base=True) == (4, 1, 11)
+    assert setting.experiment("cec-meta").recipe.method.pseudo.sizes(base=False) == (2, 1, 11), (
         "two groups of other classes"
     )
     assert setting.experiment("decoupled-cosine").settings == {}
     cells = STUDIES["ways-shots"].experiments(setting)
     assert list(cells) == ["1-way 1-shot", "1-way 5-shot", "1-way 10-shot"]
-    assert [one.recipe.pseudo.base_query for one in cells.values()] == [10, 7, 2]
+    assert [one.recipe.method.pseudo.base_query for one in cells.values()] == [10, 7, 2]
 
 
 def test_unknown_studies_are_named():

@@ -1,7 +1,8 @@
-"""Method: what the protocol asks of every method, and what it is given.
+"""Define the contract between the protocol and a method, and the recipe that a method is given.
 
-A method sees the base session once (`fit`), then each new session once (`learn`), and scores images over all classes
-seen so far, in the order they came. Whatever it wants to keep of old sessions it must keep itself, and declare.
+A method sees the base session once (`fit`), then each new session once (`learn`), and scores images
+over all classes seen so far, in the order in which they came. Old images are never shown again: a
+method that needs them keeps them itself, and declares it.
 """
 
 from abc import ABC, abstractmethod
@@ -19,10 +20,12 @@ from fewmore.training.checkpoint import State
 from fewmore.training.pretrain import PretrainConfig
 from fewmore.training.runtime import Runtime
 
+C = TypeVar("C")
+
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """Hold the settings of one method. A method with settings derives its own `Config` from it."""
+    """Hold the settings of one method; a method with settings derives a `Config` from it."""
 
     @property
     def head(self) -> str:
@@ -37,23 +40,18 @@ class MethodConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hold all settings of an experiment: the common ones, and those of its method."""
+    """Hold all settings of an experiment: those common to all methods, and those of its method."""
 
     name: str
     backbone: str
     transform: Transform
-    weights: str | None = (
-        None  # where the backbone starts: None at random, "imagenet", or a file's path
-    )
+    weights: str | None = None  # initial weights: None for random ones, "imagenet", or a file
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
-    method: Any = field(default_factory=MethodConfig)  # the Config of the method
-
-
-C = TypeVar("C")
+    method: Any = field(default_factory=MethodConfig)  # the method's Config
 
 
 def override(config: C, changes: Mapping[str, Any]) -> C:
-    """Replace fields of a config all at once; a nested mapping replaces fields of a nested config."""
+    """Replace fields of a config, all at once; a nested mapping changes a nested config."""
     values = {
         name: override(getattr(config, name), value) if isinstance(value, Mapping) else value
         for name, value in changes.items()
@@ -62,23 +60,23 @@ def override(config: C, changes: Mapping[str, Any]) -> C:
 
 
 class Method(ABC):
-    """A way to learn classes session by session. Final classes implement it; the constructor only stores."""
+    """Learn classes session by session. Concrete classes are final, and constructors only store."""
 
-    config_type: ClassVar[type[MethodConfig]] = MethodConfig  # the settings that it reads
+    config_type: ClassVar[type[MethodConfig]] = MethodConfig  # the class of its settings
     keeps: str | None = None  # what it keeps of old images, in words; None: nothing
-    config: Any  # a method annotates it with its own Config
+    config: Any  # its settings; a subclass annotates it with its own Config
 
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         if not isinstance(recipe.method, self.config_type):
             raise ConfigError(
-                f"{type(self).__name__} needs a recipe whose method is its own Config, "
-                f"not {recipe.method}: make it with fewmore.research.recipes.recipe"
+                f"{type(self).__name__} cannot use a recipe with the settings {recipe.method}, "
+                "which are not its own: make one with fewmore.research.recipes.recipe"
             )
         self.recipe = recipe
         self.config = recipe.method
         self.runtime = runtime
         self.seed = seed
-        self.sessions = 0  # how many sessions were learnt, the base included
+        self.sessions = 0  # sessions learnt, the base session included
 
     @abstractmethod
     def fit(self, base: ImageSet) -> None:
@@ -86,39 +84,40 @@ class Method(ABC):
 
     @abstractmethod
     def learn(self, session: ImageSet) -> None:
-        """Learn a new session from its own images; its classes are numbered from 0 in it, and come after the known ones."""
+        """Learn a new session. Its labels start at 0; its classes come after the known ones."""
 
     @abstractmethod
     def scores(self, images: ImageSet) -> Tensor:
-        """Scores over all classes seen so far: (images, classes)."""
+        """Score images over all classes seen so far: (images, classes)."""
 
     @abstractmethod
     def state(self) -> State:
-        """All that was learnt: nested dicts of tensors and JSON values."""
+        """Return all that was learnt, as nested dicts of tensors and JSON values."""
 
     @abstractmethod
     def restore(self, state: State) -> None:
-        """Go back to a state; everything else is as the constructor left it."""
+        """Return to a state; all else stays as the constructor left it."""
 
     def images_kept(self) -> int:
-        """How many old images it holds now."""
+        """Return how many old images are held now."""
         return 0
 
 
 class FrozenBackbone(Method):
-    """A method whose features never change after `fit`: images are embedded once, however often they are scored."""
+    """Learn with features that never change after `fit`, so that images are embedded only once."""
 
     @abstractmethod
     def embed(self, images: ImageSet) -> Tensor:
-        """Features, (images, d)."""
+        """Compute features: (images, d)."""
 
     @abstractmethod
     def scores_of(self, features: Tensor) -> Tensor:
-        """Scores over all classes seen so far, from features."""
+        """Score features over all classes seen so far."""
 
     def also_scores_of(self, features: Tensor) -> dict[str, Tensor]:
-        """Other scores of the same images that are worth reporting beside, by name."""
+        """Return other scores of the same images that are worth reporting, by name."""
         return {}
 
     def scores(self, images: ImageSet) -> Tensor:
+        """Score images over all classes seen so far: (images, classes)."""
         return self.scores_of(self.embed(images))

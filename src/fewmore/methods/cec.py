@@ -43,7 +43,6 @@ class Config(MethodConfig):
 
     @classmethod
     def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
-        """Return the settings for a recipe and a benchmark."""
         queries = QUERIES.get(benchmark.name, 15)
         encoder_lr = ENCODER_LR.get(benchmark.name, 0.0002)
         pseudo = PseudoConfig(base_query=queries, new_query=queries, encoder_lr=encoder_lr)
@@ -110,7 +109,6 @@ class CEC(FrozenBackbone):
         self.sessions += 1
 
     def embed(self, images: ImageSet) -> Tensor:
-        """Compute features: (images, d)."""
         return self.network.embed(images)
 
     @torch.no_grad()
@@ -132,7 +130,6 @@ class CEC(FrozenBackbone):
         return self._adapter
 
     def state(self) -> State:
-        """Return all that was learnt."""
         return {
             "sessions": self.sessions,
             "network": self.network.state(),
@@ -140,7 +137,6 @@ class CEC(FrozenBackbone):
         }
 
     def restore(self, state: State) -> None:
-        """Return to a state."""
         self.sessions = state["sessions"]
         self.network.restore(state["network"])
         self._adapter = self._new_adapter().eval()

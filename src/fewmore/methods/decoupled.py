@@ -1,11 +1,12 @@
-"""Decoupled classifiers.
+"""Classify by prototypes on frozen features (decoupled classifiers).
 
-Zhang, Song, Lin, Zheng, Pan, Xu: Few-Shot Incremental Learning with Continually Evolved Classifiers, CVPR 2021,
-https://arxiv.org/abs/2104.03047 (the baselines of its comparison and ablation).
+Zhang, Song, Lin, Zheng, Pan, Xu: Few-Shot Incremental Learning with Continually Evolved
+Classifiers, CVPR 2021, https://arxiv.org/abs/2104.03047 (baselines of its comparison and ablation).
 
-Features are learnt on the base session and then frozen, so nothing is forgotten in them and nothing overfits. A new class
-is one more row of the classifier: the mean of its images' features (data init), or a row trained from random values.
-Scores are inner products, cosines or negative squared distances to the rows.
+Features are learnt on the base session and then frozen, so they neither forget nor overfit. A new
+class adds one prototype: the mean of its images' features (data init), or a vector that is trained
+from random values. Scores are inner products with the prototypes, cosines, or negative squared
+distances.
 """
 
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,8 @@ class Config(MethodConfig):
 
     @property
     def head(self) -> str:
-        # A distance is a poor head to train with: stage 1 of the L2 classifier is the linear one's.
+        """Return the kind of classifier that stage 1 is trained with: cosine or linear."""
+        # A distance is a poor head to train with: stage 1 of `l2` is the one of `linear`.
         return "cosine" if self.similarity == "cosine" else "linear"
 
     @classmethod
@@ -50,7 +52,7 @@ class Config(MethodConfig):
 
 
 class Decoupled(FrozenBackbone):
-    """A frozen backbone with a classifier whose rows are class means, or are trained."""
+    """Classify by class means, or by trained prototypes, on a frozen backbone."""
 
     config_type = Config
     config: Config
@@ -60,37 +62,41 @@ class Decoupled(FrozenBackbone):
         self.network = Network(recipe, runtime)
 
     def fit(self, base: ImageSet) -> None:
+        """Train the backbone (stage 1); with data init, replace the head by class means."""
         network = self.network
         network.fit(base, self.config.head, self.seed)
-        rows = network.classifier.prototypes.detach()
+        prototypes = network.classifier.prototypes.detach()
         if self.config.session.data_init:
-            rows = class_prototypes(network.backbone, base, self.recipe.transform)
-        network.classifier = Classifier(self.config.similarity, rows)
+            prototypes = class_prototypes(network.backbone, base, self.recipe.transform)
+        network.classifier = Classifier(self.config.similarity, prototypes)
         self.sessions = 1
 
     def learn(self, session: ImageSet) -> None:
-        backbone, known, recipe = self.network.backbone, self.network.classifier, self.recipe
+        """Append a prototype for each new class."""
         if self.config.session.data_init:
-            rows = class_prototypes(backbone, session, recipe.transform)
+            transform = self.recipe.transform
+            prototypes = class_prototypes(self.network.backbone, session, transform)
         else:
-            new = Classifier(
-                self.config.similarity, untrained_prototypes(backbone, session, self.seed)
-            )
-            stage = f"session {self.sessions}"
-            train_prototypes(
-                backbone,
-                known,
-                new,
-                session,
-                recipe.transform,
-                self.config.session,
-                self.runtime,
-                self.seed,
-                stage,
-            )
-            rows = new.prototypes.detach()
-        self.network.classifier = known.grown(rows)
+            prototypes = self._trained_prototypes(session)
+        self.network.classifier = self.network.classifier.grown(prototypes)
         self.sessions += 1
+
+    def _trained_prototypes(self, session: ImageSet) -> Tensor:
+        backbone = self.network.backbone
+        untrained = untrained_prototypes(backbone, session, self.seed)
+        new = Classifier(self.config.similarity, untrained)
+        train_prototypes(
+            backbone,
+            self.network.classifier,
+            new,
+            session,
+            self.recipe.transform,
+            self.config.session,
+            self.runtime,
+            self.seed,
+            f"session {self.sessions}",
+        )
+        return new.prototypes.detach()
 
     def embed(self, images: ImageSet) -> Tensor:
         return self.network.embed(images)

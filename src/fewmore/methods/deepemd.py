@@ -1,15 +1,19 @@
-"""DeepEMD: feature maps compared cell by cell.
+"""Compare feature maps cell by cell with the earth mover's distance (DeepEMD).
 
-Zhang, Cai, Lin, Shen: DeepEMD: Few-Shot Image Classification with Differentiable Earth Mover's Distance and Structured Classifiers,
-CVPR 2020, https://arxiv.org/abs/2003.06777; decoupled as in Zhang et al., CVPR 2021, https://arxiv.org/abs/2104.03047.
+Zhang, Cai, Lin, Shen: DeepEMD: Few-Shot Image Classification with Differentiable Earth Mover's
+Distance and Structured Classifiers, CVPR 2020, https://arxiv.org/abs/2003.06777; decoupled as in
+Zhang et al., CVPR 2021, https://arxiv.org/abs/2104.03047.
 
-Features are learnt on the base session and frozen, and a class is the mean of its images' feature maps. The cells of an image's map
-are matched with the class's at the least total cost, one minus the cosine of two cells, so that a thing may lie elsewhere than it did.
-A cell weighs what it has in common with the other map as a whole, so that background counts little.
+Features are learnt on the base session and frozen, and a class is the mean of its images' feature
+maps. The cells of an image's map are matched with those of the class at the least total cost, where
+the cost of two cells is one minus their cosine, so that an object may lie anywhere in the image. A
+cell is weighted by its similarity to the other map as a whole, so that background counts little.
 
-Costs and weights are the paper's; that every weight has 0.001 added and that cells are centred before they are compared is its
-program's. Stage 1 is the cosine classifier's. Class means are taken as they are, where the paper goes on to train them, and the last
-feature map is taken as it is, without patches or a pyramid. The temperature is the cosine classifier's; it does not change the answer.
+Costs and weights are the paper's. Two details are from the authors' program: 0.001 is added to each
+weight, and cells are centred before they are compared. Stage 1 is that of the cosine classifier.
+The paper goes on to train the class means, and has variants with patches and pyramids; here, means
+and the last feature map are used as they are. The temperature is the cosine classifier's and does
+not change the predicted class.
 """
 
 from dataclasses import dataclass
@@ -31,10 +35,10 @@ from fewmore.training.runtime import Runtime
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """Hold how feature maps are compared."""
+    """Hold the settings of the comparison of feature maps."""
 
-    side: int = 8  # a larger map is averaged down to side × side cells; no map of the paper is
-    centred: bool = True  # subtract a cell's mean over channels: in the program, not in the text
+    side: int = 8  # larger maps are averaged down to side × side cells; the paper has none
+    centred: bool = True  # subtract each cell's mean over channels, as the program does
 
     def __post_init__(self) -> None:
         if self.side < 1:
@@ -46,7 +50,7 @@ class Config(MethodConfig):
 
 
 class DeepEMD(FrozenBackbone):
-    """Mean feature maps of the classes, and the earth mover's similarity to them."""
+    """Classify by the earth mover's similarity to the mean feature maps of the classes."""
 
     config_type = Config
     config: Config
@@ -57,33 +61,38 @@ class DeepEMD(FrozenBackbone):
         self._means: Tensor | None = None  # (classes, cells · d)
 
     def fit(self, base: ImageSet) -> None:
+        """Train the backbone (stage 1), and average the feature maps of each base class."""
         self.network.fit(base, self.config.head, self.seed)
-        self._means = self._means_of(base)
+        self._means = self._mean_maps(base)
         self.sessions = 1
 
     def learn(self, session: ImageSet) -> None:
-        self._means = torch.cat([self.means, self._means_of(session)])
+        """Append the mean feature maps of the new classes."""
+        self._means = torch.cat([self.means, self._mean_maps(session)])
         self.sessions += 1
 
     def embed(self, images: ImageSet) -> Tensor:
-        return embed_maps(
-            self.network.backbone, images, self.recipe.transform, self.config.side
-        ).flatten(1)
+        """Compute flattened feature maps: (images, cells · d)."""
+        transform = self.recipe.transform
+        return embed_maps(self.network.backbone, images, transform, self.config.side).flatten(1)
 
     def scores_of(self, features: Tensor) -> Tensor:
-        return earth_mover(self._cells(features), self._cells(self.means), self.config.centred)
+        return earth_mover(
+            self._to_cells(features), self._to_cells(self.means), self.config.centred
+        )
 
-    def _cells(self, maps: Tensor) -> Tensor:
+    def _to_cells(self, maps: Tensor) -> Tensor:
         dim = self.network.backbone.dim
         return maps.view(len(maps), maps.shape[1] // dim, dim)
 
     @property
     def means(self) -> Tensor:
+        """Return the mean feature map of each class, flattened."""
         if self._means is None:
             raise NotFittedError("nothing is learnt yet: call fit with the base session first")
         return self._means
 
-    def _means_of(self, session: ImageSet) -> Tensor:
+    def _mean_maps(self, session: ImageSet) -> Tensor:
         return class_means(self.embed(session), session.labels, len(session.class_names))
 
     def state(self) -> State:

@@ -1,6 +1,7 @@
-"""Distillation: a network that learns is held to what it answered before.
+"""Hold a network that learns to the outputs it had before (knowledge distillation).
 
-Hinton, Vinyals, Dean: Distilling the Knowledge in a Neural Network, 2015, https://arxiv.org/abs/1503.02531.
+Hinton, Vinyals, Dean: Distilling the Knowledge in a Neural Network, 2015,
+https://arxiv.org/abs/1503.02531.
 """
 
 import copy
@@ -33,7 +34,7 @@ class DistillationConfig:
 
 
 class Teacher:
-    """A network as it is now, which stands still while the original learns on."""
+    """Copy a network, and keep the copy frozen while the original learns on."""
 
     def __init__(self, backbone: Backbone, classifier: Classifier) -> None:
         self.backbone = copy.deepcopy(backbone).eval().requires_grad_(False)
@@ -41,23 +42,27 @@ class Teacher:
 
     @torch.no_grad()
     def __call__(self, view: Tensor) -> tuple[Tensor, Tensor]:
-        """Features and scores of a batch of views."""
+        """Compute features and logits of a batch of views."""
         return outputs(self.backbone, self.classifier, view)
 
 
-def distillation(
-    scores: Tensor, wanted: Tensor, temperature: float, heads: Sequence[int] | None = None
+def distillation_loss(
+    logits: Tensor,
+    teacher_logits: Tensor,
+    temperature: float,
+    heads: Sequence[int] | None = None,
 ) -> Tensor:
-    """How far softened answers are from the teacher's: the divergence, a mean over images and a sum over heads.
+    """Compute the KL divergence from the teacher's softened predictions.
 
-    A head is a number of consecutive classes with a softmax of their own; without `heads` there is one for all. The square of
-    the temperature keeps the gradients' scale.
+    It is a mean over images and a sum over heads. A head is a number of consecutive classes with a
+    softmax of their own; without `heads`, all classes are one head. The factor temperature² keeps
+    the scale of the gradients.
     """
-    sizes = [wanted.shape[1]] if heads is None else list(heads)
-    total = torch.zeros((), device=scores.device)
-    for own, teachers in zip(
-        torch.split(scores, sizes, 1), torch.split(wanted, sizes, 1), strict=True
-    ):
-        soft, target = F.log_softmax(own / temperature, 1), F.log_softmax(teachers / temperature, 1)
-        total = total + F.kl_div(soft, target, reduction="batchmean", log_target=True)
+    sizes = [teacher_logits.shape[1]] if heads is None else list(heads)
+    parts = zip(torch.split(logits, sizes, 1), torch.split(teacher_logits, sizes, 1), strict=True)
+    total = torch.zeros((), device=logits.device)
+    for student, teacher in parts:
+        log_p = F.log_softmax(student / temperature, 1)
+        log_target = F.log_softmax(teacher / temperature, 1)
+        total = total + F.kl_div(log_p, log_target, reduction="batchmean", log_target=True)
     return total * temperature**2

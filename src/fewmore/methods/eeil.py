@@ -1,15 +1,18 @@
-"""EEIL: end-to-end incremental learning.
+"""Train with distillation per head, then fine-tune on balanced exemplars (EEIL).
 
-Castro, Marín-Jiménez, Guil, Schmid, Alahari: End-to-End Incremental Learning, ECCV 2018, https://arxiv.org/abs/1807.09536.
+Castro, Marín-Jiménez, Guil, Schmid, Alahari: End-to-End Incremental Learning, ECCV 2018,
+https://arxiv.org/abs/1807.09536.
 
-Features and classifier are trained together on the session's images and on exemplars of the old classes, by cross-entropy over all
-classes and by distillation within the head of each earlier session. As the classes are unevenly many in that, the network is then
-fine-tuned, more gently, on a subset with the same number of exemplars of each class. In this second part the new head is held
-to what it has just learnt as well.
+Features and classifier are trained together on the session's images and on exemplars of the old
+classes, by cross-entropy over all classes and by distillation within the head of each earlier
+session. Since old and new classes differ in their numbers of images there, the network is then
+fine-tuned at a lower rate on a subset with equally many exemplars of each class. In this second
+part, distillation also holds the new head to what it has just learnt.
 
-The paper's noise on the gradients is left out, and its augmentation is the one of stage 1.
+The paper's noise on the gradients is left out, and augmentation is that of stage 1.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -19,17 +22,17 @@ from torch import Tensor
 from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.methods.base import Method, MethodConfig, Recipe
-from fewmore.methods.distillation import DistillationConfig, Teacher, distillation
+from fewmore.methods.distillation import DistillationConfig, Teacher, distillation_loss
 from fewmore.methods.exemplars import ExemplarConfig, Exemplars
 from fewmore.methods.network import Network
 from fewmore.training.checkpoint import State
-from fewmore.training.learn_session import SessionConfig, new_prototypes, outputs, train_by
+from fewmore.training.learn_session import SessionConfig, new_prototypes, outputs, train_by_loss
 from fewmore.training.optimizer import EpochsConfig
 from fewmore.training.runtime import Runtime
 
-# Epochs and milestones are the paper's. Its rates and weights are for hundreds of images of each
-# new class; those here were chosen on base classes alone (results/bench-tuning-gpu.json). The
-# second part has a tenth of the first one's rate.
+# Epochs and milestones are the paper's. Its rates and its weight of distillation are for hundreds
+# of images of each new class; those here were chosen on the validation split of the base classes
+# (results/bench-tuning-gpu.json). The second part has a tenth of the first one's rate.
 SESSION = SessionConfig(
     data_init=False, epochs=40, lr=0.001, milestones=(10, 20, 30), frozen_norm=True
 )
@@ -41,7 +44,7 @@ class Config(MethodConfig):
     """Hold the settings of both parts of a session."""
 
     session: SessionConfig = SESSION
-    balanced: EpochsConfig = BALANCED  # the second part of a session
+    balanced: EpochsConfig = BALANCED  # the second part
     exemplars: ExemplarConfig = field(default_factory=ExemplarConfig)
     distillation: DistillationConfig = field(default_factory=lambda: DistillationConfig(weight=5.0))
 
@@ -62,7 +65,7 @@ class Config(MethodConfig):
 
 
 class EEIL(Method):
-    """Cross-entropy and distillation per head, then balanced fine-tuning."""
+    """Train by cross-entropy and distillation per head, then fine-tune on balanced exemplars."""
 
     config_type = Config
     config: Config
@@ -72,68 +75,76 @@ class EEIL(Method):
         super().__init__(recipe, runtime, seed)
         self.network = Network(recipe, runtime)
         self.exemplars = Exemplars(self.config.exemplars)
-        self.heads: list[int] = []  # how many classes each session had
+        self.heads: list[int] = []  # number of classes of each session
 
     def fit(self, base: ImageSet) -> None:
+        """Train the network (stage 1), and keep exemplars."""
         self.network.fit(base, self.config.head, self.seed)
         self.exemplars.add(base, self.network.embed(base))
         self.heads = [len(base.class_names)]
         self.sessions = 1
 
     def learn(self, session: ImageSet) -> None:
-        network, recipe, config = self.network, self.recipe, self.config
-        held = config.distillation
-        backbone, known = network.backbone, network.classifier
-        before = Teacher(backbone, known)
-        backbone.train(not config.session.frozen_norm)
-        classifier = network.classifier = known.grown(
-            new_prototypes(backbone, session, recipe.transform, config.session, self.seed)
+        """Train on the session and all exemplars, then on equally many exemplars of each class."""
+        network = self.network
+        backbone = network.backbone
+        known = len(network.classifier)
+        before = Teacher(backbone, network.classifier)
+        backbone.train(not self.config.session.frozen_norm)
+        prototypes = new_prototypes(
+            backbone, session, self.recipe.transform, self.config.session, self.seed
         )
-        modules = {"backbone": backbone, "classifier": classifier}
-        images, stage = self.exemplars.joined_by(session), f"session {self.sessions}"
+        classifier = network.classifier = network.classifier.grown(prototypes)
 
         def unbalanced(view: Tensor, labels: Tensor) -> Tensor:
-            _, scores = outputs(backbone, classifier, view)
+            _, logits = outputs(backbone, classifier, view)
             _, old = before(view)
-            return F.cross_entropy(scores, labels) + held.weight * distillation(
-                scores[:, : len(known)], old, held.temperature, self.heads
+            return F.cross_entropy(logits, labels) + self._distillation(
+                logits[:, :known], old, self.heads
             )
 
-        train_by(
-            unbalanced,
-            modules,
-            images,
-            recipe.transform,
-            config.session,
-            self.runtime,
-            self.seed,
-            stage,
-        )
+        stage = f"session {self.sessions}"
+        self._train(unbalanced, self.exemplars.joined_by(session), self.config.session, stage)
         self.exemplars.add(session, network.embed(session))
-        trained = Teacher(backbone, classifier)
+        after = Teacher(backbone, classifier)
         heads = [*self.heads, len(session.class_names)]
 
         def balanced(view: Tensor, labels: Tensor) -> Tensor:
-            _, scores = outputs(backbone, classifier, view)
-            (_, old), (_, new) = before(view), trained(view)
-            wanted = torch.cat([old, new[:, len(known) :]], 1)
-            return F.cross_entropy(scores, labels) + held.weight * distillation(
-                scores, wanted, held.temperature, heads
+            _, logits = outputs(backbone, classifier, view)
+            _, old = before(view)
+            _, new = after(view)
+            teacher_logits = torch.cat([old, new[:, known:]], 1)
+            return F.cross_entropy(logits, labels) + self._distillation(
+                logits, teacher_logits, heads
             )
 
-        images, stage = self.exemplars.balanced(), f"{stage}, balanced"
-        train_by(
-            balanced,
-            modules,
+        stage = f"{stage}, balanced"
+        self._train(balanced, self.exemplars.balanced(), self.config.balanced, stage)
+        self.heads = heads
+        self.sessions += 1
+
+    def _distillation(self, logits: Tensor, teacher_logits: Tensor, heads: Sequence[int]) -> Tensor:
+        config = self.config.distillation
+        return config.weight * distillation_loss(logits, teacher_logits, config.temperature, heads)
+
+    def _train(
+        self,
+        loss_of: Callable[[Tensor, Tensor], Tensor],
+        images: ImageSet,
+        config: EpochsConfig,
+        stage: str,
+    ) -> None:
+        """Train the whole network by a loss of views and labels."""
+        train_by_loss(
+            loss_of,
+            {"backbone": self.network.backbone, "classifier": self.network.classifier},
             images,
-            recipe.transform,
-            config.balanced,
+            self.recipe.transform,
+            config,
             self.runtime,
             self.seed,
             stage,
         )
-        self.heads = heads
-        self.sessions += 1
 
     def scores(self, images: ImageSet) -> Tensor:
         return self.network.scores_of(self.network.embed(images))
@@ -142,7 +153,7 @@ class EEIL(Method):
         return len(self.exemplars)
 
     def state(self) -> State:
-        network = self.network.state()  # says so where nothing was learnt
+        network = self.network.state()  # raises NotFittedError before fit
         return {
             "sessions": self.sessions,
             "heads": list(self.heads),
@@ -151,6 +162,7 @@ class EEIL(Method):
         }
 
     def restore(self, state: State) -> None:
-        self.sessions, self.heads = state["sessions"], list(state["heads"])
+        self.sessions = state["sessions"]
+        self.heads = list(state["heads"])
         self.network.restore(state["network"])
         self.exemplars.restore(state["exemplars"], self.runtime.device)

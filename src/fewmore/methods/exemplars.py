@@ -1,7 +1,8 @@
-"""Exemplars: the few images of each class that a method keeps, and says that it keeps.
+"""Keep a few images of each class, and classify by the means of their features.
 
-They are chosen by herding (Rebuffi et al.: iCaRL, CVPR 2017, https://arxiv.org/abs/1611.07725): the next exemplar is the
-image that brings the mean of those chosen nearest to the mean of the class, so the first few represent it best.
+Exemplars are chosen by herding (Rebuffi et al.: iCaRL, CVPR 2017, https://arxiv.org/abs/1611.07725):
+the next exemplar is the image that brings the mean of all chosen ones nearest to the mean of the
+class, so the first few represent the class best.
 
 C: classes   n: images of the largest class   d: features
 """
@@ -26,7 +27,7 @@ from fewmore.training.runtime import Runtime
 
 @dataclass(frozen=True)
 class ExemplarConfig:
-    """Hold how many images of old classes a method keeps."""
+    """Hold how many images of each class are kept."""
 
     per_class: int = 20  # iCaRL's 2,000 over 100 classes; a class with fewer images keeps all
 
@@ -36,7 +37,7 @@ class ExemplarConfig:
 
 
 class Exemplars:
-    """The images kept so far, as bytes: class by class, the best first."""
+    """Hold the exemplars as uint8 images, class by class, the most representative first."""
 
     keeps = "a few images a class"
 
@@ -49,46 +50,46 @@ class Exemplars:
 
     @property
     def images(self) -> ImageSet:
+        """Return all exemplars."""
         if self._images is None:
             raise NotFittedError("nothing is learnt yet: call fit with the base session first")
         return self._images
 
     def add(self, session: ImageSet, features: Tensor) -> None:
-        """Keep the best images of a session's classes."""
-        chosen = session.select(
-            herd(features, session.labels, len(session.class_names), self.config.per_class)
-        ).compact()
+        """Keep the most representative images of a session's classes."""
+        classes = len(session.class_names)
+        chosen = session.select(herd(features, session.labels, classes, self.config.per_class))
+        chosen = chosen.compact()
         self._images = chosen if self._images is None else concatenate([self._images, chosen])
 
     def joined_by(self, session: ImageSet) -> ImageSet:
-        """All that a session can be trained on: what was kept, and its own images."""
+        """Return the exemplars and a session's images, all that the session can be trained on."""
         return concatenate([self.images, session])
 
     def balanced(self) -> ImageSet:
-        """As many of each class as the smallest class has."""
+        """Return as many exemplars of each class as the smallest class has."""
         counts = self.images.class_counts()
-        rank = (
-            torch.arange(len(self), device=counts.device)
-            - (counts.cumsum(0) - counts)[self.images.labels]
-        )
+        first = counts.cumsum(0) - counts
+        rank = torch.arange(len(self), device=counts.device) - first[self.images.labels]
         return self.images.select((rank < counts.min()).nonzero().squeeze(1)).compact()
 
     def means(self, backbone: Backbone, transform: Transform) -> Classifier:
-        """The nearest mean of exemplars as a classifier, with the network as it is now; features are compared by their directions."""
+        """Return a nearest-mean classifier: means of normalized features of the current network."""
         features = F.normalize(embed(backbone, self.images, transform), dim=1)
-        return Classifier(
-            "cosine", class_means(features, self.images.labels, len(self.images.class_names))
-        )
+        classes = len(self.images.class_names)
+        return Classifier("cosine", class_means(features, self.images.labels, classes))
 
     def state(self) -> State:
+        """Return the exemplars as a state."""
         return self.images.state()
 
     def restore(self, state: State, device: torch.device) -> None:
+        """Return to a state."""
         self._images = ImageSet.from_state(state).to(device)
 
 
 class NearestMean(Method):
-    """A method that keeps exemplars and answers by the nearest of their means, with the network as it is now."""
+    """Keep exemplars, and classify by the nearest of their means under the current network."""
 
     keeps = Exemplars.keeps
 
@@ -98,7 +99,7 @@ class NearestMean(Method):
         self.exemplars = Exemplars(self.config.exemplars)
 
     def keep(self, session: ImageSet) -> None:
-        """A session is learnt: its best images are kept."""
+        """Keep exemplars of a session once it is learnt."""
         self.exemplars.add(session, self.network.embed(session))
         self.sessions += 1
 
@@ -112,7 +113,7 @@ class NearestMean(Method):
         return len(self.exemplars)
 
     def state(self) -> State:
-        network = self.network.state()  # says so where nothing was learnt
+        network = self.network.state()  # raises NotFittedError before fit
         return {"sessions": self.sessions, "network": network, "exemplars": self.exemplars.state()}
 
     def restore(self, state: State) -> None:
@@ -122,27 +123,29 @@ class NearestMean(Method):
 
 
 def herd(features: Tensor, labels: Tensor, classes: int, per_class: int) -> Tensor:
-    """Positions of the exemplars of every class, class by class, the best first; all classes take their turns at once."""
+    """Choose exemplars of all classes at once; return their indices, class by class, best first."""
     counts = torch.bincount(labels, minlength=classes)
     largest = int(counts.max())
     column = torch.arange(largest, device=labels.device)
-    there_Cn = column < counts[:, None]
-    place_Cn = torch.argsort(labels, stable=True)[
-        ((counts.cumsum(0) - counts)[:, None] + column).clamp(max=len(labels) - 1)
+    exists_Cn = column < counts[:, None]
+    first = counts.cumsum(0) - counts
+    index_Cn = torch.argsort(labels, stable=True)[
+        (first[:, None] + column).clamp(max=len(labels) - 1)
     ]
-    features_Cnd = F.normalize(features, dim=1)[place_Cn] * there_Cn[..., None]
+    features_Cnd = F.normalize(features, dim=1)[index_Cn] * exists_Cn[..., None]
     mean_Cd = features_Cnd.sum(1) / counts[:, None].clamp(min=1)
-    total_Cd, free_Cn, picks = torch.zeros_like(mean_Cd), there_Cn.clone(), []
+    sum_Cd = torch.zeros_like(mean_Cd)
+    free_Cn = exists_Cn.clone()
+    picks = []
     for step in range(1, min(per_class, largest) + 1):
-        # Of vectors of length one, the one that brings the mean nearest is the one furthest in the direction that is lacking.
-        fit_Cn = (features_Cnd @ (step * mean_Cd - total_Cd)[..., None]).squeeze(-1)
+        # Of unit vectors, the one that brings the mean nearest has the largest inner product with
+        # what is missing from the sum.
+        fit_Cn = (features_Cnd @ (step * mean_Cd - sum_Cd)[..., None]).squeeze(-1)
         best_C1 = fit_Cn.masked_fill(~free_Cn, -torch.inf).argmax(1, keepdim=True)
-        total_Cd = total_Cd + features_Cnd.gather(
-            1, best_C1[..., None].expand(-1, -1, features.shape[1])
-        ).squeeze(1)
+        best_C1d = best_C1[..., None].expand(-1, -1, features.shape[1])
+        sum_Cd = sum_Cd + features_Cnd.gather(1, best_C1d).squeeze(1)
         free_Cn = free_Cn.scatter(1, best_C1, False)
         picks.append(best_C1)
-    chosen = place_Cn.gather(1, torch.cat(picks, 1))
-    return chosen[
-        there_Cn[:, : chosen.shape[1]]
-    ]  # a class with fewer images has them all chosen by then
+    chosen = index_Cn.gather(1, torch.cat(picks, 1))
+    # By the steps beyond its size, a smaller class has all its images chosen.
+    return chosen[exists_Cn[:, : chosen.shape[1]]]

@@ -1,11 +1,14 @@
-"""Fine-tuning: the whole network is trained on each session's images.
+"""Fine-tune the whole network on each session's images.
 
-The comparison's Ft-CNN row (Tao et al.: Few-Shot Class-Incremental Learning, CVPR 2020, https://arxiv.org/abs/2004.10956) and the
-ablation's rows `linear` and `cosine` without decoupling (Zhang et al., CVPR 2021, https://arxiv.org/abs/2104.03047).
+Tao, Hong, Chang, Dong, Wei, Gong: Few-Shot Class-Incremental Learning, CVPR 2020,
+https://arxiv.org/abs/2004.10956 (`finetune`, the row Ft-CNN of its comparison); Zhang et al.:
+Few-Shot Incremental Learning with Continually Evolved Classifiers, CVPR 2021,
+https://arxiv.org/abs/2104.03047 (`linear` and `cosine`, the rows of its ablation that are not
+decoupled).
 
-The classifier grows by rows for the new classes, at random, and everything is trained on the few new images, with the
-recipe's rate. Nothing reminds the network of the old classes, so they are forgotten: this is the floor that every other
-method must clear.
+The classifier gets a random prototype for each new class, and the whole network is trained on the
+few new images. Nothing keeps the old classes, so they are forgotten. Every other method should do
+better than this one.
 """
 
 from dataclasses import dataclass, field, replace
@@ -27,8 +30,8 @@ class Config(MethodConfig):
     """Hold the similarity of the classifier, and how a session trains the network."""
 
     similarity: Literal["linear", "cosine"] = "linear"
-    # The comparison fine-tunes at a low rate, to keep the old classes as well as it can. The rows of
-    # the ablation train at the rate of stage 1: the registry sets it for `linear` and `cosine`.
+    # `finetune` has a low rate, to keep as much of the old classes as it can. The registry gives
+    # `linear` and `cosine` the rate of stage 1, as in the ablation.
     session: SessionConfig = field(
         default_factory=lambda: SessionConfig(data_init=False, epochs=100, lr=0.01)
     )
@@ -46,7 +49,7 @@ class Config(MethodConfig):
 
 
 class Finetune(Method):
-    """The whole network is trained on, session by session."""
+    """Train the whole network on, session by session."""
 
     config_type = Config
     config: Config
@@ -56,23 +59,26 @@ class Finetune(Method):
         self.network = Network(recipe, runtime)
 
     def fit(self, base: ImageSet) -> None:
+        """Train the network (stage 1)."""
         self.network.fit(base, self.config.head, self.seed)
         self.sessions = 1
 
     def learn(self, session: ImageSet) -> None:
-        network, recipe, config = self.network, self.recipe, self.config.session
-        rows = new_prototypes(network.backbone, session, recipe.transform, config, self.seed)
-        network.classifier = network.classifier.grown(rows)
-        stage = f"session {self.sessions}"
+        """Append prototypes for the new classes, and train everything on the session's images."""
+        network = self.network
+        transform = self.recipe.transform
+        config = self.config.session
+        prototypes = new_prototypes(network.backbone, session, transform, config, self.seed)
+        network.classifier = network.classifier.grown(prototypes)
         train_network(
             network.backbone,
             network.classifier,
             session,
-            recipe.transform,
+            transform,
             config,
             self.runtime,
             self.seed,
-            stage,
+            f"session {self.sessions}",
         )
         self.sessions += 1
 

@@ -1,13 +1,15 @@
-"""iCaRL: incremental classifier and representation learning.
+"""Classify by means of exemplars on features trained with distillation (iCaRL).
 
-Rebuffi, Kolesnikov, Sperl, Lampert: iCaRL: Incremental Classifier and Representation Learning, CVPR 2017,
-https://arxiv.org/abs/1611.07725.
+Rebuffi, Kolesnikov, Sperl, Lampert: iCaRL: Incremental Classifier and Representation Learning,
+CVPR 2017, https://arxiv.org/abs/1611.07725.
 
-A few exemplars of each class are kept, chosen so that their mean is near the class's. A new session trains the whole network on its
-images and the exemplars, while the answers for old classes are held to what they were. The head that training needs is not
-asked: an image belongs to the class whose exemplars' mean, taken with the network as it is now, lies nearest.
+A few exemplars of each class are kept, chosen so that their mean is near the class mean. A new
+session trains the whole network on its images and the exemplars, while distillation holds the
+logits of old classes to what they were. The head serves for training only: an image gets the class
+whose exemplars have the nearest mean, computed with the current network.
 
-The paper trains sigmoid outputs; here they are a softmax, as stage 1 is the one that other methods share.
+The paper trains sigmoid outputs; here they are a softmax, so that stage 1 can be shared with other
+methods.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,12 +20,13 @@ from torch import Tensor
 from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.methods.base import MethodConfig
-from fewmore.methods.distillation import DistillationConfig, Teacher, distillation
+from fewmore.methods.distillation import DistillationConfig, Teacher, distillation_loss
 from fewmore.methods.exemplars import ExemplarConfig, NearestMean
-from fewmore.training.learn_session import SessionConfig, new_prototypes, outputs, train_by
+from fewmore.training.learn_session import SessionConfig, new_prototypes, outputs, train_by_loss
 
-# Epochs and milestones are the paper's. Its rate and weight are for hundreds of images of each
-# new class; those here were chosen on base classes alone (results/bench-tuning-gpu.json).
+# Epochs and milestones are the paper's. Its rate and its weight of distillation are for hundreds of
+# images of each new class; those here were chosen on the validation split of the base classes
+# (results/bench-tuning-gpu.json).
 SESSION = SessionConfig(
     data_init=False, epochs=70, lr=0.001, milestones=(49, 63), decay=0.2, frozen_norm=True
 )
@@ -31,7 +34,7 @@ SESSION = SessionConfig(
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """Hold how a session is learnt, and what is kept of it."""
+    """Hold the settings of a session: training, distillation and exemplars."""
 
     session: SessionConfig = SESSION
     exemplars: ExemplarConfig = field(default_factory=ExemplarConfig)
@@ -53,40 +56,43 @@ class Config(MethodConfig):
 
 
 class ICaRL(NearestMean):
-    """Nearest mean of exemplars, on features that are trained with distillation."""
+    """Classify by the nearest mean of exemplars, on features that are trained with distillation."""
 
     config_type = Config
     config: Config
 
     def fit(self, base: ImageSet) -> None:
+        """Train the network (stage 1), and keep exemplars."""
         self.network.fit(base, self.config.head, self.seed)
         self.keep(base)
 
     def learn(self, session: ImageSet) -> None:
-        network, recipe, config = self.network, self.recipe, self.config
-        backbone, known = network.backbone, network.classifier
-        teacher = Teacher(backbone, known)
-        backbone.train(not config.session.frozen_norm)
-        classifier = network.classifier = known.grown(
-            new_prototypes(backbone, session, recipe.transform, config.session, self.seed)
-        )
+        """Train the network on the session and the exemplars, and keep exemplars of the session."""
+        network = self.network
+        transform = self.recipe.transform
+        config = self.config.session
+        distillation = self.config.distillation
+        backbone = network.backbone
+        known = len(network.classifier)
+        teacher = Teacher(backbone, network.classifier)
+        backbone.train(not config.frozen_norm)
+        prototypes = new_prototypes(backbone, session, transform, config, self.seed)
+        classifier = network.classifier = network.classifier.grown(prototypes)
 
         def loss_of(view: Tensor, labels: Tensor) -> Tensor:
-            _, scores = outputs(backbone, classifier, view)
-            _, before = teacher(view)
-            kept = distillation(scores[:, : len(known)], before, config.distillation.temperature)
-            return F.cross_entropy(scores, labels) + config.distillation.weight * kept
+            _, logits = outputs(backbone, classifier, view)
+            _, old = teacher(view)
+            distilled = distillation_loss(logits[:, :known], old, distillation.temperature)
+            return F.cross_entropy(logits, labels) + distillation.weight * distilled
 
-        modules = {"backbone": backbone, "classifier": classifier}
-        images, stage = self.exemplars.joined_by(session), f"session {self.sessions}"
-        train_by(
+        train_by_loss(
             loss_of,
-            modules,
-            images,
-            recipe.transform,
-            config.session,
+            {"backbone": backbone, "classifier": classifier},
+            self.exemplars.joined_by(session),
+            transform,
+            config,
             self.runtime,
             self.seed,
-            stage,
+            f"session {self.sessions}",
         )
         self.keep(session)

@@ -1,8 +1,9 @@
-"""Joint training: the reference.
+"""Train a new network on all images seen so far (joint training, the upper reference).
 
-No paper's method: it keeps every image it was ever shown and, at each session, trains a new network on all of them
-with the recipe of stage 1. It breaks the rule that the others live by, that old images are gone, and says so. What it
-reaches is what the few images of the new classes are worth when nothing has to be remembered.
+This is no paper's method. It keeps every image, and trains a new network on all of them at each
+session, with the settings of stage 1. The other methods may not see old images again; this one
+may, and declares it. Its accuracy shows what the few images of the new classes are worth when
+nothing has to be remembered.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from fewmore.training.runtime import Runtime
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """Hold the similarity of the classifier; all training is stage 1's."""
+    """Hold the similarity of the classifier; training has the settings of stage 1."""
 
     similarity: Literal["linear", "cosine"] = "cosine"
 
@@ -30,7 +31,7 @@ class Config(MethodConfig):
 
 
 class Joint(Method):
-    """A network trained from scratch on all images seen so far."""
+    """Train a network from scratch on all images seen so far."""
 
     config_type = Config
     config: Config
@@ -42,22 +43,20 @@ class Joint(Method):
         self.network = Network(recipe, runtime)
 
     def fit(self, base: ImageSet) -> None:
+        """Train the network (stage 1), and keep all images."""
         self._train_on(base)
 
     def learn(self, session: ImageSet) -> None:
+        """Train a new network on all images, the session's included."""
         if self.seen is None:
             raise NotFittedError("nothing is learnt yet: call fit with the base session first")
         self._train_on(concatenate([self.seen, session]))
 
-    def _train_on(self, seen: ImageSet) -> None:
-        # The base session is stage 1 itself, the very same that other methods do.
-        self.network.fit(
-            seen,
-            self.config.head,
-            self.seed,
-            f"joint {self.sessions}" if self.sessions else "pretrain",
-        )
-        self.seen = seen
+    def _train_on(self, images: ImageSet) -> None:
+        # The base session is stage 1 itself, so it can be shared with other methods.
+        stage = f"joint {self.sessions}" if self.sessions else "pretrain"
+        self.network.fit(images, self.config.head, self.seed, stage)
+        self.seen = images
         self.sessions += 1
 
     def scores(self, images: ImageSet) -> Tensor:
@@ -67,7 +66,7 @@ class Joint(Method):
         return 0 if self.seen is None else len(self.seen)
 
     def state(self) -> State:
-        network = self.network.state()  # says so where nothing was learnt
+        network = self.network.state()  # raises NotFittedError before fit
         return {
             "sessions": self.sessions,
             "network": network,

@@ -1,14 +1,16 @@
-"""LUCIR: learning a unified classifier incrementally via rebalancing; the comparison's row NCM.
+"""Keep feature directions and margins while a cosine classifier learns on (LUCIR, the row NCM).
 
 Hou, Pan, Loy, Wang, Lin: Learning a Unified Classifier Incrementally via Rebalancing, CVPR 2019,
 https://openaccess.thecvf.com/content_CVPR_2019/html/Hou_Learning_a_Unified_Classifier_Incrementally_via_Rebalancing_CVPR_2019_paper.html.
 
-Classes with many images have longer rows and higher scores, so scores are cosines with one learnt scale, and rows of old classes stay as
-they are. A less-forget loss keeps the direction of each image's features, the more strongly the fewer of the classes are new. A
-margin ranking loss keeps the exemplars of old classes away from the new rows that they are most easily taken for.
+Prototypes of classes with many images are longer and score higher, so scores are cosines with one
+learnt scale, and prototypes of old classes stay as they are. A less-forget loss keeps the direction
+of each image's features; its weight grows with the share of old classes. A margin ranking loss
+keeps exemplars of old classes away from the new prototypes that they are most easily confused with.
 
-The paper answers by the head or by the nearest mean of exemplars. The comparison's name for the row, nearest class mean, is the
-latter, and it is used here: rows of five images that were trained beside 60 standing ones have nothing to balance them.
+The paper classifies by the head or by the nearest mean of exemplars. The row of the comparison is
+called nearest class mean (NCM), so the latter is used here. The head would be unbalanced: new
+prototypes are trained from five images each, beside 60 that are frozen.
 """
 
 import math
@@ -27,7 +29,7 @@ from fewmore.methods.exemplars import ExemplarConfig, NearestMean
 from fewmore.nn.prototypes import Classifier
 from fewmore.nn.similarity import TEMPERATURE
 from fewmore.training.checkpoint import State
-from fewmore.training.learn_session import SessionConfig, new_prototypes, outputs, train_by
+from fewmore.training.learn_session import SessionConfig, new_prototypes, outputs, train_by_loss
 from fewmore.training.runtime import Runtime
 
 # Epochs, milestones and data init are the paper's.
@@ -36,11 +38,11 @@ SESSION = SessionConfig(epochs=160, lr=0.01, milestones=(80, 120))
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """Hold the weights of the losses, and how a session is learnt.
+    """Hold the weights of the losses, and the settings of a session.
 
-    Values are the paper's for CIFAR100, but for the rate and `less_forget`: those of the paper, 0.1
-    and 5, are for hundreds of images of each new class. The ones here were chosen on base classes
-    alone (results/bench-tuning-gpu.json).
+    Values are the paper's for CIFAR100, but for the rate and `less_forget` (5 in the paper), which
+    are there for hundreds of images of each new class. Those here were chosen on the validation
+    split of the base classes (results/bench-tuning-gpu.json).
     """
 
     less_forget: float = 25.0  # λ_base
@@ -68,59 +70,59 @@ class Config(MethodConfig):
 
 
 class LUCIR(NearestMean):
-    """A cosine classifier whose features keep their directions and their distance from new classes."""
+    """Train a cosine classifier whose features keep their directions and margins."""
 
     config_type = Config
     config: Config
 
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
-        self.scale = TEMPERATURE  # of the cosines; stage 1's to begin with
+        self.scale = TEMPERATURE  # of the cosines; initially that of stage 1
 
     def fit(self, base: ImageSet) -> None:
+        """Train the network (stage 1), and keep exemplars."""
         self.network.fit(base, self.config.head, self.seed)
         self.keep(base)
 
     def learn(self, session: ImageSet) -> None:
-        network, recipe, config = self.network, self.recipe, self.config
-        backbone, known = network.backbone, network.classifier.requires_grad_(False)
+        """Train backbone, new prototypes and scale on the session and the exemplars."""
+        network = self.network
+        transform = self.recipe.transform
+        config = self.config
+        backbone = network.backbone
+        known = network.classifier.requires_grad_(False)
         teacher = Teacher(backbone, known)
         backbone.train(not config.session.frozen_norm)
-        new = Classifier(
-            "cosine", new_prototypes(backbone, session, recipe.transform, config.session, self.seed)
-        )
+        prototypes = new_prototypes(backbone, session, transform, config.session, self.seed)
+        new = Classifier("cosine", prototypes)
         scale = _Scale(self.scale).to(self.runtime.device)
         less_forget = config.less_forget * math.sqrt(len(known) / len(new))
 
         def loss_of(view: Tensor, labels: Tensor) -> Tensor:
-            features, of_new = outputs(backbone, new, view)
-            before, _ = teacher(view)
+            features, new_logits = outputs(backbone, new, view)
+            old_features, _ = teacher(view)
             with torch.autocast(view.device.type, enabled=False):
-                cosines = torch.cat([known(features), of_new], 1) / TEMPERATURE
-                kept = (1 - F.cosine_similarity(features, before)).mean()
-                ranked = ranking(cosines, labels, len(known), config.margin, config.negatives)
+                cosines = torch.cat([known(features), new_logits], 1) / TEMPERATURE
+                drift = (1 - F.cosine_similarity(features, old_features)).mean()
+                ranking = ranking_loss(cosines, labels, len(known), config.margin, config.negatives)
                 return (
                     F.cross_entropy(scale(cosines), labels)
-                    + less_forget * kept
-                    + config.ranking * ranked
+                    + less_forget * drift
+                    + config.ranking * ranking
                 )
 
-        modules = {"backbone": backbone, "new": new, "scale": scale}
-        images, stage = self.exemplars.joined_by(session), f"session {self.sessions}"
-        train_by(
+        train_by_loss(
             loss_of,
-            modules,
-            images,
-            recipe.transform,
+            {"backbone": backbone, "new": new, "scale": scale},
+            self.exemplars.joined_by(session),
+            transform,
             config.session,
             self.runtime,
             self.seed,
-            stage,
+            f"session {self.sessions}",
         )
-        network.classifier, self.scale = (
-            known.grown(new.prototypes.detach()),
-            float(scale.value.detach()),
-        )
+        network.classifier = known.grown(new.prototypes.detach())
+        self.scale = float(scale.value.detach())
         self.keep(session)
 
     def state(self) -> State:
@@ -132,7 +134,7 @@ class LUCIR(NearestMean):
 
 
 class _Scale(nn.Module):
-    """One learnt factor."""
+    """Multiply cosines by one learnt factor."""
 
     def __init__(self, value: float) -> None:
         super().__init__()
@@ -142,12 +144,17 @@ class _Scale(nn.Module):
         return self.value * cosines
 
 
-def ranking(cosines: Tensor, labels: Tensor, known: int, margin: float, negatives: int) -> Tensor:
-    """How far, on average over images of known classes, the nearest new rows are within a margin of the image's own row."""
-    own = cosines.gather(1, labels[:, None])
+def ranking_loss(
+    cosines: Tensor, labels: Tensor, known: int, margin: float, negatives: int
+) -> Tensor:
+    """Penalize new prototypes within a margin of an old image's own prototype.
+
+    For each image of a known class, the `negatives` most similar new prototypes count.
+    """
+    positive = cosines.gather(1, labels[:, None])
     nearest = cosines[:, known:].topk(min(negatives, cosines.shape[1] - known), 1).values
-    loss = F.relu(margin - own + nearest).mean(1)
-    old = (labels < known).to(
-        loss
-    )  # a weight rather than a choice: the shape must not depend on the batch
-    return (loss * old).sum() / old.sum().clamp(min=1)
+    loss = F.relu(margin - positive + nearest).mean(1)
+    # New images get the weight 0 rather than being left out: in a captured CUDA graph no shape may
+    # depend on the batch.
+    is_old = (labels < known).to(loss)
+    return (loss * is_old).sum() / is_old.sum().clamp(min=1)

@@ -169,7 +169,7 @@ METHODS = _table(
 
 
 def find(name: str) -> MethodInfo:
-    """Return a method by its name in the table, or a user's class by `path/to/file.py:ClassName`."""
+    """Return a method by its name in the table, or a user's as `path/to/file.py:ClassName`."""
     if name in METHODS:
         return METHODS[name]
     path, colon, cls = name.rpartition(":")

@@ -1,21 +1,26 @@
-"""TOPIC: the topology-preserving knowledge incrementer.
+"""Anchor features with a neural gas while the network learns on (TOPIC).
 
-Tao, Hong, Chang, Dong, Wei, Gong: Few-Shot Class-Incremental Learning, CVPR 2020, https://arxiv.org/abs/2004.10956.
+Tao, Hong, Chang, Dong, Wei, Gong: Few-Shot Class-Incremental Learning, CVPR 2020,
+https://arxiv.org/abs/2004.10956.
 
-A neural gas lays nodes over the feature space of the base classes by competitive Hebbian learning, each with a centroid, variances and
-the image nearest to it, and an edge where two nodes are the nearest two to an image. A new session trains the network on its
-images; the anchor loss meanwhile keeps the nodes' images at their nodes, stiffly where a node is narrow. The gas grows
-a node for each new class, and the min-max loss draws a class's images to it and away from neighbours of other classes.
+A neural gas covers the features of the base classes with nodes, by competitive Hebbian learning.
+Each node has a centroid, variances and the image nearest to it, and an edge joins the two nodes
+that are nearest to an image. A new session trains the network on its images, while the anchor loss
+keeps each node's image at its node, the more strictly the smaller the node's variances are. The gas
+grows by one node for each new class, and the min-max loss pulls the class's images to that node and
+pushes them away from neighbouring nodes of other classes.
 
-The authors' program was never published. Here the gas is trained in its batch form (Cottrell, Hammer, Hasenfuß, Villmann: Batch
-and Median Neural Gas, Neural Networks 2006), all images at once; beyond one deviation the anchor loss grows linearly rather than
-as the square, or a node that has gone astray would tear everything after it; and the answer is the fine-tuned classifier's. The
-paper's cross-entropy is over the new images alone; with `rehearse` the nodes' images, kept anyway, are in it too.
+The authors' program was never published. Here the gas is trained in its batch form (Cottrell,
+Hammer, Hasenfuß, Villmann: Batch and Median Neural Gas, Neural Networks 2006). Beyond one standard
+deviation, the anchor loss grows linearly instead of quadratically, or one stray node would dominate
+training. Predictions are those of the fine-tuned classifier. The paper's cross-entropy is over the
+new images alone; with `rehearse`, it includes the nodes' images, which are kept anyway.
 
 N: nodes   n: images   C: new classes   d: features
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,29 +41,26 @@ from fewmore.training.loop import train
 from fewmore.training.optimizer import ParameterGroup
 from fewmore.training.runtime import Runtime
 
-PART = 4096  # images whose distances to all nodes are held at once
-NARROWEST = 0.1  # the least variance of a node, as a share of the features' mean variance
-SHARPEST = 0.1  # the gas's last neighbourhood range
+CHUNK = 4096  # images whose distances to all nodes are in memory at a time
+MIN_VARIANCE = 0.1  # of a node, as a share of the features' mean variance
+FINAL_RANGE = 0.1  # neighbourhood range of the gas in its last round
 
-# The paper's rate is for other weights; this one was chosen on base classes alone
-# (results/bench-tuning-gpu.json).
+# The rate was chosen on the validation split of the base classes (results/bench-tuning-gpu.json).
 SESSION = SessionConfig(data_init=False, epochs=100, lr=0.001)
 
 
 @dataclass(frozen=True)
 class Config(MethodConfig):
-    """Hold the neural gas, the weights of the losses, and how a session is learnt.
+    """Hold the settings of the neural gas, of the losses and of a session.
 
-    Losses here are means, so the paper's weights, which are for sums, do not carry over.
+    Losses here are means; the paper's weights are for sums and do not carry over.
     """
 
     nodes: int = 400  # the paper's supplement, for all its datasets
-    rounds: int = 20  # of the batch form of the neural gas
+    rounds: int = 20  # of training the gas
     anchor: float = 0.5
     min_max: float = 0.005
-    rehearse: bool = (
-        True  # include the nodes' images in the cross-entropy; the paper does not say so
-    )
+    rehearse: bool = True  # include the nodes' images in the cross-entropy; the paper does not
     session: SessionConfig = SESSION
 
     def __post_init__(self) -> None:
@@ -81,56 +83,54 @@ class Config(MethodConfig):
 
 @dataclass(frozen=True)
 class Gas:
-    """The nodes; the class of a node is its image's."""
+    """Hold the nodes of a neural gas; the class of a node is that of its image."""
 
     centroids: Tensor  # (N, d)
     variances: Tensor  # (N, d)
     edges: Tensor  # (N, N) bool, symmetric
-    images: ImageSet  # one a node
+    images: ImageSet  # one for each node
 
     def __len__(self) -> int:
         return len(self.centroids)
 
     def grown(self, session: ImageSet, features: Tensor) -> "Gas":
-        """With a node for each class of a session, of an average node's variances, and edges to the nodes its images are near to."""
+        """Add a node for each class of a session.
+
+        A new node has the average variances of the old ones, and edges to the nodes that are
+        nearest to the images of its class.
+        """
         classes = len(session.class_names)
-        centroids = class_means(features, session.labels, classes)
-        nearest_C = (
-            torch.cdist(centroids, features)
-            .masked_fill(session.labels != _column(classes, session.labels), torch.inf)
-            .argmin(1)
-        )
-        together = torch.cat([self.centroids, centroids])
-        own_n = len(self) + session.labels
-        # The images' own nodes win; the second nearest are found among all others.
-        second_n = torch.cdist(features, together).scatter(1, own_n[:, None], torch.inf).argmin(1)
+        new = class_means(features, session.labels, classes)
+        other_Cn = session.labels != _column(classes, session.labels)
+        nearest_C = torch.cdist(new, features).masked_fill(other_Cn, torch.inf).argmin(1)
+        centroids = torch.cat([self.centroids, new])
+        # The first winner of an image is the node of its class; the second is the nearest other.
+        first_n = len(self) + session.labels
+        distances = torch.cdist(features, centroids)
+        second_n = distances.scatter(1, first_n[:, None], torch.inf).argmin(1)
         edges = F.pad(self.edges, (0, classes, 0, classes))
-        edges[own_n, second_n] = edges[second_n, own_n] = True
+        edges[first_n, second_n] = True
+        edges[second_n, first_n] = True
         variances = torch.cat([self.variances, self.variances.mean(0).expand(classes, -1)])
-        return Gas(
-            together,
-            variances,
-            edges,
-            concatenate([self.images, session.select(nearest_C).compact()]),
-        )
+        images = concatenate([self.images, session.select(nearest_C).compact()])
+        return Gas(centroids, variances, edges, images)
 
     def moved(self, centroids: Tensor) -> "Gas":
-        """With the last nodes' centroids replaced."""
-        return Gas(
-            torch.cat([self.centroids[: -len(centroids)], centroids]),
-            self.variances,
-            self.edges,
-            self.images,
-        )
+        """Replace the centroids of the last nodes."""
+        return replace(self, centroids=torch.cat([self.centroids[: -len(centroids)], centroids]))
 
     def state(self) -> State:
-        tensors = {
-            name: getattr(self, name).clone() for name in ("centroids", "variances", "edges")
+        """Return the nodes as a state."""
+        return {
+            "centroids": self.centroids.clone(),
+            "variances": self.variances.clone(),
+            "edges": self.edges.clone(),
+            "images": self.images.state(),
         }
-        return {**tensors, "images": self.images.state()}
 
     @classmethod
     def from_state(cls, state: State, device: torch.device) -> "Gas":
+        """Rebuild the nodes from a state."""
         centroids, variances, edges = (
             state[name].clone().to(device) for name in ("centroids", "variances", "edges")
         )
@@ -138,7 +138,7 @@ class Gas:
 
 
 class TOPIC(Method):
-    """The network is trained on while a neural gas holds the features of old classes in their places."""
+    """Train the network on while a neural gas anchors the features of old classes."""
 
     config_type = Config
     config: Config
@@ -150,86 +150,87 @@ class TOPIC(Method):
         self._gas: Gas | None = None
 
     def fit(self, base: ImageSet) -> None:
+        """Train the network (stage 1), and the neural gas on its features."""
         self.network.fit(base, self.config.head, self.seed)
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "gas"))
-        self._gas = neural_gas(
-            base,
-            self.network.embed(base),
-            self.config.nodes,
-            self.config.rounds,
-            generator,
-        )
+        features = self.network.embed(base)
+        self._gas = neural_gas(base, features, self.config.nodes, self.config.rounds, generator)
         self.sessions = 1
 
     def learn(self, session: ImageSet) -> None:
-        network, recipe, config = self.network, self.recipe, self.config
-        known = len(network.classifier)
-        backbone, gas = network.backbone, self.gas.grown(session, network.embed(session))
-        classifier = network.classifier = network.classifier.grown(
-            new_prototypes(backbone, session, recipe.transform, config.session, self.seed)
-        )
-        old, classes, everything = (
-            len(self.gas),
-            len(session.class_names),
-            torch.arange(len(session), device=session.device),
-        )
-        homes_Cd = gas.centroids[old:]
-        rivals_CN = gas.edges[old:] & (
-            gas.images.labels != known + _column(classes, session.labels)
-        )
-        share_Cn = (session.labels == _column(classes, session.labels)) / session.class_counts()[
-            :, None
-        ]
+        """Grow the gas, and train the network on the session while old nodes are anchored."""
+        network = self.network
+        config = self.config.session
+        old_nodes = len(self.gas)
+        gas = self.gas.grown(session, network.embed(session))
+        transform = self.recipe.transform
+        prototypes = new_prototypes(network.backbone, session, transform, config, self.seed)
+        network.classifier = network.classifier.grown(prototypes)
+        everything = torch.arange(len(session), device=session.device)
 
-        def loss_of(row: Tensor, generator: Generator) -> Tensor:
-            nodes = row[len(session) :]
-            view = train_view(session, everything, recipe.transform, generator)
-            anchors = test_view(gas.images, nodes, recipe.transform)
-            features, scores = outputs(backbone, classifier, torch.cat([view, anchors]))
-            new = features[: len(session)]
-            with torch.autocast(view.device.type, enabled=False):
-                drift = (features[len(session) :] - gas.centroids[nodes]) / gas.variances[
-                    nodes
-                ].sqrt()
-                pull = _distance(new, homes_Cd[session.labels]).mean()
-                away_CN = _distance((share_Cn @ new)[:, None], gas.centroids)
-                push = (away_CN * rivals_CN).sum() / rivals_CN.sum().clamp(min=1)
-                adapted = config.anchor * F.huber_loss(
-                    drift, torch.zeros_like(drift)
-                ) + config.min_max * (pull - push)
-                labels = torch.cat([session.labels + known, gas.images.labels[nodes]])
-                asked = len(labels) if config.rehearse else len(session)
-                return F.cross_entropy(scores[:asked], labels[:asked]) + adapted
+        def sample_step(generator: Generator) -> Tensor:
+            """Take the whole session, as it is small, and a batch of old nodes."""
+            nodes = torch.randperm(old_nodes, device=session.device, generator=generator)
+            return torch.cat([everything, nodes[: config.batch]])[None]
 
-        def draw(generator: Generator) -> Tensor:
-            """One step: all of the session, as it is so small, and a batch of old nodes."""
-            nodes = torch.randperm(old, device=session.device, generator=generator)[
-                : config.session.batch
-            ]
-            return torch.cat([everything, nodes])[None]
-
-        backbone.train(not config.session.frozen_norm)
-        modules = {"backbone": backbone, "classifier": classifier}
-        groups = [ParameterGroup([*backbone.parameters(), *classifier.parameters()])]
+        network.backbone.train(not config.frozen_norm)
+        modules = {"backbone": network.backbone, "classifier": network.classifier}
+        parameters = [p for module in modules.values() for p in module.parameters()]
         train(
             f"session {self.sessions}",
             modules,
-            groups,
-            loss_of,
-            draw,
-            config.session.epochs,
-            config.session,
+            [ParameterGroup(parameters)],
+            self._loss(session, gas),
+            sample_step,
+            config.epochs,
+            config,
             self.runtime,
             self.seed,
         )
-        self._gas = gas.moved(class_means(network.embed(session), session.labels, classes))
+        means = class_means(network.embed(session), session.labels, len(session.class_names))
+        self._gas = gas.moved(means)
         self.sessions += 1
+
+    def _loss(self, session: ImageSet, gas: Gas) -> Callable[[Tensor, Generator], Tensor]:
+        """Return the loss of a step, whose input is all images of the session and some nodes."""
+        backbone = self.network.backbone
+        classifier = self.network.classifier
+        transform = self.recipe.transform
+        config = self.config
+        size = len(session)
+        classes = len(session.class_names)
+        known = len(classifier) - classes
+        everything = torch.arange(size, device=session.device)
+        column = _column(classes, session.labels)
+        targets_Cd = gas.centroids[-classes:]
+        rivals_CN = gas.edges[-classes:] & (gas.images.labels != known + column)
+        share_Cn = (session.labels == column) / session.class_counts()[:, None]
+
+        def loss_of(row: Tensor, generator: Generator) -> Tensor:
+            nodes = row[size:]
+            view = train_view(session, everything, transform, generator)
+            anchors = test_view(gas.images, nodes, transform)
+            features, logits = outputs(backbone, classifier, torch.cat([view, anchors]))
+            new = features[:size]
+            with torch.autocast(view.device.type, enabled=False):
+                drift = (features[size:] - gas.centroids[nodes]) / gas.variances[nodes].sqrt()
+                anchor = F.huber_loss(drift, torch.zeros_like(drift))
+                pull = _distance(new, targets_Cd[session.labels]).mean()
+                distance_CN = _distance((share_Cn @ new)[:, None], gas.centroids)
+                push = (distance_CN * rivals_CN).sum() / rivals_CN.sum().clamp(min=1)
+                regularizer = config.anchor * anchor + config.min_max * (pull - push)
+                labels = torch.cat([session.labels + known, gas.images.labels[nodes]])
+                count = len(labels) if config.rehearse else size
+                return F.cross_entropy(logits[:count], labels[:count]) + regularizer
+
+        return loss_of
 
     def scores(self, images: ImageSet) -> Tensor:
         return self.network.scores_of(self.network.embed(images))
 
     @property
     def gas(self) -> Gas:
+        """Return the neural gas."""
         if self._gas is None:
             raise NotFittedError("nothing is learnt yet: call fit with the base session first")
         return self._gas
@@ -249,63 +250,61 @@ class TOPIC(Method):
 def neural_gas(
     images: ImageSet, features: Tensor, nodes: int, rounds: int, generator: Generator
 ) -> Gas:
-    """Nodes that follow the density of the features, and the edges between them.
+    """Train nodes that follow the density of the features, and join neighbours by edges.
 
-    Every image draws every node, the nearest most, by exp(−rank / range); a node goes to the mean of what draws it. The range
-    shrinks from half of the nodes to next to nothing, round by round.
+    Every image attracts every node with the weight exp(−rank / range), where the nearest node has
+    rank 0, and a node moves to the weighted mean. The range shrinks round by round, from half the
+    number of nodes to almost nothing.
     """
     nodes = min(nodes, len(features))
-    centroids = features[
-        torch.randperm(len(features), generator=generator)[:nodes].to(features.device)
-    ]
+    start = torch.randperm(len(features), generator=generator)[:nodes]
+    centroids = features[start.to(features.device)]
+    first_range = max(nodes / 2, FINAL_RANGE)
     for round_ in range(rounds):
-        widest = max(nodes / 2, SHARPEST)
-        reach = widest * (SHARPEST / widest) ** (round_ / max(1, rounds - 1))
-        sums, weights = torch.zeros_like(centroids), torch.zeros_like(centroids[:, 0])
-        for part in torch.split(features, PART):
-            rank = torch.cdist(part, centroids).argsort(1).argsort(1)
-            draws = torch.exp(-rank / reach)
-            sums, weights = sums + draws.T @ part, weights + draws.sum(0)
-        drawn = weights[:, None] > math.exp(
-            -1 / SHARPEST
-        )  # a node that nothing is near to stays where it is
-        centroids = torch.where(drawn, sums / weights[:, None].clamp(min=1e-30), centroids)
-    return _described(images, features, centroids)
+        range_ = first_range * (FINAL_RANGE / first_range) ** (round_ / max(1, rounds - 1))
+        sums = torch.zeros_like(centroids)
+        weights = torch.zeros_like(centroids[:, 0])
+        for chunk in torch.split(features, CHUNK):
+            rank = torch.cdist(chunk, centroids).argsort(1).argsort(1)
+            attraction = torch.exp(-rank / range_)
+            sums = sums + attraction.T @ chunk
+            weights = weights + attraction.sum(0)
+        # A node that no image is near to stays where it is.
+        attracted = weights[:, None] > math.exp(-1 / FINAL_RANGE)
+        centroids = torch.where(attracted, sums / weights[:, None].clamp(min=1e-30), centroids)
+    return _describe(images, features, centroids)
 
 
-def _described(images: ImageSet, features: Tensor, centroids: Tensor) -> Gas:
-    """The nodes' variances, edges and images."""
+def _describe(images: ImageSet, features: Tensor, centroids: Tensor) -> Gas:
+    """Compute the variances, edges and images of trained nodes."""
     nodes = len(centroids)
     edges = torch.zeros(nodes, nodes, dtype=torch.bool, device=features.device)
-    distance, image = (
-        torch.full_like(centroids[:, 0], torch.inf),
-        torch.zeros(nodes, dtype=torch.int64, device=features.device),
-    )
+    distance = torch.full_like(centroids[:, 0], torch.inf)
+    image = torch.zeros(nodes, dtype=torch.int64, device=features.device)
     first = []
-    for number, part in enumerate(torch.split(features, PART)):
-        distances = torch.cdist(part, centroids)
+    for number, chunk in enumerate(torch.split(features, CHUNK)):
+        distances = torch.cdist(chunk, centroids)
         winners = distances.topk(min(2, nodes), 1, largest=False).indices
-        edges[winners[:, 0], winners[:, -1]] = edges[winners[:, -1], winners[:, 0]] = True
+        edges[winners[:, 0], winners[:, -1]] = True
+        edges[winners[:, -1], winners[:, 0]] = True
         first.append(winners[:, 0])
         nearest = distances.min(0)
-        image = torch.where(nearest.values < distance, nearest.indices + number * PART, image)
+        image = torch.where(nearest.values < distance, nearest.indices + number * CHUNK, image)
         distance = torch.minimum(nearest.values, distance)
-    won = torch.cat(first)
-    squares = (features - centroids[won]).square()
-    counts = torch.bincount(won, minlength=nodes)[:, None]
-    own = class_means(
-        squares, won, nodes
-    ).nan_to_num()  # a node that has won no image has no variance of its own
-    narrowest = NARROWEST * features.var(0, correction=0).mean()
-    # The average node's counts as one image more: a node may have won only a few.
-    variances = torch.maximum((counts * own + squares.mean(0)) / (counts + 1), narrowest).clamp(
-        min=1e-6
-    )
+    winner = torch.cat(first)
+    squares = (features - centroids[winner]).square()
+    counts = torch.bincount(winner, minlength=nodes)[:, None]
+    # A node that is nearest to no image has no variance of its own.
+    variances = class_means(squares, winner, nodes).nan_to_num()
+    # The mean over all images counts as one image more, as a node may be nearest to only a few.
+    variances = (counts * variances + squares.mean(0)) / (counts + 1)
+    least = MIN_VARIANCE * features.var(0, correction=0).mean()
+    variances = torch.maximum(variances, least).clamp(min=1e-6)
     return Gas(centroids, variances, edges.fill_diagonal_(False), images.select(image).compact())
 
 
 def _distance(one: Tensor, other: Tensor) -> Tensor:
-    """Euclidean, with a gradient where both meet."""
+    """Compute Euclidean distances, with a finite gradient where both are equal."""
     return ((one - other).square().sum(-1) + 1e-12).sqrt()
 
 

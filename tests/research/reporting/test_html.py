@@ -56,9 +56,9 @@ class Tags(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def folder(tiny_task, tiny_recipe, tmp_path_factory):
+def folder(tiny_task, tiny_recipe_for, tmp_path_factory):
     """The folder of a finished run of two seeds."""
-    experiment = Experiment("tiny", "finetune", tiny_recipe, seeds=(0, 1))  # which makes mistakes
+    experiment = Experiment("tiny", "finetune", tiny_recipe_for("finetune"), seeds=(0, 1))
     folder = runner.new_folder(tmp_path_factory.mktemp("runs"), experiment)
     runner.run(
         experiment,

@@ -1,0 +1,168 @@
+"""What `--set` makes of recipes."""
+
+from typing import Any
+
+import pytest
+
+from fewmore.data.benchmarks import BENCHMARKS
+from fewmore.errors import ConfigError, UnknownName
+from fewmore.methods.base import Recipe, override
+from fewmore.research.recipes import recipe, recipes_for
+
+CIFAR = BENCHMARKS["cifar100"]
+
+
+def changed(*settings: str) -> Recipe:
+    return recipe("official", CIFAR, "decoupled-cosine", settings)
+
+
+def get(config: Any, path: str) -> Any:
+    for name in path.split("."):
+        config = getattr(config, name)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("setting", "path", "value"),
+    [
+        ("pretrain.epochs=50", "pretrain.epochs", 50),
+        ("pretrain.epochs=5e1", "pretrain.epochs", 50),
+        ("pretrain.lr=1", "pretrain.lr", 1.0),
+        ("pretrain.lr=2e-3", "pretrain.lr", 0.002),
+        ("pretrain.nesterov=false", "pretrain.nesterov", False),
+        ("pretrain.augment=False", "pretrain.augment", False),
+        ("pretrain.milestones=10,20", "pretrain.milestones", (10, 20)),
+        ("pretrain.milestones=(10, 20)", "pretrain.milestones", (10, 20)),
+        ("pretrain.milestones=[10]", "pretrain.milestones", (10,)),
+        ("pretrain.milestones=10", "pretrain.milestones", (10,)),
+        ("pretrain.milestones=()", "pretrain.milestones", ()),
+        ("pretrain.milestones=", "pretrain.milestones", ()),
+        ("session.data_init=false", "method.session.data_init", False),
+        ("similarity=linear", "method.similarity", "linear"),
+        ("backbone=resnet18", "backbone", "resnet18"),
+        ("backbone='resnet18'", "backbone", "resnet18"),
+        ("weights=/some/file.pth", "weights", "/some/file.pth"),
+        ("weights=none", "weights", None),
+        ("transform.crop=resized", "transform.crop", "resized"),
+        ("transform.resize=40", "transform.resize", 40),
+        ("transform.resize=none", "transform.resize", None),
+        ("transform.scale=0.5,1", "transform.scale", (0.5, 1.0)),
+    ],
+)
+def test_a_setting_is_changed_and_nothing_else(setting, path, value):
+    made = changed(setting)
+    assert get(made, path) == value
+    assert type(get(made, path)) is type(value)
+    back: Any = get(changed(), path)
+    for name in reversed(path.split(".")):
+        back = {name: back}
+    assert override(made, back) == changed()
+
+
+def test_numbers_keep_the_kind_of_the_setting():
+    made = changed("pretrain.lr=1", "pretrain.epochs=7.0", "transform.mean=0,0,1")
+    assert type(made.pretrain.lr) is float
+    assert type(made.pretrain.epochs) is int
+    assert [type(value) for value in made.transform.mean] == [float] * 3
+
+
+def test_settings_are_checked_together():
+    """Each of these alone would be refused: the two groups of classes must be alike."""
+    with pytest.raises(ConfigError, match="same ways"):
+        recipe("official", CIFAR, "cec", ["pseudo.base_way=5"])
+    made = recipe("official", CIFAR, "cec", ["pseudo.base_way=5", "pseudo.new_way=5"])
+    assert made.method.pseudo.new_way == 5
+    assert changed("transform.resize=20", "transform.size=16").transform.resize == 20
+
+
+def test_the_last_of_equal_settings_counts():
+    assert changed("pretrain.epochs=5", "pretrain.epochs=6").pretrain.epochs == 6
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        (
+            "pretrain.epochs",
+            r"--set pretrain.epochs: write it as name=value, such as --set pretrain.epochs=50",
+        ),
+        (
+            "pretrain.epoch=5",
+            r"no setting of pretrain is named 'epoch': did you mean epochs\?",
+        ),
+        ("pretain.epochs=5", r"no setting is named 'pretain': did you mean pretrain\?"),
+        ("=5", r"no setting is named '': there are: .*backbone, .*pretrain, "),
+        ("name=mine", r"no setting is named 'name'"),
+        ("method.similarity=l2", r"no setting is named 'method'"),
+        ("pseudo.lr=1", r"no setting is named 'pseudo'"),
+        ("session=5", r"--set session: that is a group of settings; name one of session.lr, "),
+        ("similarity=round", r"'round' is not linear or cosine or l2; it was 'cosine'"),
+        ("pretrain.name=mine", r"no setting of pretrain is named 'name'"),
+        ("pretrain.=5", r"no setting of pretrain is named ''"),
+        ("pretrain=5", r"--set pretrain: that is a group of settings; name one of pretrain.lr, "),
+        (
+            "backbone.depth=5",
+            r"--set backbone.depth: 'backbone' is a single value, not a group of settings",
+        ),
+        ("pretrain.epochs.more=5", r"'epochs' is a single value"),
+        (
+            "pretrain.epochs=many",
+            r"--set pretrain.epochs=many: 'many' is not a whole number; it was 100",
+        ),
+        ("pretrain.epochs=5.5", r"'5.5' is not a whole number"),
+        ("pretrain.epochs=true", r"'true' is not a whole number"),
+        ("pretrain.epochs=1e999", r"'1e999' is not a whole number"),
+        ("pretrain.epochs=", r"'' is not a whole number"),
+        ("pretrain.epochs=none", r"'none' is not a whole number"),
+        ("pretrain.epochs={[]: 1}", r"is not a whole number"),
+        ("pretrain.epochs=" + "-" * 3000 + "1", r"is not a whole number"),
+        ("pretrain.lr=fast", r"'fast' is not a number; it was 0.1"),
+        ("pretrain.lr=nan", r"'nan' is not a number"),
+        ("pretrain.lr=1e999", r"lr must be a number of at least 0, not inf"),
+        ("pretrain.lr=-1", r"lr must be a number of at least 0, not -1.0"),
+        ("pretrain.epochs=0", r"epochs must be at least 1, not 0"),
+        ("pretrain.momentum=1", r"momentum must lie in \[0, 1\)"),
+        ("pretrain.nesterov=1", r"'1' is not true or false; it was True"),
+        (
+            "pretrain.milestones=soon",
+            r"'soon' is not numbers with commas between them; it was \(60, 70\)",
+        ),
+        ("pretrain.milestones=1.5,2", r"is not numbers with commas"),
+        ("transform.scale=0.5", r"'0.5' is not 2 numbers with commas between them"),
+        ("transform.mean=1,2", r"'1,2' is not 3 numbers with commas between them"),
+        ("transform.crop=round", r"'round' is not pad or resized; it was 'pad'"),
+        ("transform.resize=big", r"'big' is not a whole number or none"),
+        ("transform.resize=8", r"resize \(8\) must not be smaller than size \(32\)"),
+        ("weights=3", r"'3' is not a text or none"),
+    ],
+)
+def test_what_cannot_be_set_is_said(setting, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        changed(setting)
+
+
+# ---- several methods
+
+
+def test_a_method_goes_without_the_settings_of_another():
+    settings = ["pretrain.epochs=5", "pseudo.lr=0.5", "session.lr=0.25"]
+    (cec, for_cec), (cosine, for_cosine) = recipes_for(
+        "official", CIFAR, ["cec", "cosine"], settings
+    )
+    assert for_cec == {"pretrain.epochs": "5", "pseudo.lr": "0.5"}
+    assert for_cosine == {"pretrain.epochs": "5", "session.lr": "0.25"}
+    assert (cec.pretrain.epochs, cec.method.pseudo.lr) == (5, 0.5)
+    assert (cosine.pretrain.epochs, cosine.method.session.lr) == (5, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("zzzz=1", "adapter, backbone, pretrain, pseudo, session, similarity, transform, weights"),
+        ("session.zzzz=1", "no setting of session is named 'zzzz': there are: .*data_init"),
+        ("pseudo.episode=1", "did you mean episodes"),
+    ],
+)
+def test_a_setting_that_no_method_has_is_refused(setting, complaint):
+    with pytest.raises(UnknownName, match=complaint):
+        recipes_for("official", CIFAR, ["cec", "cosine"], [setting])
