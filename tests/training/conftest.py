@@ -1,4 +1,4 @@
-"""A network to work with."""
+"""Share a network to work with."""
 
 import pytest
 import torch
@@ -8,8 +8,7 @@ from fewmore.nn.backbones import Backbone, build
 
 @pytest.fixture
 def backbone() -> Backbone:
-    """With statistics of its own, so that the mode makes a difference."""
-    made = build("resnet8")
-    made.train()
-    made(torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(0)))
-    return made
+    """Build a backbone whose batch norms have seen a batch, so that the mode matters."""
+    backbone = build("resnet8").train()
+    backbone(torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(0)))
+    return backbone

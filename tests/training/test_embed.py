@@ -1,4 +1,4 @@
-"""Features of a whole set."""
+"""Test the features of a whole set of images."""
 
 from collections.abc import Callable
 
@@ -57,8 +57,8 @@ def test_the_network_stays_as_it_was(
     assert all(torch.equal(before[name], tensor) for name, tensor in backbone.state_dict().items())
 
 
-def test_no_images_have_no_features(
+def test_an_empty_set_has_no_features(
     backbone: Backbone, tiny_images: Callable[..., ImageSet], tiny_transform: Transform
 ) -> None:
-    none = tiny_images().select(torch.empty(0, dtype=torch.int64))
-    assert embed(backbone, none, tiny_transform).shape == (0, 64)
+    empty = tiny_images().select(torch.empty(0, dtype=torch.int64))
+    assert embed(backbone, empty, tiny_transform).shape == (0, 64)

@@ -1,4 +1,4 @@
-"""Stage 3: what a session changes, and what it leaves alone."""
+"""Test stage 3: what a session changes, and what it leaves alone."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,52 +18,56 @@ from fewmore.training.learn_session import (
     class_prototypes,
     new_prototypes,
     outputs,
-    train_by,
+    train_by_loss,
     train_network,
     train_prototypes,
     untrained_prototypes,
 )
-from fewmore.training.loop import Round, Runtime
+from fewmore.training.runtime import Round, Runtime
 
 CONFIG = SessionConfig(data_init=False, epochs=12, batch=8, lr=0.1, milestones=())
 
 
 @pytest.fixture
 def session(tiny_images: Callable[..., ImageSet]) -> ImageSet:
-    """Two new classes, five images each."""
-    return tiny_images(6, 5).only([4, 5])
+    """Return two new classes with five images each."""
+    return tiny_images(6, 5).select_classes([4, 5])
 
 
 @pytest.fixture
 def known() -> Classifier:
+    """Return the classifier of four known classes."""
     return Classifier("cosine", random_prototypes(4, 64, torch.Generator().manual_seed(1)))
 
 
 def copied(module: nn.Module) -> dict[str, Tensor]:
+    """Copy the parameters and buffers of a module."""
     return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
 def unchanged(module: nn.Module, before: dict[str, Tensor]) -> bool:
+    """Say whether a module is as it was, bit for bit."""
     return all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
 
 
-def test_mean_rows_are_the_means_of_each_class(
+def test_class_prototypes_are_the_means_of_each_class(
     backbone: Backbone, session: ImageSet, tiny_transform: Transform
 ) -> None:
     shuffled = session.select(torch.randperm(10, generator=torch.Generator().manual_seed(0)))
-    rows = class_prototypes(backbone, shuffled, tiny_transform)
+    prototypes = class_prototypes(backbone, shuffled, tiny_transform)
     backbone.eval()
     for label in (0, 1):
-        own = [i for i in range(10) if int(shuffled.labels[i]) == label]
+        of_class = [i for i in range(10) if int(shuffled.labels[i]) == label]
         with torch.no_grad():
             features = [
                 backbone(augment.test_view(shuffled, torch.tensor([i]), tiny_transform))[0]
-                for i in own
+                for i in of_class
             ]
-        assert torch.allclose(rows[label], sum(features[1:], features[0]) / len(own), atol=1e-5)
+        mean = sum(features[1:], features[0]) / len(of_class)
+        assert torch.allclose(prototypes[label], mean, atol=1e-5)
 
 
-def test_mean_rows_train_nothing(
+def test_class_prototypes_train_nothing(
     backbone: Backbone, session: ImageSet, tiny_transform: Transform
 ) -> None:
     before = copied(backbone)
@@ -71,23 +75,22 @@ def test_mean_rows_train_nothing(
     assert unchanged(backbone, before)
 
 
-def test_untrained_rows_depend_on_the_seed_and_the_classes(
+def test_untrained_prototypes_depend_on_the_seed_and_the_classes(
     backbone: Backbone, session: ImageSet, tiny_images: Callable[..., ImageSet]
 ) -> None:
-    rows = untrained_prototypes(backbone, session, 0)
-    assert rows.shape == (2, 64)
-    assert torch.equal(rows, untrained_prototypes(backbone, session, 0))
-    assert not torch.equal(rows, untrained_prototypes(backbone, session, 1))
-    assert not torch.equal(rows, untrained_prototypes(backbone, tiny_images(6, 5).only([2, 3]), 0))
+    prototypes = untrained_prototypes(backbone, session, 0)
+    assert prototypes.shape == (2, 64)
+    assert torch.equal(prototypes, untrained_prototypes(backbone, session, 0))
+    assert not torch.equal(prototypes, untrained_prototypes(backbone, session, 1))
+    others = tiny_images(6, 5).select_classes([2, 3])
+    assert not torch.equal(prototypes, untrained_prototypes(backbone, others, 0))
 
 
-def test_train_rows_changes_the_new_rows_alone(
+def test_train_prototypes_changes_the_new_prototypes_alone(
     backbone: Backbone, known: Classifier, session: ImageSet, tiny_transform: Transform
 ) -> None:
     new = Classifier("cosine", untrained_prototypes(backbone, session, 0))
-    before = [
-        copied(module) for module in (backbone, known, new)
-    ]  # with the statistics of the batch norms
+    before = [copied(module) for module in (backbone, known, new)]
     reports: list[Round] = []
     train_prototypes(
         backbone,
@@ -100,22 +103,23 @@ def test_train_rows_changes_the_new_rows_alone(
         0,
         "session 1",
     )
-    assert unchanged(backbone, before[0])
+    assert unchanged(backbone, before[0]), "batch-norm statistics included"
     assert unchanged(known, before[1])
-    assert bool((new.rows != before[2]["rows"]).any(1).all())
+    assert bool((new.prototypes != before[2]["prototypes"]).any(1).all())
     assert all(p.grad is None for module in (backbone, known) for p in module.parameters())
     assert reports[-1].stage == "session 1"
     assert reports[-1].loss < reports[0].loss
 
 
-def test_train_rows_learns_the_new_classes_among_all(
+def test_train_prototypes_learns_the_new_classes_among_all(
     backbone: Backbone, known: Classifier, session: ImageSet, tiny_transform: Transform
 ) -> None:
     new = Classifier("cosine", untrained_prototypes(backbone, session, 0))
     train_prototypes(
         backbone, known, new, session, tiny_transform, CONFIG, Runtime(), 0, "session 1"
     )
-    predicted = known.grown(new.rows.detach())(embed(backbone, session, tiny_transform)).argmax(1)
+    classifier = known.grown(new.prototypes.detach())
+    predicted = classifier(embed(backbone, session, tiny_transform)).argmax(1)
     assert (predicted == session.labels + 4).tolist() == [True] * 10
 
 
@@ -138,11 +142,11 @@ def test_train_network_changes_everything(
     assert all(
         not torch.equal(tensor, before[0][name]) for name, tensor in backbone.state_dict().items()
     )
-    assert bool((classifier.rows != before[1]["rows"]).any(1).all())
+    assert bool((classifier.prototypes != before[1]["prototypes"]).any(1).all())
     assert reports[-1].loss < reports[0].loss
 
 
-def test_train_network_learns_the_last_rows_classes(
+def test_train_network_learns_the_last_classes(
     backbone: Backbone, known: Classifier, session: ImageSet, tiny_transform: Transform
 ) -> None:
     classifier = known.grown(untrained_prototypes(backbone, session, 0))
@@ -151,18 +155,19 @@ def test_train_network_learns_the_last_rows_classes(
     assert bool((predicted >= 4).all())
 
 
-def test_train_network_with_norms_that_stand_still(
+def test_train_network_with_frozen_batch_norms(
     backbone: Backbone, known: Classifier, session: ImageSet, tiny_transform: Transform
 ) -> None:
-    classifier, before = known.grown(untrained_prototypes(backbone, session, 0)), copied(backbone)
-    still = replace(CONFIG, frozen_norm=True, lr=0.001)
-    train_network(backbone, classifier, session, tiny_transform, still, Runtime(), 0, "session 1")
-    assert {
-        name for name, tensor in backbone.state_dict().items() if torch.equal(tensor, before[name])
-    } == {name for name in before if "running" in name}
+    classifier = known.grown(untrained_prototypes(backbone, session, 0))
+    before = copied(backbone)
+    frozen = replace(CONFIG, frozen_norm=True, lr=0.001)
+    train_network(backbone, classifier, session, tiny_transform, frozen, Runtime(), 0, "session 1")
+    after = backbone.state_dict()
+    same = {name for name in before if torch.equal(after[name], before[name])}
+    assert same == {name for name in before if "running" in name}
 
 
-def test_new_rows_are_what_the_config_says(
+def test_new_prototypes_are_what_the_config_says(
     backbone: Backbone, session: ImageSet, tiny_transform: Transform
 ) -> None:
     means, random = (
@@ -173,26 +178,27 @@ def test_new_rows_are_what_the_config_says(
     assert torch.equal(random, untrained_prototypes(backbone, session, 0))
 
 
-def test_outputs_are_features_and_scores(backbone: Backbone, known: Classifier) -> None:
+def test_outputs_are_features_and_logits(backbone: Backbone, known: Classifier) -> None:
     view = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", torch.bfloat16):
-        features, scores = outputs(backbone.eval(), known, view)
-    assert features.dtype == scores.dtype == torch.float32
-    assert torch.equal(scores, known(features))
+        features, logits = outputs(backbone.eval(), known, view)
+    assert features.dtype == logits.dtype == torch.float32
+    assert torch.equal(logits, known(features))
 
 
-def test_a_loss_of_ones_own(
+def test_train_by_loss_minimizes_any_loss(
     backbone: Backbone, session: ImageSet, tiny_transform: Transform
 ) -> None:
     classifier = Classifier("cosine", untrained_prototypes(backbone, session, 0))
-    before, seen = copied(backbone), []
+    before = copied(backbone)
+    seen = []
 
     def loss_of(view: Tensor, labels: Tensor) -> Tensor:
         seen.append((view.shape, labels.tolist()))
         return classifier(backbone(view)).gather(1, labels[:, None]).neg().mean()
 
     reports: list[Round] = []
-    train_by(
+    train_by_loss(
         loss_of,
         {"classifier": classifier},
         session,
@@ -213,7 +219,7 @@ def test_a_loss_of_ones_own(
 
 
 @pytest.mark.parametrize("stage", ["session 1", "session 2"])
-def test_the_same_seed_and_session_give_the_same_rows(
+def test_the_same_seed_and_stage_give_the_same_prototypes(
     session: ImageSet, tiny_transform: Transform, known: Classifier, stage: str
 ) -> None:
     learnt = []
@@ -221,5 +227,5 @@ def test_the_same_seed_and_session_give_the_same_rows(
         backbone = build("resnet8")
         new = Classifier("cosine", untrained_prototypes(backbone, session, 0))
         train_prototypes(backbone, known, new, session, tiny_transform, CONFIG, Runtime(), 0, name)
-        learnt.append(new.rows.detach())
+        learnt.append(new.prototypes.detach())
     assert torch.equal(*learnt) is (stage == "session 1")
