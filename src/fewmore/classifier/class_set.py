@@ -1,7 +1,7 @@
 """Hold the known classes, their history and how to undo the last changes.
 
-Nothing is changed in place: `learn`, `forget`, `rename` and `undo` return a new `ClassSet`, and code
-that holds the old one keeps working with it.
+Nothing is changed in place: `learn`, `forget`, `rename` and `undo` return a new `ClassSet`, and
+code that holds the old one keeps working with it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ MAX_UNDO_STEPS = 20  # what older changes replaced is no longer stored
 
 @dataclass(frozen=True)
 class ClassSet:
-    """Hold all classes in the order they were learned, with their history."""
+    """Hold all classes in the order they were learnt, with their history."""
 
     classes: tuple[KnownClass, ...]
     history: tuple[Change, ...]

@@ -135,7 +135,12 @@ class IncrementalClassifier:
             transform = recipe.transform
             weights = "from scratch"
             notes.append(f"{name} was trained from scratch")
-        origin = {"fewmore": __version__, "weights": weights, "seed": self.seed, "when": utc_now()}
+        origin: dict[str, str | int] = {
+            "fewmore": __version__,
+            "weights": weights,
+            "seed": self.seed,
+            "when": utc_now(),
+        }
         model = fitted.to_model(name, transform, notes, origin)
         self._set_model(model, fitted.backbone, fitted.head)
         return self
@@ -318,12 +323,12 @@ class IncrementalClassifier:
 
     @property
     def classes_(self) -> list[str]:
-        """Return the names of the known classes, in the order they were learned."""
+        """Return the names of the known classes, in the order they were learnt."""
         return list(self._fitted_state().class_set.names)
 
     @property
     def history_(self) -> list[Change]:
-        """Return the changes that led to the present state, from training on, without undone ones."""
+        """Return the changes since training, that one included, without undone ones."""
         return list(self._fitted_state().class_set.history)
 
     @property
@@ -417,7 +422,7 @@ class IncrementalClassifier:
     def _fitted_state(self) -> _State:
         if self._state is None:
             raise NotFittedError(
-                "nothing is learned yet: call fit with images of the first classes, "
+                "nothing is learnt yet: call fit with images of the first classes, "
                 "or load a model file"
             )
         return self._state

@@ -1,11 +1,9 @@
-"""A classifier as ONNX, for programs without PyTorch.
+"""Export a classifier to ONNX, for programs without PyTorch.
 
-`backbone.onnx` turns images into features, and `scorer.onnx` turns features into answers. What is known of the classes is in
-neither: it lies in `classes.npz`, whose arrays are inputs of the scorer, and `classes.json` has their names. So a class that is
-learnt, renamed or forgotten later changes these two small files alone. Nothing gets its place before onnxruntime ran it and gave
-what PyTorch gives.
-
-n: images   s: side of an image, in pixels   N: classes
+`backbone.onnx` turns images into features, and `scorer.onnx` turns features into confidences. What
+is known of the classes is in `classes.npz`, whose arrays are inputs of the scorer, and
+`classes.json` has the names. So learning, renaming or forgetting a class changes these two small
+files alone. No file gets to its place before onnxruntime ran it and gave what PyTorch gives.
 """
 
 import hashlib
@@ -15,7 +13,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,58 +21,46 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from fewmore import __version__
-from fewmore.classifier.embedding import Embedder, square_size
+from fewmore.classifier.embedding import square_size
 from fewmore.classifier.estimator import IncrementalClassifier
-from fewmore.classifier.heads import Scorer
-from fewmore.errors import ConfigError, ExportError
-from fewmore.nn.adapter import Adapter
-from fewmore.nn.closed_form import CLASS_AXIS, Context
-from fewmore.nn.similarity import TEMPERATURE
+from fewmore.classifier.onnx_graphs import BackboneGraph, Graph, ScorerGraph, class_arrays
+from fewmore.errors import ConfigError, ExportError, StateError
 
 FORMAT = 1  # of classes.json
-TOLERANCE = (
-    1e-4  # between onnxruntime and PyTorch; relative to the largest number, where that is above 1
-)
-CONTEXT = "context_"  # how the names of the adapter's arrays begin
-# The fields of an adapter's context that are inputs of the scorer, and the axis of their classes.
-ADAPTED = {name: axis for name, axis in CLASS_AXIS.items() if name != "retained"}
-AXES = {"rows": 0} | {f"{CONTEXT}{name}": axis for name, axis in ADAPTED.items()}
+TOLERANCE = 1e-4  # between onnxruntime and PyTorch; relative to the largest number above 1
 
 
 @dataclass(frozen=True)
-class Exported:
-    """A file of an export, and whether it was written or found as it should be."""
+class ExportedFile:
+    """Name a file of an export, and say whether it was written or reused."""
 
     path: Path
     written: bool
 
 
-def to_onnx(classifier: IncrementalClassifier, folder: str | Path) -> list[Exported]:
-    """Write a classifier into a folder; a backbone and a scorer that are there already are kept."""
-    packages()
+def to_onnx(classifier: IncrementalClassifier, folder: str | Path) -> list[ExportedFile]:
+    """Write a classifier into a folder; graphs that are there and still fit are reused."""
+    import_onnxruntime()
     folder = Path(folder).expanduser()
-    embedder, scorer, calibration = (
-        classifier.embedder,
-        classifier.scorer,
-        classifier.model.calibration,
-    )
+    embedder = classifier.embedder
+    scorer = classifier.scorer
+    calibration = classifier.model.calibration
     if embedder.device.type != "cpu":
         raise ConfigError(
-            f"the classifier is on {embedder.device}, and export works on the CPU: load it with device='cpu'"
+            f"the classifier is on {embedder.device}, and export works on the CPU: "
+            "load it with device='cpu'"
         )
     if not len(scorer):
-        raise ConfigError(
+        raise StateError(
             "the classifier knows no class, so there is nothing to export: learn some first"
         )
-    graphs = {
-        "backbone.onnx": _Backbone(embedder),
-        "scorer.onnx": _Scorer(scorer, calibration.temperature),
+    graphs: dict[str, Graph] = {
+        "backbone.onnx": BackboneGraph(embedder),
+        "scorer.onnx": ScorerGraph(scorer, calibration.temperature),
     }
-    about = {
+    description = {
         "format": FORMAT,
         "fewmore": __version__,
         "classes": [known.name for known in scorer.classes],
@@ -84,45 +70,16 @@ def to_onnx(classifier: IncrementalClassifier, folder: str | Path) -> list[Expor
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as temporary:
-            return _export(graphs, class_arrays(scorer), about, folder, Path(temporary))
+            return _export(graphs, class_arrays(scorer), description, folder, Path(temporary))
     except OSError as error:
         raise ExportError(
-            f"{folder} cannot be written ({error.strerror or error}): give a folder that you may write to"
+            f"{folder} cannot be written ({error.strerror or error}): "
+            "give a folder that you may write to"
         ) from error
 
 
-def _export(
-    graphs: "dict[str, _Graph]",
-    arrays: dict[str, np.ndarray],
-    about: dict[str, Any],
-    folder: Path,
-    temporary: Path,
-) -> list[Exported]:
-    there, done = _described(folder), []
-    for name, graph in graphs.items():
-        origin = _origin(graph)
-        kept = _is_kept(there.get(name), origin, folder / name)
-        path = (folder if kept else temporary) / name
-        if not kept:
-            _write(graph, path)
-        _check(graph, path)
-        about[name] = {"origin": origin, "sha256": _sha256(path)}
-        done.append(Exported(folder / name, not kept))
-    np.savez(temporary / "classes.npz", **arrays)  # type: ignore[arg-type]  # the stubs take any keyword for a switch
-    (temporary / "classes.json").write_text(
-        json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    done += [
-        Exported(folder / name, True) for name in ("classes.npz", "classes.json")
-    ]  # the description last: it vouches for the others
-    for one in done:
-        if one.written:
-            os.replace(temporary / one.path.name, one.path)
-    return done
-
-
-def packages() -> Any:
-    """onnxruntime, once it is sure that all that an export takes is installed."""
+def import_onnxruntime() -> Any:
+    """Return onnxruntime, after checking that all packages of an export are installed."""
     try:
         for name in ("onnx", "onnxscript"):
             importlib.import_module(name)
@@ -133,137 +90,43 @@ def packages() -> Any:
         ) from error
 
 
-def class_arrays(scorer: Scorer) -> dict[str, np.ndarray]:
-    """What the scorer's graph has to be told of the classes, by the names of its inputs."""
-    tensors = {"rows": scorer.unit_prototypes * scorer.norm_correction[:, None]}
-    if scorer.head.adapter is not None:
-        tensors |= {f"{CONTEXT}{name}": getattr(scorer.context, name) for name in ADAPTED}
-    return {
-        name: tensor.detach().cpu().numpy()
-        for name, tensor in tensors.items()
-        if tensor is not None
-    }
+def _export(
+    graphs: Mapping[str, Graph],
+    arrays: dict[str, np.ndarray],
+    description: dict[str, Any],
+    folder: Path,
+    temporary: Path,
+) -> list[ExportedFile]:
+    previous = _read_description(folder)
+    files = []
+    for name, graph in graphs.items():
+        digest = _graph_hash(graph)
+        is_reused = _is_reusable(previous.get(name), digest, folder / name)
+        path = (folder if is_reused else temporary) / name
+        if not is_reused:
+            _write(graph, path)
+        _check(graph, path)
+        description[name] = {"origin": digest, "sha256": _file_hash(path)}
+        files.append(ExportedFile(folder / name, not is_reused))
+    # numpy's stubs take any keyword for one of savez's own switches.
+    np.savez(temporary / "classes.npz", **arrays)  # type: ignore[arg-type]
+    (temporary / "classes.json").write_text(
+        json.dumps(description, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    # The description comes last, because it vouches for the other files.
+    files += [ExportedFile(folder / name, True) for name in ("classes.npz", "classes.json")]
+    for file in files:
+        if file.written:
+            os.replace(temporary / file.path.name, file.path)
+    return files
 
 
-# The two graphs
+# Writing and checking a graph
 
 
-class _Graph(nn.Module):
-    """What becomes an ONNX file."""
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-    def example(self) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-        """Inputs to trace it with, and which of their axes are of any length."""
-        raise NotImplementedError
-
-    def trial(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Inputs, and what the classifier makes of them."""
-        raise NotImplementedError
-
-    def settings(self) -> object:
-        """What decides the graph beside its tensors."""
-        raise NotImplementedError
-
-
-class _Backbone(_Graph):
-    """Central squares (n, 3, s, s) uint8 to features (n, d)."""
-
-    inputs, outputs = ("images",), ("features",)
-
-    def __init__(self, embedder: Embedder) -> None:
-        super().__init__()
-        self.embedder, self.backbone = embedder, embedder.backbone
-        self.side = square_size(embedder.transform)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.embedder.features(images)[0]
-
-    def example(self) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-        return (self._noise(2),), ({0: torch.export.Dim("images")},)
-
-    def trial(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        images = self._noise(3)
-        return (images,), (self.embedder.features(images)[0],)
-
-    def settings(self) -> object:
-        return self.embedder.transform
-
-    def _noise(self, count: int) -> Tensor:
-        shape = (count, 3, self.side, self.side)
-        return torch.randint(
-            0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(count)
-        )
-
-
-class _Scorer(_Graph):
-    """Features (n, d) and arrays of the classes to confidences (n, N) and familiarity (n,)."""
-
-    outputs = ("confidences", "familiarity")
-
-    def __init__(self, scorer: Scorer, temperature: float) -> None:
-        super().__init__()
-        self.scorer, self.temperature = scorer, temperature
-        self.adapter, self.projection = scorer.head.adapter, scorer.head.projection
-        self.classes = {
-            name: torch.from_numpy(array) for name, array in class_arrays(scorer).items()
-        }
-        self.inputs = ("features", *self.classes)
-
-    def forward(self, features: Tensor, *arrays: Tensor) -> tuple[Tensor, Tensor]:
-        classes = dict(zip(self.inputs[1:], arrays, strict=True))
-        likeness = F.normalize(features, dim=1) @ classes["rows"].T
-        scores = (
-            TEMPERATURE * likeness
-            if self.adapter is None
-            else self._adapted(self.adapter, features, classes)
-        )
-        return (scores / self.temperature).softmax(1), likeness.amax(1)
-
-    def _adapted(self, adapter: Adapter, features: Tensor, classes: dict[str, Tensor]) -> Tensor:
-        known = {name: classes.get(f"{CONTEXT}{name}") for name in ADAPTED}
-        maps = {"similarity_map": adapter.similarity_map(), "value_map": adapter.value_map()}
-        # Scoring does not read `retained`.
-        context = Context(**known, **maps, retained=features)  # type: ignore[arg-type]
-        features = features if self.projection is None else features @ self.projection
-        return adapter.scores(features, context, tiled=False)
-
-    def example(self) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
-        # A length of 1 would be taken for a constant: the example has the first class several times.
-        classes = [
-            tensor.narrow(AXES[name], 0, 1).repeat_interleave(4, AXES[name])
-            for name, tensor in self.classes.items()
-        ]
-        any_number = torch.export.Dim("classes")
-        axes = tuple({AXES[name]: any_number} for name in self.classes)
-        return (self._noise(3), *classes), ({0: torch.export.Dim("images")}, axes)
-
-    def trial(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        features = torch.cat([self._noise(5), self.classes["rows"][:5]])
-        confidences = (self.scorer.scores(features) / self.temperature).softmax(1)
-        return (features, *self.classes.values()), (confidences, self.scorer.familiarity(features))
-
-    def settings(self) -> object:
-        projected = (
-            None
-            if self.projection is None
-            else hashlib.sha256(self.projection.numpy().tobytes()).hexdigest()
-        )
-        return self.temperature, None if self.adapter is None else self.adapter.config, projected
-
-    def _noise(self, count: int) -> Tensor:
-        return torch.rand(
-            count, self.classes["rows"].shape[1], generator=torch.Generator().manual_seed(count)
-        )
-
-
-# Written, and checked
-
-
-def _write(graph: _Graph, path: Path) -> None:
+def _write(graph: Graph, path: Path) -> None:
     inputs, axes = graph.example()
-    with _quietly():
+    with _without_warnings():
         try:
             torch.onnx.export(
                 graph.eval(),
@@ -276,41 +139,46 @@ def _write(graph: _Graph, path: Path) -> None:
                 external_data=False,
                 verbose=False,
             )
-        except Exception as error:  # the exporter raises errors of many kinds, pages long, with the cause at their bottom
+        # The exporter raises errors of many kinds, pages long, with the cause at the bottom.
+        except Exception as error:
             cause: BaseException = error
             while cause.__cause__ is not None:
                 cause = cause.__cause__
-            why = (str(cause) or type(cause).__name__).splitlines()[0][:200]
+            reason = (str(cause) or type(cause).__name__).splitlines()[0][:200]
             raise ExportError(
-                f"PyTorch {torch.__version__} cannot turn the {path.stem} into ONNX ({why}): try another version"
+                f"PyTorch {torch.__version__} cannot turn the {path.stem} into ONNX ({reason}): "
+                "try another version"
             ) from error
 
 
-def _check(graph: _Graph, path: Path) -> None:
+def _check(graph: Graph, path: Path) -> None:
     """Refuse a file that does not give what the classifier gives."""
-    inputs, wanted = graph.trial()
+    inputs, expected = graph.test_case()
+    arrays = {name: tensor.numpy() for name, tensor in zip(graph.inputs, inputs, strict=True)}
     try:
-        session = packages().InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        found = session.run(
-            list(graph.outputs),
-            {name: tensor.numpy() for name, tensor in zip(graph.inputs, inputs, strict=True)},
+        session = import_onnxruntime().InferenceSession(
+            str(path), providers=["CPUExecutionProvider"]
         )
-    except Exception as error:  # onnxruntime's own kinds, which have no common name
+        outputs = session.run(list(graph.outputs), arrays)
+    except Exception as error:  # the error classes of onnxruntime have no common base class
+        reason = str(error).splitlines()[0][:200]
         raise ExportError(
-            f"onnxruntime cannot run the {path.stem} ({str(error).splitlines()[0][:200]}): try another version"
+            f"onnxruntime cannot run the {path.stem} ({reason}): try another version"
         ) from error
-    for name, theirs, ours in zip(graph.outputs, found, wanted, strict=True):
-        apart = float(np.abs(theirs - ours.numpy()).max()) / max(1.0, float(ours.abs().max()))
-        if not apart <= TOLERANCE:
+    for name, theirs, ours in zip(graph.outputs, outputs, expected, strict=True):
+        scale = max(1.0, float(ours.abs().max()))
+        difference = float(np.abs(theirs - ours.numpy()).max()) / scale
+        if not difference <= TOLERANCE:
             raise ExportError(
-                f"onnxruntime's {name} are {apart:.1e} apart from PyTorch's, and {TOLERANCE:.0e} is allowed: nothing was written; "
-                f"try other versions of torch and onnxruntime"
+                f"onnxruntime's {name} are {difference:.1e} apart from PyTorch's, and "
+                f"{TOLERANCE:.0e} is allowed: nothing was written; "
+                "try other versions of torch and onnxruntime"
             )
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """The exporter tells of its inner life, by warnings and in its log."""
+def _without_warnings() -> Iterator[None]:
+    """Silence the exporter's warnings and log messages about its own internals."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -322,36 +190,37 @@ def _quietly() -> Iterator[None]:
         log.setLevel(level)
 
 
-# What is there already
+# Reusing a graph
 
 
-def _described(folder: Path) -> dict[str, Any]:
-    """What classes.json in the folder says; nothing where it is not there, or not ours."""
+def _read_description(folder: Path) -> dict[str, Any]:
+    """Read classes.json of an earlier export; an empty dict if there is none of this format."""
     try:
-        about = json.loads((folder / "classes.json").read_text(encoding="utf-8"))
+        description = json.loads((folder / "classes.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return about if isinstance(about, dict) and about.get("format") == FORMAT else {}
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        return {}
+    return description
 
 
-def _is_kept(claim: object, origin: str, path: Path) -> bool:
+def _is_reusable(claim: object, digest: str, path: Path) -> bool:
     return (
         isinstance(claim, dict)
-        and claim.get("origin") == origin
+        and claim.get("origin") == digest
         and path.exists()
-        and claim.get("sha256") == _sha256(path)
+        and claim.get("sha256") == _file_hash(path)
     )
 
 
-def _origin(graph: _Graph) -> str:
-    """A name of all that decides a graph."""
-    digest = hashlib.sha256(
-        repr((__version__, torch.__version__, graph.inputs, graph.settings())).encode()
-    )
+def _graph_hash(graph: Graph) -> str:
+    """Hash everything that decides a graph."""
+    versions = (__version__, torch.__version__)
+    digest = hashlib.sha256(repr((*versions, graph.inputs, graph.settings())).encode())
     for name, tensor in graph.state_dict().items():
         digest.update(name.encode() + tensor.numpy().tobytes())
     return digest.hexdigest()[:32]
 
 
-def _sha256(path: Path) -> str:
+def _file_hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -28,7 +28,7 @@ REBUILD_SHARE = 0.25  # a context of which a larger share changes at once is reb
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """Hold the trained parts of scoring, which stay the same whatever is learned later."""
+    """Hold the trained parts of scoring, which stay the same whatever is learnt later."""
 
     device: torch.device
     dim: int  # features of an image

@@ -32,7 +32,7 @@ class UndoStep:
 
 
 def class_sessions(history: Iterable[Change]) -> dict[str, int]:
-    """Return the session in which each known class was learned: training is 0, a `learn` one more.
+    """Return the session in which each known class was learnt: training is 0, a `learn` one more.
 
     Raises LookupError or ValueError for a history that contradicts itself.
     """

@@ -4,12 +4,17 @@ import sys
 
 import typer
 
-from fewmore.cli import classifier as practice
 from fewmore.cli import data
 from fewmore.cli import run as research
 from fewmore.cli.compare import compare
+from fewmore.cli.evaluate import evaluate
+from fewmore.cli.export import export
+from fewmore.cli.info import info
+from fewmore.cli.learn import forget, learn, rename, undo
+from fewmore.cli.predict import predict
 from fewmore.cli.reproduce import reproduce
 from fewmore.cli.serve import serve
+from fewmore.cli.train import train
 from fewmore.errors import FewmoreError
 
 app = typer.Typer(
@@ -20,7 +25,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for door, commands in (
-    ("With your own photos", (*practice.COMMANDS, serve)),
+    (
+        "With your own photos",
+        (train, learn, predict, evaluate, info, forget, rename, undo, export, serve),
+    ),
     ("For research", (research.run, compare, reproduce, research.benchmarks, research.methods)),
 ):
     for command in commands:

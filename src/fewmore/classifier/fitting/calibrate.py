@@ -25,7 +25,7 @@ def calibrate(
 ) -> Calibration:
     """Measure temperature, threshold and accuracy on images that are not in the class means.
 
-    Classes that are learned later have few images, so half of the scores come from
+    Classes that are learnt later have few images, so half of the scores come from
     pseudo-sessions, in which some classes have few images too.
     """
     full = _HeldOutScores()

@@ -1,0 +1,88 @@
+"""Describe classifiers and files in text for a terminal."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # rich is imported when a command runs
+    from rich.console import Console
+    from rich.table import Table
+
+MAX_LISTED = 30  # classes, changes or notes
+NONE_OF_THESE = "none of these"
+
+
+def print_classifier(out: "Console", info: dict[str, Any]) -> None:
+    """Print what training chose and how well it does, from `IncrementalClassifier.info`."""
+    from fewmore.classifier.text import count_noun
+
+    images = count_noun(info["images"], "image")
+    sessions = sum(change["kind"] in ("fit", "learn") for change in info["history"])
+    weights = info["origin"].get("weights", "unknown")
+    sizes = [f"{part} {format_bytes(size)}" for part, size in info["bytes"].items() if size]
+    lines = [
+        (
+            "classes",
+            f"{len(info['classes']):,}, from {images} in {count_noun(sessions, 'session')}",
+        ),
+        (
+            "backbone",
+            f"{info['backbone']}, weights: {weights}; {info['features']:,} features an image",
+        ),
+        ("classifier", info["classifier"]),
+        *_calibration_lines(info["calibration"]),
+        ("sizes", ", ".join(sizes)),
+        *(("note", note) for note in info["notes"]),
+    ]
+    width = max(len(title) for title, _ in lines)
+    for title, text in lines:
+        out.print(f"  {title:<{width}}  {text}")
+
+
+def _calibration_lines(calibration: dict[str, Any]) -> list[tuple[str, str]]:
+    from fewmore.classifier.text import count_noun
+
+    if not calibration["held_out"]:
+        return []
+    held_out = count_noun(calibration["held_out"], "held-out image")
+    none_of_these = (
+        f"below a familiarity of {calibration['threshold']:.3f}, "
+        "which 95 % of held-out images reach"
+    )
+    if calibration["auroc"] is not None:
+        none_of_these += f"; AUROC on held-out classes {calibration['auroc']:.3f}"
+    return [
+        ("accuracy", f"{100 * calibration['accuracy']:.1f} % of {held_out}"),
+        (
+            "confidence",
+            f"expected calibration error {calibration['ece_after']:.3f} "
+            f"({calibration['ece_before']:.3f} uncalibrated)",
+        ),
+        (NONE_OF_THESE, none_of_these),
+    ]
+
+
+def make_table(*columns: str) -> "Table":
+    """Make a table without lines; columns of numbers are aligned to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        is_number = name in ("confidence", "accuracy", "images")
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    return table
+
+
+def quote(path: Path) -> str:
+    """Quote a path as it is typed in a shell."""
+    return shlex.quote(str(path))
+
+
+def file_size(path: Path) -> str:
+    """Format the size of a file."""
+    return format_bytes(path.expanduser().stat().st_size)
+
+
+def format_bytes(size: int) -> str:
+    """Format a number of bytes."""
+    return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"

@@ -1,0 +1,153 @@
+"""Define `fewmore evaluate`: accuracy on labelled photos."""
+
+import json as json_format
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fewmore.cli.describe import MAX_LISTED, NONE_OF_THESE, make_table, quote
+from fewmore.cli.model_options import Device, Json, ModelFile
+from fewmore.cli.terminal import plain, stages
+from fewmore.errors import ConfigError
+
+if TYPE_CHECKING:  # torch and rich are imported when a command runs
+    from rich.console import Console
+
+    from fewmore.classifier.history import Change
+    from fewmore.classifier.results import Evaluation
+
+
+def evaluate(
+    model: ModelFile,
+    photos: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder with one sub-folder a class, of images not seen before.",
+            show_default=False,
+        ),
+    ],
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="The confusion matrix: .png, .svg or .pdf.", show_default="MODEL-confusion.png"
+        ),
+    ] = None,
+    json: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Measure accuracy on a folder of photos, class by class, the worst ones first.
+
+    Example: fewmore evaluate birds.fewmore test-photos
+    """
+    from fewmore.classifier.estimator import IncrementalClassifier
+    from fewmore.research.reporting.figures.files import FORMATS
+
+    if plot and plot.suffix.lower() not in FORMATS:
+        raise ConfigError(
+            f"--plot {plot} does not end in .png, .svg or .pdf: "
+            f"use --plot {plot.with_suffix('.png')}"
+        )
+    classifier = IncrementalClassifier.load(model, device)
+    with stages(plain(stderr=True), quiet=json) as progress:
+        evaluation = classifier.evaluate(photos, progress)
+    target = plot or (None if json else Path(f"{model.stem}-confusion.png"))
+    all_drawn = target is None or _plot(evaluation, classifier.history_, target)
+    if json:
+        typer.echo(json_format.dumps(_to_json(evaluation), indent=1, ensure_ascii=False))
+        return
+    out = plain()
+    _print_evaluation(out, evaluation, model)
+    boxes = "" if all_drawn else "; its font lacks characters of some names, which show as boxes"
+    out.print(f"confusion matrix: {target}{boxes}")
+
+
+def _print_evaluation(out: "Console", evaluation: "Evaluation", model: Path) -> None:
+    from fewmore.classifier.text import count_noun
+
+    images = count_noun(evaluation.images, "image")
+    classes = count_noun(len(evaluation.by_class), "class")
+    out.print(f"accuracy: {100 * evaluation.accuracy:.1f} % of {images} of {classes}")
+    out.print(
+        f"expected calibration error: {evaluation.ece:.3f}; "
+        f"predicted as '{NONE_OF_THESE}': {100 * evaluation.rejected:.1f} %"
+    )
+    out.print()
+    _print_classes(out, evaluation, model)
+
+
+def _print_classes(out: "Console", evaluation: "Evaluation", model: Path) -> None:
+    """Print accuracy by class, the worst first, and what each class is mostly taken for."""
+    from rich.text import Text
+
+    rows = _by_class(evaluation)
+    table = make_table("class", "accuracy", "images", "mostly taken for")
+    for row in rows[:MAX_LISTED]:
+        mistaken = ", ".join(f"{name} ({count})" for name, count in row["taken for"][:2])
+        accuracy = f"{100 * row['accuracy']:.1f} %"
+        table.add_row(Text(row["class"]), accuracy, str(row["images"]), Text(mistaken))
+    out.print(table)
+    if len(rows) > MAX_LISTED:
+        next_accuracy = 100 * rows[MAX_LISTED]["accuracy"]
+        out.print(
+            f"and {len(rows) - MAX_LISTED:,} more classes, each with {next_accuracy:.1f} % "
+            f"or better; all of them: fewmore evaluate {quote(model)} … --json"
+        )
+
+
+def _by_class(evaluation: "Evaluation") -> list[dict[str, Any]]:
+    """Return a row for each class, the worst first."""
+    rows = []
+    for name, accuracy in evaluation.by_class.items():
+        counts = evaluation.confusion[evaluation.classes.index(name)].tolist()
+        mistaken = [
+            (count, other)
+            for other, count in zip(evaluation.classes, counts, strict=True)
+            if count and other != name
+        ]
+        taken_for = [(other, count) for count, other in sorted(mistaken, reverse=True)]
+        rows.append(
+            {"class": name, "accuracy": accuracy, "images": sum(counts), "taken for": taken_for}
+        )
+    return sorted(rows, key=lambda row: (row["accuracy"], -row["images"]))
+
+
+def _to_json(evaluation: "Evaluation") -> dict[str, Any]:
+    by_class = [{**row, "taken for": dict(row["taken for"])} for row in _by_class(evaluation)]
+    return {
+        "accuracy": evaluation.accuracy,
+        "images": evaluation.images,
+        "ece": evaluation.ece,
+        "rejected": evaluation.rejected,
+        "by class": by_class,
+    }
+
+
+def _plot(evaluation: "Evaluation", history: "Sequence[Change]", target: Path) -> bool:
+    """Draw the confusion matrix; return False if the font lacks characters of class names."""
+    import warnings
+
+    import numpy as np
+
+    from fewmore.classifier.history import class_sessions
+    from fewmore.research.reporting.figures.confusion import confusion_figure
+    from fewmore.research.reporting.figures.files import save
+
+    session_of = class_sessions(history)
+    sessions = np.array([session_of[name] for name in evaluation.classes])
+    heading = (
+        f"{len(evaluation.classes)} classes, {100 * evaluation.accuracy:.1f} % "
+        f"of {evaluation.images:,} images right"
+    )
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            confusion = evaluation.confusion.numpy()
+            save(confusion_figure(confusion, sessions, heading, evaluation.classes), target)
+    except OSError as error:
+        raise ConfigError(
+            f"{target} cannot be written ({error.strerror or error}): "
+            "give another place with --plot"
+        ) from error
+    return not any("missing from font" in str(warning.message) for warning in caught)

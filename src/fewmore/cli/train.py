@@ -1,0 +1,83 @@
+"""Define `fewmore train`: a classifier from a folder of photos."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fewmore.cli.describe import file_size, print_classifier, quote
+from fewmore.cli.learn import LOCK_TIMEOUT
+from fewmore.cli.model_options import Device
+from fewmore.cli.terminal import plain, stages
+from fewmore.errors import ConfigError
+
+
+def train(
+    photos: Annotated[
+        Path, typer.Argument(help="A folder with one sub-folder a class.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The model file.", show_default="PHOTOS.fewmore"),
+    ] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            help="The network that computes features (table: docs/method.md).",
+            show_default="mobilenet_v2",
+        ),
+    ] = None,
+    weights: Annotated[
+        str, typer.Option(help="imagenet, the path of a weight file, or none: train from scratch.")
+    ] = "imagenet",
+    seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn at random.")] = 0,
+    device: Device = "auto",
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the model file if it is there.")
+    ] = False,
+) -> None:
+    """Train a classifier on a folder of photos, one sub-folder a class.
+
+    Example: fewmore train photos/birds -o birds.fewmore
+    """
+    target = (output or Path(f"{photos.expanduser().resolve().name}.fewmore")).expanduser()
+    _check_target(target, force)
+    from fewmore.classifier.estimator import IncrementalClassifier
+    from fewmore.classifier.model_file import locked
+
+    out = plain()
+    classifier = IncrementalClassifier(
+        backbone, None if weights == "none" else weights, device=device, seed=seed
+    )
+    with stages(out) as progress:
+        classifier.fit(photos, progress)
+    with locked(target, LOCK_TIMEOUT):
+        _check_target(target, force)  # again, because training takes time
+        classifier.save(target)
+    out.print(f"{target}: {file_size(target)}")
+    print_classifier(out, classifier.info())
+    out.print(f"\nNow type: fewmore predict {quote(target)} IMAGE…")
+    out.print(f"      or: fewmore learn {quote(target)} --name okapi a.jpg b.jpg c.jpg")
+
+
+def _check_target(target: Path, force: bool) -> None:
+    """Refuse a path that cannot be written, before an hour of training and not after it."""
+    if target.is_dir():
+        raise ConfigError(
+            f"-o {target} is a folder: give the name of a file, "
+            f"such as -o {target / 'model.fewmore'}"
+        )
+    if target.exists() and not force:
+        raise ConfigError(
+            f"{target} is there already: give another name with -o, or replace it with --force"
+        )
+    if not target.parent.is_dir():
+        raise ConfigError(
+            f"-o {target}: there is no folder {target.parent}; make it, or give another name"
+        )
+    if not os.access(target.parent, os.W_OK):
+        raise ConfigError(
+            f"-o {target}: you may not write into the folder {target.resolve().parent}; "
+            "give another name"
+        )
