@@ -78,9 +78,9 @@ def test_it_is_what_the_library_learns(client: Any, image: MakeImage, model: Pat
         IncrementalClassifier.load(model.parent / "copy.fewmore"),
     )
     here.learn({"okapi": images})
-    for a, b in zip(here.model.knowledge.classes, other.model.knowledge.classes, strict=True):
-        assert (a.name, a.count, a.prints) == (b.name, b.count, b.prints)
-        assert a.total.tolist() == pytest.approx(b.total.tolist(), abs=1e-4)
+    for a, b in zip(here.model.class_set.classes, other.model.class_set.classes, strict=True):
+        assert (a.name, a.count, a.hashes) == (b.name, b.count, b.hashes)
+        assert a.feature_sum.tolist() == pytest.approx(b.feature_sum.tolist(), abs=1e-4)
 
 
 def test_images_are_added_once(client: Any, image: MakeImage):

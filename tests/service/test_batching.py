@@ -10,9 +10,10 @@ import pytest
 from torch import Tensor
 
 from fewmore import IncrementalClassifier
-from fewmore.classifier.embedding import fingerprint
+from fewmore.classifier.embedding import image_hash
 from fewmore.errors import ImageError
-from fewmore.service.batching import Batcher, Busy
+from fewmore.service.batching import Batcher
+from fewmore.service.limits import Busy
 
 MakeImage = Callable[..., bytes]
 
@@ -78,20 +79,20 @@ def test_what_waits_is_gathered(
 
 
 def test_lessons_have_a_quarter_of_the_places(queue: Batcher):
-    queue._predictions.extend(("prediction", place) for place in range(40))  # type: ignore[misc]
-    queue._lessons.extend(("lesson", place) for place in range(9))  # type: ignore[misc]
+    queue._to_predict.extend(("prediction", place) for place in range(40))  # type: ignore[misc]
+    queue._to_learn.extend(("lesson", place) for place in range(9))  # type: ignore[misc]
     taken = [[what for what, _ in queue._take()] for _ in range(4)]
     assert [len(batch) for batch in taken] == [16, 16, 16, 1]
     assert [batch.count("lesson") for batch in taken] == [4, 4, 1, 0]
 
 
 def test_what_waits_is_shared_among_the_workers_that_are_free(queue: Batcher):
-    queue._predictions.extend(("prediction", place) for place in range(28))  # type: ignore[misc]
-    queue._free = 2  # others, who come for their share as well
+    queue._to_predict.extend(("prediction", place) for place in range(28))  # type: ignore[misc]
+    queue._idle = 2  # others, who come for their share as well
     assert len(queue._take()) == 10
-    queue._free = 1
+    queue._idle = 1
     assert len(queue._take()) == 9
-    queue._free = 0  # all others compute
+    queue._idle = 0  # all others compute
     assert len(queue._take()) == 9
 
 
@@ -100,8 +101,8 @@ def test_a_lesson_comes_with_squares_and_fingerprints(
 ):
     images = [image("okapi", number) for number in range(20)]
     seen = asyncio.run(batcher.embed(images, [""] * 20))
-    features, prints = classifier.embedder.embedded(images, [""] * 20, prints=True)
-    assert seen.prints == prints == tuple(map(fingerprint, seen.squares))
+    features, prints = classifier.embedder.embed(images, [""] * 20, hashes=True)
+    assert seen.prints == prints == tuple(map(image_hash, seen.squares))
     assert (seen.features - features).abs().max() < 1e-4
 
 

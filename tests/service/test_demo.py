@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from fewmore import IncrementalClassifier
-from fewmore.cli.serve import _demo
+from fewmore.cli.demo import demo_model
 from fewmore.cli.terminal import plain
 
 Stroke = Sequence[tuple[float, float]]
@@ -64,7 +64,7 @@ def drawing(
 @pytest.mark.soak
 def test_symbols_are_taught_by_drawing_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FEWMORE_DATA", str(tmp_path))
-    classifier = IncrementalClassifier.load(_demo(plain(), thumbnails=False))
+    classifier = IncrementalClassifier.load(demo_model(plain(), thumbnails=False))
     assert (classifier.calibration.accuracy or 0) > 0.8
     rng = random.Random(0)
     classifier.learn({name: [drawing(name, rng) for _ in range(5)] for name in SYMBOLS})

@@ -12,7 +12,7 @@ from fewmore.service.journal import Journal, Record
 
 
 def heads(path: Path) -> list[int]:
-    journal = Journal.opened(path)
+    journal = Journal.open(path)
     journal.close()
     return [record.head["n"] for record in journal.records]
 
@@ -21,7 +21,7 @@ def heads(path: Path) -> list[int]:
 def path(tmp_path: Path) -> Path:
     """Four records."""
     path = tmp_path / "a.journal"
-    journal = Journal.begun(path, Record({"n": 0}))
+    journal = Journal.create(path, Record({"n": 0}))
     for number in range(1, 4):
         journal.append(Record({"n": number, "name": "ö ☃ </b>"}, bytes(range(number))))
     journal.close()
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_records_come_back(path: Path):
-    journal = Journal.opened(path)
+    journal = Journal.open(path)
     assert [record.head["n"] for record in journal.records] == [0, 1, 2, 3]
     assert journal.records[3].body == b"\x00\x01\x02"
     assert journal.size == path.stat().st_size
@@ -42,7 +42,7 @@ def test_records_come_back(path: Path):
 @given(cut=st.integers(0, 400), junk=st.binary(max_size=40))
 def test_a_torn_end_is_dropped(tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes):
     path = tmp_path_factory.mktemp("torn") / "a.journal"
-    journal = Journal.begun(path, Record({"n": 0}))
+    journal = Journal.create(path, Record({"n": 0}))
     ends = [journal.size]
     for number in range(1, 5):
         journal.append(Record({"n": number}, b"x" * 20))
@@ -61,11 +61,11 @@ def test_damage_in_the_middle_is_no_crash(path: Path):
     data[70] ^= 1  # in the second record
     path.write_bytes(data)
     with pytest.raises(ModelFileError, match=r"damaged at byte .* with whole records behind that"):
-        Journal.opened(path)
+        Journal.open(path)
 
 
 def test_nothing_of_a_failed_append_is_left(path: Path, monkeypatch: pytest.MonkeyPatch):
-    journal = Journal.opened(path)
+    journal = Journal.open(path)
     real, size = os.fsync, path.stat().st_size
     failures = iter([OSError(28, "No space left on device")])
 
@@ -87,7 +87,7 @@ def test_nothing_of_a_failed_append_is_left(path: Path, monkeypatch: pytest.Monk
 def test_after_an_error_that_cannot_be_taken_back_nothing_more_is_written(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    journal = Journal.opened(path)
+    journal = Journal.open(path)
 
     def fsync(number: int) -> None:
         raise OSError(5, "Input/output error")

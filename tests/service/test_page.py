@@ -41,7 +41,7 @@ PALE_TEXT = """() => {
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement;
     const seen = walker.currentNode.data.trim() && element.checkVisibility({ opacityProperty: true });
-    if (!seen || element.closest(".unseen, .remove, :disabled, svg")) continue;
+    if (!seen || element.closest(".visually-hidden, .remove, :disabled, svg")) continue;
     const [front, back] = [light(parse(getComputedStyle(element).color)), light(ground(element))];
     const contrast = (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
     if (contrast < 4.5) found.push(`${walker.currentNode.data.trim()}: ${contrast.toFixed(2)}`);
@@ -415,7 +415,7 @@ def test_the_camera_is_watched_and_taught_from(open_page: Callable[..., Page]) -
     page.get_by_role("button", name="Camera", exact=True).click()
     expect(page.locator("#verdict")).not_to_have_class("verdict resting")
     for _ in range(3):
-        page.get_by_role("button", name="Take this image").click()
+        page.get_by_role("button", name="Take this photo").click()
     expect(page.locator(".choose")).to_have_count(3)
     teach(page, "test card")
     expect(page.locator("#verdict")).to_have_text("test card")

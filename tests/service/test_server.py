@@ -23,7 +23,7 @@ from uvicorn.server import ServerState
 from fewmore import IncrementalClassifier
 from fewmore.service.app import create_app
 from fewmore.service.limits import Limits
-from fewmore.service.server import listening, protocol
+from fewmore.service.server import listen, protocol_with
 from fewmore.service.store import Store
 
 Serving = Callable[..., AbstractContextManager[Any]]
@@ -130,13 +130,13 @@ def impatient(model: Path) -> Any:
     )
     config = uvicorn.Config(
         create_app(Store(model), limits=limits, workers=1),
-        http=protocol(limits),
+        http=protocol_with(limits),
         ws="none",
         log_level="critical",
     )
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    with listening("127.0.0.1", 0) as at:
+    with listen("127.0.0.1", 0) as at:
         at.setsockopt(
             socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
         )  # of its connections, too: what is not taken stays with the service
@@ -234,7 +234,7 @@ def test_an_answer_that_is_not_taken_ends_the_connection(
         slow.connect(impatient[:2])
         slow.sendall(ask)
         until = time.monotonic() + 20
-        while "did not take its answer" not in caplog.text and time.monotonic() < until:
+        while "did not read its response" not in caplog.text and time.monotonic() < until:
             time.sleep(0.05)
         found = b""
         with contextlib.suppress(ConnectionResetError):
@@ -242,7 +242,7 @@ def test_an_answer_that_is_not_taken_ends_the_connection(
                 found += chunk
     assert found.startswith(b"HTTP/1.1 200")
     assert len(found) < whole
-    assert "did not take its answer within 0.3 seconds: closed" in caplog.text
+    assert "did not read its response within 0.3 seconds: closed" in caplog.text
 
 
 def test_clients_that_go_away_leave_nothing_behind(impatient: Any, image: MakeImage):
@@ -265,13 +265,13 @@ def test_an_answer_goes_out_at_once():
     config = uvicorn.Config(lambda scope: None, http="h11")
     loop = asyncio.new_event_loop()
     with (
-        listening("127.0.0.1", 0) as server,
+        listen("127.0.0.1", 0) as server,
         socket.create_connection(server.getsockname()) as _,
         server.accept()[0] as own,
     ):
         assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
         transport = Mock(get_extra_info={"socket": own}.get)
-        protocol(Limits())(
+        protocol_with(Limits())(
             config=config, server_state=ServerState(), app_state={}, _loop=loop
         ).connection_made(transport)
         assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

@@ -10,40 +10,43 @@ import torch
 
 from fewmore import IncrementalClassifier
 from fewmore.errors import ConfigError, ModelFileError, UnknownName
+from fewmore.service import idempotency
 from fewmore.service import store as stores
+from fewmore.service.idempotency import JSON, IdempotencyKey, KeyReused
 from fewmore.service.journal import Journal
-from fewmore.service.store import Answer, Entry, Key, KeyReused, Store, identity
+from fewmore.service.operations import Operation
+from fewmore.service.store import Store, state_digest
 
 
-def told(made: IncrementalClassifier, result: Any) -> Answer:
+def told(made: IncrementalClassifier, result: Any) -> JSON:
     return {"version": made.version}
 
 
-def lesson(name: str, first: int = 1, count: int = 3) -> Entry:
+def lesson(name: str, first: int = 1, count: int = 3) -> Operation:
     rows = torch.rand(count, 64, generator=torch.Generator().manual_seed(first))
-    return Entry("learn", (name,), tuple(range(first, first + count)), rows)
+    return Operation("learn", (name,), tuple(range(first, first + count)), rows)
 
 
 CHANGES = [
     lesson("okapi", 1),
     lesson("zebra", 10),
     lesson("okapi", 3),  # one of its three images is there already
-    Entry("rename", ("okapi", "forest giraffe")),
-    Entry("forget", ("robin",)),
-    Entry("undo"),
-    Entry("undo"),
+    Operation("rename", ("okapi", "forest giraffe")),
+    Operation("forget", ("robin",)),
+    Operation("undo"),
+    Operation("undo"),
 ]
 
 
 def crash(store: Store) -> None:
     """Let go of the file without folding, as a kill does."""
-    store._held.close()
+    store._resources.close()
 
 
 def state(model: Path) -> str:
     """What a new process finds."""
     store = Store(model)
-    found = identity(store.current.model.knowledge)
+    found = state_digest(store.current.model.class_set)
     crash(store)
     return found
 
@@ -60,21 +63,21 @@ def test_a_crash_after_any_change_loses_nothing(model: Path, number: int):
     store = Store(model)
     for change in CHANGES[:number]:
         store.change(change, told)
-    expected = identity(store.current.model.knowledge)
+    expected = state_digest(store.current.model.class_set)
     crash(store)
     assert state(model) == expected  # replayed, and folded
-    assert identity(IncrementalClassifier.load(model).model.knowledge) == expected
+    assert state_digest(IncrementalClassifier.load(model).model.class_set) == expected
     assert state(model) == expected
 
 
-@pytest.mark.parametrize("step", ["append", "save", "begun"])
+@pytest.mark.parametrize("step", ["append", "save", "create"])
 def test_a_crash_while_folding_neither_loses_nor_doubles(
     model: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ):
     store = Store(model)
     for change in CHANGES:
-        store.change(change, told, Key(f"key {id(change)}", "digest"))
-    expected = identity(store.current.model.knowledge)
+        store.change(change, told, IdempotencyKey(f"key {id(change)}", "digest"))
+    expected = state_digest(store.current.model.class_set)
     place: Any = IncrementalClassifier if step == "save" else Journal
 
     def killed(*_: Any) -> None:
@@ -83,7 +86,7 @@ def test_a_crash_while_folding_neither_loses_nor_doubles(
     with monkeypatch.context() as patch:
         patch.setattr(place, step, killed)
         with pytest.raises(KeyboardInterrupt):
-            store.fold()
+            store.merge()
     crash(store)
     assert state(model) == expected
     assert state(model) == expected
@@ -98,9 +101,9 @@ def test_a_change_after_a_fold_that_failed_is_kept(model: Path, monkeypatch: pyt
             "save",
             lambda *_: (_ for _ in ()).throw(ModelFileError("no room")),
         )
-        store._try_to_fold()
+        store._try_to_merge()
     store.change(lesson("zebra", 10), told)
-    expected = identity(store.current.model.knowledge)
+    expected = state_digest(store.current.model.class_set)
     crash(store)
     assert state(model) == expected
 
@@ -137,9 +140,9 @@ def test_a_change_that_cannot_be_written_is_not_made(store: Store, monkeypatch: 
 def test_a_change_that_is_refused_leaves_no_trace(store: Store):
     size = store.journal_bytes
     with pytest.raises(UnknownName):
-        store.change(Entry("forget", ("nobody",)), told)
+        store.change(Operation("forget", ("nobody",)), told)
     with pytest.raises(ConfigError, match="nothing to undo"):
-        store.change(Entry("undo"), told)
+        store.change(Operation("undo"), told)
     store.change(lesson("okapi"), told)
     grown = store.journal_bytes
     assert grown > size
@@ -149,12 +152,12 @@ def test_a_change_that_is_refused_leaves_no_trace(store: Store):
 
 def test_a_key_makes_a_change_once(model: Path):
     store = Store(model)
-    key = Key("k", "this")
+    key = IdempotencyKey("k", "this")
     first = store.change(lesson("okapi"), told, key)
     assert store.change(lesson("okapi"), told, key) == first
-    store.change(Entry("undo"), told)
+    store.change(Operation("undo"), told)
     with pytest.raises(KeyReused, match="came with another request before"):
-        store.change(lesson("zebra"), told, Key("k", "that"))
+        store.change(lesson("zebra"), told, IdempotencyKey("k", "that"))
     for _ in range(3):  # after a crash, after a fold, and after another one
         crash(store)
         store = Store(model)
@@ -164,13 +167,15 @@ def test_a_key_makes_a_change_once(model: Path):
 
 
 def test_keys_are_not_kept_for_ever(model: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stores, "REMEMBERED", 2)
+    monkeypatch.setattr(idempotency, "MOST_KEYS", 2)
     store = Store(model)
     for number in range(4):
-        store.change(lesson("okapi", 10 * number + 1), told, Key(str(number), "d"))
+        store.change(lesson("okapi", 10 * number + 1), told, IdempotencyKey(str(number), "d"))
     store.close()
     store = Store(model)
-    assert [store.remembered(Key(str(number), "d")) is not None for number in range(4)] == [
+    assert [
+        store.response_to(IdempotencyKey(str(number), "d")) is not None for number in range(4)
+    ] == [
         False,
         False,
         True,
@@ -183,10 +188,10 @@ def test_what_another_program_changed_after_a_crash_is_kept_too(model: Path):
     store = Store(model)
     for change in (
         lesson("okapi"),
-        Entry("forget", ("robin",)),
+        Operation("forget", ("robin",)),
         lesson("zebra", 10),
-        Entry("undo"),
-        Entry("rename", ("wren", "bird")),
+        Operation("undo"),
+        Operation("rename", ("wren", "bird")),
     ):
         store.change(change, told)
     crash(store)
@@ -200,7 +205,7 @@ def test_what_another_program_changed_after_a_crash_is_kept_too(model: Path):
         "yak",
         "okapi",
     ]  # a class that is gone cannot be renamed
-    expected = identity(store.current.model.knowledge)
+    expected = state_digest(store.current.model.class_set)
     crash(store)
     assert state(model) == expected
 
@@ -210,7 +215,7 @@ def test_an_undo_never_takes_back_a_strangers_change(model: Path):
     with_history.learn_features({"early": torch.rand(2, 64)})
     with_history.save(model)
     store = Store(model)
-    store.change(Entry("undo"), told)
+    store.change(Operation("undo"), told)
     crash(store)
     other = IncrementalClassifier.load(model)
     other.learn_features({"yak": torch.rand(2, 64)})
@@ -259,13 +264,13 @@ def test_a_missing_file_is_said_to_be_missing(tmp_path: Path):
 
 
 def test_a_long_journal_is_folded(model: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stores, "FOLD_BYTES", 5000)
+    monkeypatch.setattr(stores, "MERGE_BYTES", 5000)
     store = Store(model)
     for number in range(20):
         store.change(lesson(f"class {number}", 10 * number + 1), told)
         assert store.journal_bytes < 7000
     assert len(IncrementalClassifier.load(model).classes_) > 15
-    expected = identity(store.current.model.knowledge)
+    expected = state_digest(store.current.model.class_set)
     copy = shutil.copytree(
         model.parent, model.parent.parent / "copy"
     )  # as the disk is at this moment
@@ -276,9 +281,9 @@ def test_a_long_journal_is_folded(model: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_quiet_store_is_folded(model: Path, monkeypatch: pytest.MonkeyPatch):
     store = Store(model)
     store.change(lesson("okapi"), told)
-    store.fold_when_quiet()
+    store.merge_when_idle()
     assert "okapi" not in IncrementalClassifier.load(model).classes_
-    monkeypatch.setattr(stores, "FOLD_SECONDS", -1.0)
-    store.fold_when_quiet()
+    monkeypatch.setattr(stores, "MERGE_SECONDS", -1.0)
+    store.merge_when_idle()
     assert "okapi" in IncrementalClassifier.load(model).classes_
     crash(store)

@@ -1,9 +1,9 @@
-"""Images of many requests, gathered into batches.
+"""Gather the images of many requests into batches for the backbone.
 
-A few worker threads own the backbone: one a core, each computing on its own core alone, because threads that share one computation
-wait for one another whenever anything else wants a core. What is waiting is shared among the workers that are free at that moment: each
-takes its share, decodes it, embeds it and hands it on; nothing waits for a batch to fill. Predictions go first, but a quarter of each
-batch is kept for lessons.
+Each worker thread computes on one CPU core, because threads that share one computation wait for one
+another whenever anything else uses a core. The images that wait are divided among the workers that
+are idle at that moment: each decodes and embeds its share. No worker waits for a batch to fill.
+Images to predict go first, but a quarter of each batch is reserved for images to learn from.
 """
 
 import asyncio
@@ -16,29 +16,27 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fewmore.classifier.embedding import Embedder, broken_images, fingerprint, square
-from fewmore.classifier.estimator import IncrementalClassifier, Prediction
+from fewmore.classifier.embedding import Embedder, center_square, combine_errors, image_hash
+from fewmore.classifier.estimator import IncrementalClassifier
+from fewmore.classifier.results import Prediction
 from fewmore.errors import FewmoreError
+from fewmore.service.limits import Busy
 
-LESSONS = 4  # one in so many places of a batch is a lesson's, where any waits
-
-
-class Busy(Exception):
-    """More is waiting than should."""
+LEARN_SHARE = 4  # one in so many images of a batch is one to learn from, if any wait
 
 
 @dataclass(frozen=True, eq=False)
 class Embedded:
-    """Images as they were seen."""
+    """Hold the features of a request's images, with their pixels and content hashes."""
 
     features: Tensor  # (n, d)
     squares: tuple[Tensor, ...]  # (3, s, s) uint8
-    prints: tuple[int, ...]
+    hashes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predictions, all by one version of the model."""
+    """Hold predictions that were all made by one version of the model."""
 
     version: int
     predictions: list[Prediction]
@@ -46,50 +44,71 @@ class Predicted:
 
 @dataclass(eq=False)
 class _Job:
-    """The images of one request."""
+    """Collect the results of one request's images."""
 
     images: Sequence[bytes]
     titles: Sequence[str]
-    top: int | None  # None for a lesson
+    top: int | None  # None: only embed
     future: "asyncio.Future[Predicted | Embedded]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     features: dict[int, Tensor] = field(default_factory=dict)
     squares: dict[int, Tensor] = field(default_factory=dict)
-    broken: dict[int, FewmoreError] = field(default_factory=dict)
+    errors: dict[int, FewmoreError] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def done(self, place: int, pixels: Tensor | None, seen: Tensor | FewmoreError) -> bool:
-        """Put one image's result down; whether it was the last."""
+    def fail(self, index: int, error: FewmoreError) -> bool:
+        """Store an image's error; return whether it was the last image."""
         with self.lock:
-            if isinstance(seen, FewmoreError):
-                self.broken[place] = seen
-            else:
-                self.features[place] = seen
-                if pixels is not None:
-                    self.squares[place] = pixels
-            return len(self.features) + len(self.broken) == len(self.images)
+            self.errors[index] = error
+            return self._complete()
+
+    def finish(self, index: int, square: Tensor, features: Tensor) -> bool:
+        """Store an image's features; return whether it was the last image."""
+        with self.lock:
+            self.features[index] = features
+            if self.top is None:
+                self.squares[index] = square
+            return self._complete()
+
+    def _complete(self) -> bool:
+        return len(self.features) + len(self.errors) == len(self.images)
+
+    def all_features(self) -> Tensor:
+        """Stack the features of all images in their order, (n, d)."""
+        return torch.stack([self.features[index] for index in range(len(self.images))])
+
+    def embedded(self) -> Embedded:
+        """Collect what a job without predictions returns."""
+        squares = tuple(self.squares[index] for index in range(len(self.images)))
+        hashes = tuple(map(image_hash, squares))
+        return Embedded(self.all_features().cpu(), squares, hashes)
 
 
-_Place = tuple[_Job, int]
+_Item = tuple[_Job, int]  # a job and the index of one of its images
+_Result = tuple[_Job, "Predicted | Embedded | Exception"]
 
 
 class Batcher:
-    """The workers. `current` gives the classifier of the moment, whose backbone never changes."""
+    """Run the worker threads.
+
+    `current` returns the classifier of the moment. Its classes may change, its backbone may not.
+    """
 
     def __init__(
         self, current: Callable[[], IncrementalClassifier], workers: int, most_waiting: int
     ) -> None:
-        self.current, self.most_waiting = current, most_waiting
+        self.current = current
+        self.most_waiting = most_waiting
         self.embedder: Embedder = current().embedder
-        on_cpu = self.embedder.device.type == "cpu"
-        self.workers = workers if on_cpu else 1
-        self.batch = self.embedder.batch  # images, at most
-        self.batches = self.images = 0  # counted for the metrics
-        self._predictions: deque[_Place] = deque()
-        self._lessons: deque[_Place] = deque()
+        self.workers = workers if self.embedder.device.type == "cpu" else 1
+        self.batch_size = self.embedder.batch_size  # images, at most
+        self.batches = 0  # counted for the metrics
+        self.images = 0
+        self._to_predict: deque[_Item] = deque()
+        self._to_learn: deque[_Item] = deque()
         self._arrived = threading.Condition()
-        self._free = 0  # workers that compute nothing
+        self._idle = 0  # workers
         self._stopped = False
         self._threads = [
             threading.Thread(target=self._work, name=f"backbone-{i}", daemon=True)
@@ -100,162 +119,154 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        return len(self._predictions) + len(self._lessons)
+        """Return the number of images that wait."""
+        return len(self._to_predict) + len(self._to_learn)
 
     @property
     def alive(self) -> bool:
+        """Return whether all workers run."""
         return all(thread.is_alive() for thread in self._threads)
 
     async def predict(self, images: Sequence[bytes], titles: Sequence[str], top: int) -> Predicted:
-        found = await self._put(_Job(images, titles, top))
-        if not isinstance(found, Predicted):
-            raise TypeError(found)
-        return found
+        """Predict the likeliest `top` classes of encoded images; errors name them by title."""
+        result = await self._submit(_Job(images, titles, top))
+        if not isinstance(result, Predicted):
+            raise TypeError(result)
+        return result
 
     async def embed(self, images: Sequence[bytes], titles: Sequence[str]) -> Embedded:
-        found = await self._put(_Job(images, titles, None))
-        if not isinstance(found, Embedded):
-            raise TypeError(found)
-        return found
+        """Compute the features of encoded images to learn from."""
+        result = await self._submit(_Job(images, titles, None))
+        if not isinstance(result, Embedded):
+            raise TypeError(result)
+        return result
 
-    async def _put(self, job: _Job) -> "Predicted | Embedded":
+    async def _submit(self, job: _Job) -> "Predicted | Embedded":
         with self._arrived:
             if self._stopped or self.waiting + len(job.images) > self.most_waiting:
                 raise Busy
-            queue = self._lessons if job.top is None else self._predictions
-            queue.extend((job, place) for place in range(len(job.images)))
+            queue = self._to_learn if job.top is None else self._to_predict
+            queue.extend((job, index) for index in range(len(job.images)))
             self._arrived.notify(self.workers)
         return await job.future
 
     def close(self) -> None:
-        """Let the workers end; what waits is given up."""
+        """Stop the workers, and cancel the jobs that wait."""
         with self._arrived:
             self._stopped = True
-            given_up = {job for job, _ in (*self._predictions, *self._lessons)}
-            self._predictions.clear()
-            self._lessons.clear()
+            cancelled = {job for job, _ in (*self._to_predict, *self._to_learn)}
+            self._to_predict.clear()
+            self._to_learn.clear()
             self._arrived.notify_all()
-        for job in given_up:
-            _in_its_loop(job, job.future.cancel)
+        for job in cancelled:
+            _call_in_loop(job, job.future.cancel)
         for thread in self._threads:
             thread.join(timeout=10)
 
-    # In the workers
+    # In the worker threads
 
     def _work(self) -> None:
-        while places := self._take():
+        while items := self._take():
             try:
-                self._see(places)
+                self._process(items)
             except Exception as error:
-                _settle([(job, error) for job in {job for job, _ in places}])
+                _deliver([(job, error) for job in {job for job, _ in items}])
 
-    def _take(self) -> list[_Place]:
-        """A free worker's share of what waits, once anything does."""
+    def _take(self) -> list[_Item]:
+        """Wait for images, and take an idle worker's share of them; nothing at the end."""
         with self._arrived:
-            self._free += 1
+            self._idle += 1
             while not self.waiting and not self._stopped:
                 self._arrived.wait()
-            share = min(self.batch, -(-self.waiting // self._free))
-            self._free -= 1
-            lessons = min(
-                len(self._lessons), max(share // LESSONS, share - len(self._predictions), 1)
-            )
-            taken = [self._lessons.popleft() for _ in range(lessons)]
-            taken += [
-                self._predictions.popleft()
-                for _ in range(min(len(self._predictions), share - lessons))
-            ]
-            return taken
+            share = min(self.batch_size, -(-self.waiting // self._idle))
+            self._idle -= 1
+            reserved = max(share // LEARN_SHARE, share - len(self._to_predict), 1)
+            learn = min(len(self._to_learn), reserved)
+            predict = min(len(self._to_predict), share - learn)
+            items = [self._to_learn.popleft() for _ in range(learn)]
+            items += [self._to_predict.popleft() for _ in range(predict)]
+            return items
 
-    def _see(self, places: Sequence[_Place]) -> None:
-        ready: list[tuple[_Place, Tensor]] = []
-        finished: list[_Job] = []
-        for job, place in places:
+    def _process(self, items: Sequence[_Item]) -> None:
+        """Decode and embed a batch, and complete the jobs whose last image is in it."""
+        decoded: list[tuple[_Item, Tensor]] = []
+        complete: list[_Job] = []
+        for job, index in items:
             if job.future.cancelled():
                 continue
+            image = job.images[index]
             try:
-                ready.append(
-                    (
-                        (job, place),
-                        square(job.images[place], job.titles[place], self.embedder.transform),
-                    )
-                )
+                square = center_square(image, job.titles[index], self.embedder.transform)
+                decoded.append(((job, index), square))
             except FewmoreError as error:
-                if job.done(place, None, error):
-                    finished.append(job)
-        if ready:
-            features = self.embedder.features(torch.stack([pixels for _, pixels in ready]))[0]
-            for ((job, place), pixels), row in zip(ready, features, strict=True):
-                if job.done(place, pixels if job.top is None else None, row):
-                    finished.append(job)
+                if job.fail(index, error):
+                    complete.append(job)
+        if decoded:
+            features = self.embedder.features(torch.stack([square for _, square in decoded]))[0]
+            for ((job, index), square), vector in zip(decoded, features, strict=True):
+                if job.finish(index, square, vector):
+                    complete.append(job)
             self.batches += 1
-            self.images += len(ready)
-        self._finish(finished)
+            self.images += len(decoded)
+        self._complete(complete)
 
-    def _finish(self, jobs: Sequence[_Job]) -> None:
-        """Answer the jobs whose last image was seen; all predictions of a moment are scored together."""
-        answers: list[_Answer] = []
-        asked: list[tuple[_Job, Tensor]] = []
+    def _complete(self, jobs: Sequence[_Job]) -> None:
+        """Deliver the results of jobs; all predictions of a moment are scored together."""
+        results: list[_Result] = []
+        to_predict: list[tuple[_Job, Tensor]] = []
         for job in jobs:
-            if job.broken:
-                answers.append(
-                    (job, broken_images([job.broken[place] for place in sorted(job.broken)]))
-                )
-                continue
-            features = torch.stack([job.features[place] for place in range(len(job.images))])
-            if job.top is None:
-                pixels = tuple(job.squares[place] for place in range(len(job.images)))
-                answers.append(
-                    (job, Embedded(features.cpu(), pixels, tuple(map(fingerprint, pixels))))
-                )
+            if job.errors:
+                errors = [job.errors[index] for index in sorted(job.errors)]
+                results.append((job, combine_errors(errors)))
+            elif job.top is None:
+                results.append((job, job.embedded()))
             else:
-                asked.append((job, features))
-        _settle([*answers, *self._predicted(asked)])
+                to_predict.append((job, job.all_features()))
+        _deliver([*results, *self._predict(to_predict)])
 
-    def _predicted(self, asked: "Sequence[tuple[_Job, Tensor]]") -> "list[_Answer]":
-        if not asked:
+    def _predict(self, jobs: Sequence[tuple[_Job, Tensor]]) -> list[_Result]:
+        if not jobs:
             return []
         classifier = self.current()
+        features = torch.cat([rows for _, rows in jobs])
+        top = max(job.top or 1 for job, _ in jobs)
         try:
-            told = iter(
-                classifier.predict_features(
-                    torch.cat([rows for _, rows in asked]), max(job.top or 1 for job, _ in asked)
-                )
-            )
+            predictions = iter(classifier.predict_features(features, top))
         except FewmoreError as error:  # no class is known
-            return [(job, error) for job, _ in asked]
-        found: list[_Answer] = []
-        for job, rows in asked:
-            own = [next(told) for _ in rows]
-            cut = [
-                Prediction(
-                    one.names[: job.top], one.confidences[: job.top], one.known, one.familiarity
-                )
-                for one in own
-            ]
-            found.append((job, Predicted(classifier.version, cut)))
-        return found
+            return [(job, error) for job, _ in jobs]
+        results: list[_Result] = []
+        for job, rows in jobs:
+            of_job = [_shorten(next(predictions), job.top) for _ in rows]
+            results.append((job, Predicted(classifier.version, of_job)))
+        return results
 
 
-_Answer = tuple[_Job, "Predicted | Embedded | Exception"]
+def _shorten(prediction: Prediction, top: int | None) -> Prediction:
+    """Keep the likeliest `top` classes."""
+    return Prediction(
+        prediction.names[:top],
+        prediction.confidences[:top],
+        prediction.known,
+        prediction.familiarity,
+    )
 
 
-def _settle(answers: Sequence[_Answer]) -> None:
-    """Hand a batch's answers over together: each waking of the event loop takes the interpreter from a worker."""
+def _deliver(results: Sequence[_Result]) -> None:
+    """Hand over a batch's results in one call: each wake-up of the event loop stops a worker."""
 
-    def hand_over() -> None:
-        for job, result in answers:
-            if job.future.done():  # nobody waits for it any more
+    def set_results() -> None:
+        for job, result in results:
+            if job.future.done():  # cancelled: nobody waits for it any more
                 continue
             if isinstance(result, Exception):
                 job.future.set_exception(result)
             else:
                 job.future.set_result(result)
 
-    if answers:
-        _in_its_loop(answers[0][0], hand_over)  # all requests are answered by one loop
+    if results:
+        _call_in_loop(results[0][0], set_results)  # all requests share one event loop
 
 
-def _in_its_loop(job: _Job, call: Callable[[], object]) -> None:
+def _call_in_loop(job: _Job, call: Callable[[], object]) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
         job.future.get_loop().call_soon_threadsafe(call)

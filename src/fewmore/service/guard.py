@@ -1,8 +1,9 @@
-"""What stands before the routes: who may ask, how much, and for how long; and what every answer carries.
+"""Decide who may send requests, how large and for how long; add headers to every response.
 
-A request's body is read here, whole, against the clock and the limits, before any route sees it: a slow or endless one costs a timer
-and the bytes it sent. Loopback is no secret place: every web page that a person visits can send requests there. So the Host must be one
-of ours, and what changes or costs something is refused where its Origin is another.
+A request's body is read here, whole, against the clock and the limits, before any route sees it: a
+slow or endless one costs a timer and the bytes it sent. A service on localhost is not private:
+every web page that a person visits can send requests there. So the Host header must name this
+service, and requests that change or cost something are refused if they come from another Origin.
 """
 
 import asyncio
@@ -10,7 +11,9 @@ import hmac
 import logging
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
@@ -18,26 +21,34 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fewmore.service.limits import Limits
 from fewmore.service.metrics import Metrics
-from fewmore.service.problems import BUSY, problem
+from fewmore.service.problems import RETRY_SOON, problem
 
 log = logging.getLogger("fewmore.service")
 
-SAFE = ("GET", "HEAD", "OPTIONS")
-METHODS = (
-    *SAFE,
-    "POST",
-    "PUT",
-    "PATCH",
-    "DELETE",
-)  # that are counted by name: a client can make up endlessly many
-OPEN = ("/health", "/ready")  # need no token, whatever else does
-WITHOUT_CHANGE = ("/api/predict",)  # of the others
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+# The metrics name only these: a client could invent any number of others.
+KNOWN_METHODS = (*SAFE_METHODS, "POST", "PUT", "PATCH", "DELETE")
+OPEN_PATHS = ("/health", "/ready")  # never need a token
+READ_ONLY_POSTS = ("/api/predict",)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+CLOSE = {"Connection": "close"}
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob: data:",
+        "media-src 'self' blob:",
+        "connect-src 'self'",
+        "font-src 'self'",
+        "manifest-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
 HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; connect-src 'self'; "
-        "font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Permissions-Policy": "camera=(self)",
@@ -48,164 +59,168 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask. Without a token everybody who reaches the service may do everything."""
+    """Hold who may send requests. Without a token, everybody may do everything."""
 
     token: str | None = None
-    private: bool = False  # reading takes the token as well
-    hosts: tuple[str, ...] | None = LOOPBACK  # that a request may name; None: any
+    private: bool = False  # reading needs the token too
+    hosts: tuple[str, ...] | None = LOOPBACK  # that the Host header may name; None: any
 
     @property
-    def needed_for(self) -> str:
-        return "none" if self.token is None else "everything" if self.private else "changes"
+    def token_scope(self) -> Literal["none", "changes", "everything"]:
+        """Return what the token is needed for."""
+        if self.token is None:
+            return "none"
+        return "everything" if self.private else "changes"
 
-    def guards(self, method: str, path: str) -> bool:
-        """Whether a request takes the token."""
-        if self.token is None or path in OPEN:
+    def needs_token(self, method: str, path: str) -> bool:
+        """Return whether a request needs the token."""
+        if self.token is None or path in OPEN_PATHS:
             return False
-        changes = method not in SAFE and path not in WITHOUT_CHANGE
-        return changes or (
-            self.private and (path.startswith("/api/") or path in ("/metrics", "/openapi.json"))
-        )
+        if method not in SAFE_METHODS and path not in READ_ONLY_POSTS:
+            return True
+        reads_data = path.startswith("/api/") or path in ("/metrics", "/openapi.json")
+        return self.private and reads_data
 
 
 class Guard:
-    """The middleware. Pure ASGI: nothing between it and the routes but them."""
+    """Check every request before the routes. Pure ASGI middleware, so that it reads the body."""
 
     def __init__(self, app: ASGIApp, access: Access, limits: Limits, metrics: Metrics) -> None:
-        self.app, self.access, self.limits, self.metrics = app, access, limits, metrics
+        self.app = app
+        self.access = access
+        self.limits = limits
+        self.metrics = metrics
         self._under_way: Counter[str] = Counter()  # requests by client
-        self._bytes = 0  # of bodies
+        self._body_bytes = 0  # of all requests under way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
-        started = False
-        page = not scope["path"].startswith("/api/")
-
-        async def answer(message: Message) -> None:
-            nonlocal status, started
-            if message["type"] == "http.response.start":
-                status, started = message["status"], True
-                given = {name.lower() for name, _ in message["headers"]}
-                own = {**HEADERS, "Cache-Control": "no-cache" if page else "no-store"}
-                extra = [(name.lower().encode(), value.encode()) for name, value in own.items()]
-                message = {
-                    **message,
-                    "headers": [
-                        *message["headers"],
-                        *(one for one in extra if one[0] not in given),
-                    ],
-                }
-            await send(message)
-
+        began = time.perf_counter()
         client = (scope.get("client") or ("", 0))[0]
-        self._under_way[client] += 1
         body = _Body()
+        sender = _Sender(send, is_page=not scope["path"].startswith("/api/"))
+        self._under_way[client] += 1
         try:
-            refusal = self._refused(scope, client)
-            if refusal is None and scope["method"] not in SAFE:
-                refusal = await self._read(scope, receive, body)
-            await (refusal or self.app)(
-                scope, body.replay(receive) if scope["method"] not in SAFE else receive, answer
-            )
+            await self._respond(scope, receive, sender, client, body)
         except Exception:
             log.exception("%s %r failed", scope["method"], scope["path"])
-            if started:
+            if sender.started:
                 raise
-            await problem(
-                500, "the service failed at this request, and its log says why: nothing was changed"
-            )(scope, receive, answer)
+            detail = "the service failed at this request, and its log says why: nothing was changed"
+            await problem(500, detail)(scope, receive, sender)
         finally:
-            self._bytes -= body.size
+            self._body_bytes -= body.size
             self._under_way[client] -= 1
             if not self._under_way[client]:
                 del self._under_way[client]
-            method = scope["method"] if scope["method"] in METHODS else "other"
-            self.metrics.observe(method, _route(scope), status, time.perf_counter() - began)
+            method = scope["method"] if scope["method"] in KNOWN_METHODS else "other"
+            seconds = time.perf_counter() - began
+            self.metrics.observe(method, _route(scope), sender.status, seconds)
 
-    def _refused(self, scope: Scope, client: str) -> Response | None:
-        """Why a request may not be, from its head alone."""
+    async def _respond(
+        self, scope: Scope, receive: Receive, send: Send, client: str, body: "_Body"
+    ) -> None:
+        refusal = self._check_head(scope, client)
+        if scope["method"] in SAFE_METHODS:
+            await (refusal or self.app)(scope, receive, send)
+            return
+        if refusal is None:
+            refusal = await self._read_body(scope, receive, body)
+        await (refusal or self.app)(scope, body.replay(receive), send)
+
+    def _check_head(self, scope: Scope, client: str) -> Response | None:
+        """Return why a request is refused, judging by its head alone; None if it is not."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        method = scope["method"]
+        host = headers.get(b"host", "")
+        origin = headers.get(b"origin")
         if self._under_way[client] > self.limits.per_client:
             return problem(
                 429,
-                f"more than {self.limits.per_client} requests of yours are under way: wait for some of them",
-                BUSY,
+                f"more than {self.limits.per_client} requests of yours are under way: "
+                "wait for some of them",
+                RETRY_SOON,
             )
-        host = headers.get(b"host", "")
-        if self.access.hosts is not None and _name(host) not in self.access.hosts:
+        if self.access.hosts is not None and _host_name(host) not in self.access.hosts:
             return problem(
                 400,
                 f"this service is not {host[:100]!r}: ask it by the address it was started with",
             )
-        if (
-            scope["method"] not in SAFE
-            and (origin := headers.get(b"origin")) is not None
-            and urlsplit(origin).netloc != host
-        ):
+        if method not in SAFE_METHODS and origin is not None and urlsplit(origin).netloc != host:
             return problem(
                 403,
                 "the request comes from another site's page: use the page that this service gives",
             )
-        if self.access.token is not None and self.access.guards(scope["method"], scope["path"]):
-            kind, _, given = headers.get(b"authorization", "").partition(" ")
-            if kind.lower() != "bearer" or not hmac.compare_digest(
-                given.strip().encode(), self.access.token.encode()
-            ):
-                why = "is not the right one" if given else "is missing"
-                detail = f"the token {why}: send the header Authorization: Bearer TOKEN, with the token that was printed at the start"
-                return problem(401, detail, {"WWW-Authenticate": "Bearer"})
+        if self.access.needs_token(method, scope["path"]):
+            return self._check_token(headers)
         return None
 
-    async def _read(self, scope: Scope, receive: Receive, body: "_Body") -> Response | None:
-        """Read a body, or say why not. What is left unread is given up with the connection."""
-        limits, close = self.limits, {"Connection": "close"}
-        too_large = f"the request has more than {limits.body_bytes:,} bytes: send fewer or smaller images at a time"
+    def _check_token(self, headers: Mapping[bytes, str]) -> Response | None:
+        kind, _, token = headers.get(b"authorization", "").partition(" ")
+        expected = (self.access.token or "").encode()
+        if kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), expected):
+            return None
+        return problem(
+            401,
+            f"the token {'is not the right one' if token else 'is missing'}: send the header "
+            "Authorization: Bearer TOKEN, with the token that was printed at the start",
+            {"WWW-Authenticate": "Bearer"},
+        )
+
+    async def _read_body(self, scope: Scope, receive: Receive, body: "_Body") -> Response | None:
+        """Read a body, or return why not. What is left unread is dropped with the connection."""
+        limits = self.limits
+        too_large = (
+            f"the request has more than {limits.body_bytes:,} bytes: "
+            "send fewer or smaller images at a time"
+        )
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
         if length.isdigit() and int(length) > limits.body_bytes:
-            return problem(413, too_large, close)
+            return problem(413, too_large, CLOSE)
         until = time.monotonic() + limits.body_seconds
         try:
             while True:
                 message = await asyncio.wait_for(receive(), until - time.monotonic())
                 if message["type"] == "http.disconnect":
-                    return problem(400, "the request ended too early", close)
-                chunk = message.get("body", b"")
-                body.chunks.append(chunk)
-                body.size += len(chunk)
-                self._bytes += len(chunk)
+                    return problem(400, "the request ended too early", CLOSE)
+                self._body_bytes += body.add(message.get("body", b""))
                 if body.size > limits.body_bytes:
-                    return problem(413, too_large, close)
-                if self._bytes > limits.bytes_under_way:
-                    return problem(
-                        503,
-                        "too many images are being sent at the moment: try again",
-                        {**BUSY, **close},
-                    )
+                    return problem(413, too_large, CLOSE)
+                if self._body_bytes > limits.bytes_under_way:
+                    detail = "too many images are being sent at the moment: try again"
+                    return problem(503, detail, {**RETRY_SOON, **CLOSE})
                 if not message.get("more_body", False):
                     return None
         except asyncio.TimeoutError:
             return problem(
                 408,
-                f"the request was not there after {limits.body_seconds:g} seconds: send it faster, or less of it",
-                close,
+                f"the request was not there after {limits.body_seconds:g} seconds: "
+                "send it faster, or less of it",
+                CLOSE,
             )
 
 
 class _Body:
-    """What came, to be given to the routes in one piece."""
+    """Collect a body, and pass it on to the routes in one piece."""
 
     def __init__(self) -> None:
-        self.chunks: list[bytes] = []
         self.size = 0
+        self._chunks: list[bytes] = []
+
+    def add(self, chunk: bytes) -> int:
+        """Append a chunk, and return its length."""
+        self._chunks.append(chunk)
+        self.size += len(chunk)
+        return len(chunk)
 
     def replay(self, receive: Receive) -> Receive:
-        whole: bytes | None = b"".join(self.chunks)
-        self.chunks.clear()
+        """Return a `receive` that gives the body first."""
+        whole: bytes | None = b"".join(self._chunks)
+        self._chunks.clear()
 
-        async def again() -> Message:
+        async def receive_body() -> Message:
             nonlocal whole
             if whole is None:
                 return await receive()
@@ -213,11 +228,34 @@ class _Body:
             whole = None
             return message
 
-        return again
+        return receive_body
 
 
-def _name(host: str) -> str:
-    """A Host header without its port."""
+class _Sender:
+    """Send a response with our headers, and remember its status."""
+
+    def __init__(self, send: Send, is_page: bool) -> None:
+        self.status = 500
+        self.started = False
+        self._send = send
+        self._headers = {**HEADERS, "Cache-Control": "no-cache" if is_page else "no-store"}
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.started = True
+            message = {**message, "headers": [*message["headers"], *self._missing(message)]}
+        await self._send(message)
+
+    def _missing(self, message: Message) -> list[tuple[bytes, bytes]]:
+        """Return our headers that the response does not set itself."""
+        present = {name.lower() for name, _ in message["headers"]}
+        ours = [(name.lower().encode(), value.encode()) for name, value in self._headers.items()]
+        return [header for header in ours if header[0] not in present]
+
+
+def _host_name(host: str) -> str:
+    """Return a Host header without its port."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
@@ -225,5 +263,5 @@ def _name(host: str) -> str:
 
 
 def _route(scope: Scope) -> str:
-    """A route's pattern; never the path itself, of which there are endlessly many."""
+    """Return the route's pattern; the path itself would give endlessly many metrics."""
     return getattr(scope.get("route"), "path", None) or "other"

@@ -1,10 +1,11 @@
-"""A write-ahead log: records that are on the disk when `append` returns, and are whole or not there after a crash.
+"""Write a write-ahead log whose records are on the disk when `append` returns.
 
     file    = record …
-    record  = mark (4 bytes), length of head, length of body (4 bytes each), checksum (16 bytes), head (JSON), body (bytes)
+    record  = magic (4 bytes), length of head, length of body (4 bytes each), checksum (16 bytes),
+              head (JSON), body (bytes)
 
-The first record says what the file was begun with. A crash can cut only the last record short: it is dropped. A damaged record with whole
-ones behind it is no crash's work, and the file is refused.
+After a crash, every record is whole or absent: a crash can cut short only the last one, which is
+then dropped. A damaged record with whole ones behind it has another cause, and the file is refused.
 """
 
 import hashlib
@@ -19,59 +20,60 @@ from typing import Any
 from fewmore.errors import ModelFileError
 from fewmore.io import write_bytes
 
-MARK = b"cecJ"
+MAGIC = b"cecJ"
 _HEAD = struct.Struct("<4sII16s")
 
 
 @dataclass(frozen=True)
 class Record:
-    """A JSON object, and bytes that belong to it."""
+    """Hold a JSON object and the bytes that belong to it."""
 
     head: dict[str, Any]
     body: bytes = b""
 
 
 class Journal:
-    """The file, open at its end."""
+    """Append to the file, durably. Use `create` or `open` to get one."""
 
     def __init__(self, path: Path, records: list[Record], size: int) -> None:
-        self.path, self.size = path, size
-        self.records = records  # as they were found; later ones are not kept in memory
-        self.broken = (
-            False  # whether the file's end is unknown, after an error that could not be taken back
-        )
+        self.path = path
+        self.records = records  # those found at the start; later ones are not kept in memory
+        self.size = size
+        self.broken = False  # after an error that could not be reverted: the file's end is unknown
         self._file = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
 
     @classmethod
-    def begun(cls, path: Path, first: Record) -> "Journal":
-        """A new file with one record, in the place of whatever was there: it and its folder are on the disk."""
-        data = _packed(first)
+    def create(cls, path: Path, first: Record) -> "Journal":
+        """Replace whatever is there by a file with one record; it and its folder are synced."""
+        data = _pack(first)
         write_bytes(path, data)
         return cls(path, [first], len(data))
 
     @classmethod
-    def opened(cls, path: Path) -> "Journal":
-        """The file as it was left; a last record that was cut short is taken off."""
+    def open(cls, path: Path) -> "Journal":
+        """Open an existing file, and truncate a last record that was cut short."""
         data = path.read_bytes()
-        found = list(_unpacked(data))
+        found = list(_unpack(data))
         size = found[-1][1] if found else 0
-        if any(True for start in _marks(data, size + 1) for _ in _unpacked(data, start)):
+        if any(True for start in _find_magic(data, size + 1) for _ in _unpack(data, start)):
             raise ModelFileError(
-                f"{path} is damaged at byte {size:,}, with whole records behind that: copy it back from a backup, "
-                f"or move it away and lose what was taught since the model file was last written"
+                f"{path} is damaged at byte {size:,}, with whole records behind that: copy it back "
+                "from a backup, or move it away and lose what was taught since the model file was "
+                "last written"
             )
         journal = cls(path, [record for record, _ in found], size)
         if size < len(data):
-            journal._cut()
+            journal._truncate()
         return journal
 
     def append(self, record: Record) -> None:
-        """Write a record and wait until it is on the disk. After an error nothing of it is there."""
+        """Write a record and sync it to the disk. After an error nothing of it is there."""
         if self.broken:
             raise OSError(
-                f"{self.path} could not be written, and what is in it is not certain: check the disk, then start anew"
+                f"{self.path} could not be written, and what is in it is not certain: "
+                "check the disk, then start anew"
             )
-        data = _packed(record)
+        data = _pack(record)
         try:
             os.lseek(self._file, self.size, os.SEEK_SET)
             left = memoryview(data)
@@ -80,50 +82,48 @@ class Journal:
             os.fsync(self._file)
         except OSError:
             self.broken = True
-            self._cut()
+            self._truncate()
             self.broken = False
             raise
         self.size += len(data)
 
     def close(self) -> None:
+        """Close the file."""
         os.close(self._file)
 
-    def _cut(self) -> None:
+    def _truncate(self) -> None:
         os.ftruncate(self._file, self.size)
         os.fsync(self._file)
 
 
-def _packed(record: Record) -> bytes:
+def _pack(record: Record) -> bytes:
     head = json.dumps(record.head, ensure_ascii=True, separators=(",", ":")).encode()
-    return (
-        _HEAD.pack(MARK, len(head), len(record.body), _checksum(head, record.body))
-        + head
-        + record.body
-    )
+    body = record.body
+    return _HEAD.pack(MAGIC, len(head), len(body), _checksum(head, body)) + head + body
 
 
-def _unpacked(data: bytes, at: int = 0) -> Iterator[tuple[Record, int]]:
-    """Whole records from a place on, each with the place behind it, up to the first that is not whole."""
-    while at + _HEAD.size <= len(data):
-        mark, head_length, body_length, checksum = _HEAD.unpack_from(data, at)
-        middle = at + _HEAD.size + head_length
+def _unpack(data: bytes, start: int = 0) -> Iterator[tuple[Record, int]]:
+    """Yield whole records and their end offsets, up to the first that is not whole."""
+    while start + _HEAD.size <= len(data):
+        magic, head_length, body_length, checksum = _HEAD.unpack_from(data, start)
+        middle = start + _HEAD.size + head_length
         end = middle + body_length
-        if mark != MARK or end > len(data):
+        if magic != MAGIC or end > len(data):
             return
-        head, body = data[at + _HEAD.size : middle], data[middle:end]
+        head = data[start + _HEAD.size : middle]
+        body = data[middle:end]
         if _checksum(head, body) != checksum:
             return
         yield Record(json.loads(head), body), end
-        at = end
+        start = end
 
 
-def _marks(data: bytes, at: int) -> Iterator[int]:
-    while (at := data.find(MARK, at)) >= 0:
-        yield at
-        at += 1
+def _find_magic(data: bytes, start: int) -> Iterator[int]:
+    while (start := data.find(MAGIC, start)) >= 0:
+        yield start
+        start += 1
 
 
 def _checksum(head: bytes, body: bytes) -> bytes:
-    return hashlib.blake2b(
-        struct.pack("<II", len(head), len(body)) + head + body, digest_size=16
-    ).digest()
+    lengths = struct.pack("<II", len(head), len(body))
+    return hashlib.blake2b(lengths + head + body, digest_size=16).digest()

@@ -1,30 +1,76 @@
-"""Errors as `application/problem+json` (RFC 9457), with the library's own sentences."""
+"""Report errors as `application/problem+json` (RFC 9457), with the library's own messages."""
 
 import json
 from collections.abc import Mapping
 from http import HTTPStatus
 
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from fewmore.errors import ConfigError, FewmoreError, ModelFileError, UnknownName
+from fewmore.errors import ConfigError, FewmoreError, ModelFileError, StateError, UnknownName
+from fewmore.service.limits import Busy
 
 MEDIA_TYPE = "application/problem+json"
-BUSY = {"Retry-After": "1"}
+RETRY_SOON = {"Retry-After": "1"}
+MOST_ERRORS = 5  # of one invalid request that a message names
+PLAIN_DETAILS = {  # instead of Starlette's own
+    "Not Found": "there is nothing here: GET /openapi.json lists what there is",
+    "Method Not Allowed": "that cannot be done here: see GET /openapi.json",
+}
 
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer that says what is wrong."""
-    title = HTTPStatus(status).phrase if status in {one.value for one in HTTPStatus} else "Error"
-    body = json.dumps(
-        {"type": "about:blank", "title": title, "status": status, "detail": detail}
-    ).encode()
-    return Response(body, status, dict(headers or {}), MEDIA_TYPE)
+    """Build the response that says what is wrong."""
+    known = {member.value for member in HTTPStatus}
+    title = HTTPStatus(status).phrase if status in known else "Error"
+    content = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    return Response(json.dumps(content).encode(), status, dict(headers or {}), MEDIA_TYPE)
 
 
 def status_of(error: FewmoreError) -> int:
-    """A name that is not known is 404, a state that does not allow it 409, a file's trouble 500, other input 422."""
+    """Choose a status: unknown name 404, refused by the current state 409, file 500, input 422."""
     if isinstance(error, UnknownName):
         return 404
-    if isinstance(error, ConfigError):
+    if isinstance(error, (ConfigError, StateError)):
         return 409
     return 500 if isinstance(error, ModelFileError) else 422
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Turn every expected exception of a route into a problem response."""
+    app.add_exception_handler(HTTPException, _http_problem)
+    app.add_exception_handler(RequestValidationError, _validation_problem)
+    app.add_exception_handler(FewmoreError, _fewmore_problem)
+    app.add_exception_handler(Busy, _busy_problem)
+
+
+async def _http_problem(_: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    detail = PLAIN_DETAILS.get(error.detail, error.detail)
+    return problem(error.status_code, detail, error.headers)
+
+
+async def _validation_problem(_: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    messages = []
+    for part in error.errors()[:MOST_ERRORS]:
+        where = ".".join(map(str, part["loc"][1:])) or part["loc"][0]
+        messages.append(f"{where}: {part['msg']}")
+    listed = "; ".join(messages)
+    detail = f"the request is not as it should be ({listed}): GET /openapi.json describes it"
+    return problem(422, detail)
+
+
+async def _fewmore_problem(_: Request, error: Exception) -> Response:
+    if not isinstance(error, FewmoreError):
+        raise error
+    return problem(status_of(error), str(error))
+
+
+async def _busy_problem(_: Request, error: Exception) -> Response:
+    detail = "more is waiting than can be done soon: try again in a second"
+    return problem(503, detail, RETRY_SOON)

@@ -1,22 +1,20 @@
-"""What goes over the wire, described for the OpenAPI document."""
+"""Define the bodies of requests and responses, with examples for the OpenAPI document."""
 
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fewmore.classifier.classes import LONGEST_NAME
+from fewmore.classifier.classes import MAX_NAME_LENGTH
 
 Version = Annotated[
     int,
-    Field(
-        ge=1, description="The number of the model that gave this answer; grows with every change."
-    ),
+    Field(ge=1, description="The version of the model; grows with every change."),
 ]
 Name = Annotated[
     str,
     Field(
         min_length=1,
-        max_length=LONGEST_NAME,
+        max_length=MAX_NAME_LENGTH,
         description="A class's name: text, in any script.",
         examples=["okapi"],
     ),
@@ -25,7 +23,7 @@ Point = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class Problem(BaseModel):
-    """What is wrong, in a sentence (RFC 9457)."""
+    """Say what is wrong (RFC 9457)."""
 
     type: str = "about:blank"
     title: str
@@ -38,7 +36,10 @@ class Problem(BaseModel):
                 "type": "about:blank",
                 "title": "Unprocessable Content",
                 "status": 422,
-                "detail": "image 1 cannot be read as an image (it is empty, or of no known image format): replace it, or leave it out",
+                "detail": (
+                    "image 1 cannot be read as an image (it is empty, or of no known image "
+                    "format): replace it, or leave it out"
+                ),
             }
         }
     )
@@ -48,21 +49,27 @@ class Problem(BaseModel):
 
 
 class Candidate(BaseModel):
+    """Name one class that an image may belong to."""
+
     name: str
     confidence: float = Field(
-        ge=0, le=1, description="Over all known classes, confidences add up to 1."
+        ge=0, le=1, description="The confidences of all known classes add up to 1."
     )
 
 
 class PredictionOut(BaseModel):
+    """Predict the class of one image."""
+
     known: bool = Field(
-        description='False is "none of these"; the closest classes are told all the same.'
+        description='False means "none of these"; the closest classes are listed all the same.'
     )
-    familiarity: float = Field(description="Likeness to the most similar class, at most about 1.")
+    familiarity: float = Field(description="Similarity to the closest class, at most about 1.")
     classes: list[Candidate] = Field(description="The likeliest first.")
 
 
 class Predictions(BaseModel):
+    """Predict the classes of all images of a request."""
+
     version: Version
     predictions: list[PredictionOut] = Field(description="One for each image, in their order.")
 
@@ -89,18 +96,22 @@ class Predictions(BaseModel):
 
 
 class ClassOut(BaseModel):
+    """Describe a class."""
+
     name: str
     images: int = Field(ge=1)
-    taught: bool = Field(description="Learnt after training.")
-    thumbnails: list[str] = Field(description="Addresses of some of its images, 96 pixels a side.")
+    taught: bool = Field(description="Learned after training.")
+    thumbnails: list[str] = Field(description="Paths of some of its images, 96 pixels a side.")
 
 
 class Classes(BaseModel):
+    """List classes."""
+
     version: Version
     total: int = Field(
-        ge=0, description="Classes that fit the query, on this page of the list or not."
+        ge=0, description="Classes that match the query, on this page of the list or not."
     )
-    classes: list[ClassOut] = Field(description="In the order they came.")
+    classes: list[ClassOut] = Field(description="In the order they were learned.")
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -121,10 +132,12 @@ class Classes(BaseModel):
 
 
 class Taught(BaseModel):
+    """Report what was taught."""
+
     version: Version
-    name: str = Field(description="As it is kept: without space around it.")
-    images: int = Field(ge=1, description="That the class has now.")
-    added: int = Field(ge=0, description="Those that it did not have; 0: nothing has changed.")
+    name: str = Field(description="As it is stored: without space around it.")
+    images: int = Field(ge=1, description="How many the class has now.")
+    added: int = Field(ge=0, description="How many of them are new; 0: nothing has changed.")
     warnings: list[str]
     session: int = Field(ge=0, description="The number of this change in the history.")
 
@@ -143,6 +156,8 @@ class Taught(BaseModel):
 
 
 class NewName(BaseModel):
+    """Give a class another name."""
+
     name: Name
 
     model_config = ConfigDict(
@@ -151,6 +166,8 @@ class NewName(BaseModel):
 
 
 class Changed(BaseModel):
+    """Report which class was renamed or forgotten."""
+
     version: Version
     name: str
     images: int = Field(ge=1)
@@ -160,10 +177,12 @@ class Changed(BaseModel):
     )
 
 
-# Sessions
+# History
 
 
 class SessionOut(BaseModel):
+    """Describe one change of the history."""
+
     number: int = Field(ge=0)
     kind: Literal["fit", "learn", "forget", "rename"]
     classes: list[str] = Field(description="For rename: the old name and the new one. At most 100.")
@@ -174,10 +193,12 @@ class SessionOut(BaseModel):
 
 
 class Sessions(BaseModel):
+    """List the history."""
+
     version: Version
-    undoable: bool = Field(description="Whether the last change can be taken back.")
+    undoable: bool = Field(description="Whether the last change can be undone.")
     sessions: list[SessionOut] = Field(
-        description="The oldest first; what was undone is not in it."
+        description="The oldest first, without changes that were undone."
     )
 
     model_config = ConfigDict(
@@ -202,6 +223,8 @@ class Sessions(BaseModel):
 
 
 class Undone(BaseModel):
+    """Report which change was undone."""
+
     version: Version
     undone: str
 
@@ -212,10 +235,12 @@ class Undone(BaseModel):
     )
 
 
-# The model
+# Model
 
 
 class LimitsOut(BaseModel):
+    """List the limits that a client should know."""
+
     body_bytes: int
     image_bytes: int
     pixels: int
@@ -225,6 +250,8 @@ class LimitsOut(BaseModel):
 
 
 class ModelOut(BaseModel):
+    """Describe the model and the service."""
+
     version: Version
     name: str
     demo: bool = Field(description="The built-in model of drawn characters.")
@@ -235,12 +262,12 @@ class ModelOut(BaseModel):
     features: int
     image_size: int
     classifier: str
-    accuracy: float | None = Field(description="On images held out in training, a share of 1.")
+    accuracy: float | None = Field(description="On images held out in training, from 0 to 1.")
     threshold: float | None = Field(
-        description='The familiarity below which the answer is "none of these".'
+        description='The familiarity below which the prediction is "none of these".'
     )
     notes: list[str]
-    thumbnails: bool = Field(description="Whether thumbnails of taught images are kept.")
+    thumbnails: bool = Field(description="Whether thumbnails of taught images are stored.")
     token: Literal["none", "changes", "everything"] = Field(
         description="What a token is needed for."
     )
@@ -248,6 +275,8 @@ class ModelOut(BaseModel):
 
 
 class Place(BaseModel):
+    """Place a class on the map."""
+
     name: str
     taught: bool
     before: Point
@@ -255,6 +284,8 @@ class Place(BaseModel):
 
 
 class Map(BaseModel):
+    """Map all classes to a plane."""
+
     version: Version
     adapted: bool = Field(
         description="Whether there is an adapter; without one, before and after are the same."
@@ -274,10 +305,17 @@ class Map(BaseModel):
     )
 
 
+# Operation
+
+
 class Health(BaseModel):
+    """Report that the process is alive."""
+
     status: Literal["alive"]
 
 
 class Ready(BaseModel):
+    """Report that predictions and changes can be made."""
+
     status: Literal["ready"]
     version: Version

@@ -1,4 +1,4 @@
-"""An app on a socket, with connections that may not dawdle."""
+"""Run the app under uvicorn with a timeout for everything that a connection may wait for."""
 
 import asyncio
 import contextlib
@@ -14,122 +14,119 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from fewmore.errors import ConfigError
 from fewmore.service.limits import Limits
 
-KEEP_ALIVE = 10  # seconds that an idle connection is kept
-LAST_ANSWERS = 10  # seconds that answers under way are waited for at the end
+KEEP_ALIVE = 10  # seconds that an idle connection stays open
+GRACEFUL_SHUTDOWN = 10  # seconds to finish responses at the end
 LARGEST_HEAD = 16_384  # bytes
 KEPT_MEMORY = 2**30  # bytes of freed memory that the process keeps
 
 log = logging.getLogger("fewmore.service")
 
 
-def protocol(limits: Limits) -> type[H11Protocol]:
-    """HTTP/1.1 that closes connections beyond a number, those whose request's head does not come, and those that take no answer."""
+def protocol_with(limits: Limits) -> type[H11Protocol]:
+    """Create an HTTP/1.1 protocol that limits the number of connections and how long they wait.
 
-    class Impatient(H11Protocol):
-        watched: object = None  # the request after which a head is waited for
-        untaken: asyncio.TimerHandle | None = (
-            None  # runs while a part of an answer waits for the client
-        )
+    It closes connections beyond a number, connections whose request's head does not arrive in time,
+    and connections whose client does not read the response.
+    """
+
+    class LimitedProtocol(H11Protocol):
+        watched: object = None  # the request after which the next head is awaited
+        send_timer: asyncio.TimerHandle | None = None  # runs while the client has to read
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            # An answer's head and body are two packets: without this the second waits 40 ms for the client to acknowledge the first.
+            # A response's head and body are two packets: without this, the second waits 40 ms for
+            # the client to acknowledge the first.
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            transport.set_write_buffer_limits(
-                high=0
-            )  # so that writing pauses as soon as anything is left behind
-            own = sum(_address(one) == _address(self) for one in self.connections)
-            if len(self.connections) > limits.connections or own > limits.client_connections:
-                self.connections.discard(
-                    self
-                )  # it is lost a moment later, and must not count against those that come meanwhile
+            transport.set_write_buffer_limits(high=0)  # pause as soon as anything is left unsent
+            client = sum(_address(other) == _address(self) for other in self.connections)
+            if len(self.connections) > limits.connections or client > limits.client_connections:
+                # Uncount it now: it is lost only a moment later, when others may have arrived.
+                self.connections.discard(self)
                 transport.abort()
             else:
-                self._watch()
+                self._await_head()
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            self.untaken = self.loop.call_later(limits.send_seconds, self._give_up)
+            self.send_timer = self.loop.call_later(limits.send_seconds, self._abort)
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self._forgive()
+            self._stop_send_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._forgive()
+            self._stop_send_timer()
             super().connection_lost(exc)
 
-        def _forgive(self) -> None:
-            if self.untaken is not None:
-                self.untaken.cancel()
+        def _stop_send_timer(self) -> None:
+            if self.send_timer is not None:
+                self.send_timer.cancel()
 
-        def _give_up(self) -> None:
-            log.warning(
-                "a client did not take its answer within %g seconds: closed", limits.send_seconds
-            )
-            self.transport.abort()  # closing would wait for what it does not take
+        def _abort(self) -> None:
+            seconds = limits.send_seconds
+            log.warning("a client did not read its response within %g seconds: closed", seconds)
+            self.transport.abort()  # closing would wait for the client to read
 
         def data_received(self, data: bytes) -> None:
-            if (
-                self.cycle is not None
-                and self.cycle.response_complete
-                and self.watched is not self.cycle
-            ):
-                self._watch()
+            cycle = self.cycle
+            if cycle is not None and cycle.response_complete and self.watched is not cycle:
+                self._await_head()
             super().data_received(data)
 
-        def _watch(self) -> None:
+        def _await_head(self) -> None:
             self.watched = self.cycle
-            self.loop.call_later(limits.head_seconds, self._close_unless_after, self.cycle)
+            self.loop.call_later(limits.head_seconds, self._close_if_still_at, self.cycle)
 
-        def _close_unless_after(self, cycle: object) -> None:
+        def _close_if_still_at(self, cycle: object) -> None:
             if self.cycle is cycle and not self.transport.is_closing():
                 self.transport.close()
 
-    return Impatient
+    return LimitedProtocol
 
 
 def _address(connection: object) -> str:
-    """Of a client, without its port."""
+    """Return a client's address without its port."""
     client = getattr(connection, "client", None)
     return client[0] if client else ""
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """A socket at this address; port 0 takes any that is free."""
+def listen(host: str, port: int) -> socket.socket:
+    """Open a socket at this address; port 0 takes any free one."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = found[0]
         return socket.create_server(address[:2], family=family, backlog=1024)
     except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"the service cannot listen at {host}, port {port} ({getattr(error, 'strerror', None) or error}): "
-            f"give another port with --port (0 takes any that is free), or another address with --host"
+            f"the service cannot listen at {host}, port {port} ({reason}): give another port with "
+            "--port (0 takes any that is free), or another address with --host"
         ) from error
 
 
 def keep_memory() -> None:
-    """Let this process use its freed memory again, where the C library is glibc.
+    """Let this process reuse its freed memory, where the C library is glibc.
 
-    Else each of a batch's larger maps is given back to the system when it is freed, and comes anew and cleared, page by page, in the
-    next batch, which is a good part of a backbone's time. All threads share one pool, because one of their own holds no block above
-    64 MiB; so this must come before there are others.
+    Otherwise glibc returns a batch's larger feature maps to the system when they are freed, and the
+    next batch gets new memory that the kernel clears page by page, which costs a good part of a
+    backbone's time. All threads share one arena, because a thread's own arena holds no block above
+    64 MiB; so this must be called before other threads start.
     """
-    trim_threshold, mmap_max, arena_max = -1, -4, -8  # as malloc.h numbers them
+    trim_threshold, mmap_max, arena_max = -1, -4, -8  # the numbers in malloc.h
     if os.name == "posix" and hasattr(libc := ctypes.CDLL(None), "gnu_get_libc_version"):
         libc.mallopt(trim_threshold, KEPT_MEMORY)
         libc.mallopt(mmap_max, 0)
         libc.mallopt(arena_max, 1)
 
 
-def serve(app: FastAPI, at: socket.socket, limits: Limits | None = None) -> None:
-    """Answer until the process is told to end."""
-    logging.getLogger("python_multipart").setLevel(
-        logging.CRITICAL
-    )  # a broken form is the client's affair, and is answered
+def serve(app: FastAPI, listener: socket.socket, limits: Limits | None = None) -> None:
+    """Run the app until the process is interrupted."""
+    # A broken form is the client's fault, and the response says so: no need to log it.
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
         app,
-        http=protocol(limits or Limits()),
+        http=protocol_with(limits or Limits()),
         ws="none",
         loop="asyncio",
         log_level="warning",
@@ -137,8 +134,8 @@ def serve(app: FastAPI, at: socket.socket, limits: Limits | None = None) -> None
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=LAST_ANSWERS,
+        timeout_graceful_shutdown=GRACEFUL_SHUTDOWN,
         h11_max_incomplete_event_size=LARGEST_HEAD,
     )
-    with contextlib.suppress(KeyboardInterrupt):  # which is raised once more after all is closed
-        uvicorn.Server(config).run(sockets=[at])
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after its shutdown
+        uvicorn.Server(config).run(sockets=[listener])

@@ -1,7 +1,8 @@
-"""Small images of what was taught, in a folder beside the model file, each named by its image's fingerprint.
+"""Store thumbnails of taught images in a folder beside the model file.
 
-A class knows its images' fingerprints, so no table is needed: renaming, forgetting and undoing leave the folder as it is, and what no
-class can ever show again is swept away.
+A thumbnail's name is the content hash of its image. A class knows the hashes of its images, so no
+index is needed: renaming, forgetting and undoing leave the folder as it is, and thumbnails that no
+class can show again are removed.
 """
 
 import contextlib
@@ -15,11 +16,11 @@ from torch import Tensor
 from fewmore.io import write_bytes
 
 SIDE = 96  # pixels
-SHOWN = 12  # a class
+PER_CLASS = 12  # that are listed
 
 
 class Thumbnails:
-    """The folder; without one nothing is kept and nothing found."""
+    """Read and write the folder; without one, keep nothing and find nothing."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
@@ -28,44 +29,49 @@ class Thumbnails:
             folder.mkdir(exist_ok=True)
             self._known = {path.stem for path in folder.glob("*.jpg")}
 
-    def keep(self, images: Iterable[tuple[int, Tensor]]) -> None:
-        """Keep squares (3, s, s) by their fingerprints. A full disk costs the thumbnail, never the lesson."""
-        for number, square in images:
-            name = name_of(number)
+    def add(self, images: Iterable[tuple[int, Tensor]]) -> None:
+        """Store square images (3, s, s) by content hash. A full disk costs only the thumbnail."""
+        for content_hash, square in images:
+            name = thumbnail_name(content_hash)
             if self.folder is not None and name not in self._known:
                 with contextlib.suppress(OSError):
                     write_bytes(self.folder / f"{name}.jpg", _jpeg(square))
                     self._known.add(name)
 
-    def of(self, numbers: Iterable[int]) -> list[str]:
-        """The names of those that are there."""
-        return (
-            [name for name in sorted(map(name_of, numbers)) if name in self._known][:SHOWN]
-            if self._known
-            else []
-        )
+    def names(self, hashes: Iterable[int]) -> list[str]:
+        """List the names of those that exist, up to a limit."""
+        if not self._known:
+            return []
+        names = sorted(map(thumbnail_name, hashes))
+        return [name for name in names if name in self._known][:PER_CLASS]
 
     def read(self, name: str) -> bytes | None:
+        """Return the JPEG file's content, or None if there is none."""
         if self.folder is None or name not in self._known:
             return None
         try:
             return (self.folder / f"{name}.jpg").read_bytes()
-        except OSError:  # somebody tidied up
+        except OSError:  # the file was removed by hand
             self._known.discard(name)
             return None
 
-    def sweep(self, numbers: Iterable[int]) -> None:
+    def remove_except(self, hashes: Iterable[int]) -> None:
         """Remove all but these."""
-        for name in self._known - set(map(name_of, numbers)):
+        for name in self._known - set(map(thumbnail_name, hashes)):
             if self.folder is not None:
                 with contextlib.suppress(OSError):
                     (self.folder / f"{name}.jpg").unlink(missing_ok=True)
                     self._known.discard(name)
 
 
-def name_of(number: int) -> str:
-    """Sixteen hexadecimal digits."""
-    return f"{number % 2**64:016x}"
+def thumbnail_folder(model: Path) -> Path:
+    """Return the folder that belongs to a model file."""
+    return model.with_name(model.name + ".thumbnails")
+
+
+def thumbnail_name(content_hash: int) -> str:
+    """Format a content hash as sixteen hexadecimal digits."""
+    return f"{content_hash % 2**64:016x}"
 
 
 def _jpeg(square: Tensor) -> bytes:

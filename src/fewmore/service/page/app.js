@@ -1,4 +1,4 @@
-// The page as a whole: loads what the service knows, and keeps it in step with every change.
+// Loads what the service knows, and updates the page after every change.
 
 import * as api from "./service.js";
 import { count, find, make, percent, refill } from "./dom.js";
@@ -9,14 +9,14 @@ import { Stage } from "./stage.js";
 
 let version = null; // of the model that the page shows
 let loading = null;
-let loads = 0; // begun so far
+let loads = 0; // started so far
 
-const stage = new Stage(follow, learnt);
-const gallery = new Gallery((name) => stage.addTo(name), changed);
+const stage = new Stage(checkVersion, showTaught);
+const gallery = new Gallery((name) => stage.addTo(name), showChange);
 const map = new ClassMap();
 
-/** An answer of another version than the page shows: somebody else has taught it something. */
-function follow(latest) {
+/** Reloads if a response has another version than the page shows: another client has changed it. */
+function checkVersion(latest) {
   if (version !== null && latest !== version && !loading) refresh();
 }
 
@@ -26,50 +26,53 @@ function refresh() {
 }
 
 async function load() {
-  const mine = ++loads;
+  const current = ++loads;
   const model = await api.model();
-  const [classes, history, places] = await Promise.all([api.classes(), api.sessions(), api.map()]);
-  if (mine !== loads) return true; // a later one knows more
+  const [classes, history, places] = await Promise.all([api.classes(), api.changes(), api.map()]);
+  if (current !== loads) return true; // a later load has newer data
   const first = version === null;
-  const other = version !== model.version;
+  const changed = version !== model.version;
   version = model.version;
   if (first && model.demo) stage.switchTo("drawing");
-  stage.know(classes.map(({ name }) => name), model.limits.images);
+  stage.setClasses(classes.map(({ name }) => name), model.limits.images);
   gallery.show(classes, model.token === "everything");
   map.show(places);
   showHistory(history);
   showModel(model);
-  if (other && !first) stage.lookAgain();
+  if (changed && !first) stage.predictAgain();
   return true;
 }
 
-/** After a change of this page's own: everything anew, and the way back. */
-async function changed(...sentences) {
+/** After a change made on this page: reloads everything, and offers to undo it. */
+async function showChange(...sentences) {
   if (!(await refresh())) return;
   notice.show(sentences, { action: find("undo").disabled ? null : { label: "Undo", run: undo } });
 }
 
-function learnt(answer, known) {
-  const images = count(answer.added, "image");
-  const done = known ? `${answer.name} has ${images} more.` : `Learnt ${answer.name} from ${images}.`;
-  changed(answer.added ? done : `${answer.name} is as it was.`, ...answer.warnings);
+function showTaught(taught, known) {
+  const images = count(taught.added, "image");
+  const added = known
+    ? `${taught.name} has ${images} more.`
+    : `Learnt ${taught.name} from ${images}.`;
+  showChange(taught.added ? added : `${taught.name} is as it was.`, ...taught.warnings);
 }
 
 async function undo() {
-  const answer = await notice.attempt(api.undo);
-  if (answer && (await refresh())) notice.show([answer.undone]);
+  const response = await notice.attempt(api.undo);
+  if (response && (await refresh())) notice.show([response.undone]);
 }
 
 function showHistory({ sessions, undoable }) {
   const last = sessions.at(-1);
   const button = find("undo");
-  if (!undoable && document.activeElement === button) find("classes-title").focus(); // a disabled button keeps no focus
+  // A disabled button loses the focus: move it first.
+  if (!undoable && document.activeElement === button) find("classes-title").focus();
   button.disabled = !undoable;
   button.title = undoable ? `Undo: ${last.text}` : "Nothing to undo";
   const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
   const rows = [...sessions].reverse().map(({ text, when, kind }) => {
-    const moment = make("time", { dateTime: when, textContent: day.format(new Date(when)) });
-    return make("li", { className: kind }, make("span", { textContent: text }), moment);
+    const time = make("time", { dateTime: when, textContent: day.format(new Date(when)) });
+    return make("li", { className: kind }, make("span", { textContent: text }), time);
   });
   refill(find("history"), rows);
 }
@@ -78,13 +81,18 @@ function showModel(model) {
   document.title = `${model.name} · fewmore`;
   find("model-name").textContent = model.name;
   const size = model.image_size;
-  const facts = [count(model.classes, "class", "classes"), count(model.images, "image"), model.backbone, `sees ${size} × ${size} pixels`];
+  const facts = [
+    count(model.classes, "class", "classes"),
+    count(model.images, "image"),
+    model.backbone,
+    `sees ${size} × ${size} pixels`,
+  ];
   if (model.accuracy !== null) facts.push(`${percent(model.accuracy)} right when it was made`);
   find("facts").textContent = facts.join(" · ");
   refill(find("notes"), model.notes.map((text) => make("li", { textContent: text })));
 }
 
-/** A dialog; `wrong` is what the service says of the token before, if there was one. */
+/** Opens a dialog; `wrong` is the service's message about the previous token, if there was one. */
 function askForToken(wrong) {
   const dialog = find("token-dialog");
   find("token-wrong").textContent = wrong;
@@ -108,7 +116,7 @@ async function download() {
   const href = await notice.attempt(() => api.file("api/model/file"));
   if (!href) return;
   make("a", { href, download: `${find("model-name").textContent}.fewmore` }).click();
-  setTimeout(() => URL.revokeObjectURL(href), 60_000); // by then the browser has it
+  setTimeout(() => URL.revokeObjectURL(href), 60_000); // by then the browser has saved it
 }
 
 api.onTokenNeeded(askForToken);

@@ -1,4 +1,4 @@
-// The camera of this machine, where the browser lends it to a page: at localhost or over https.
+// Uses this machine's camera. Browsers allow it only at localhost or over https.
 
 export class Camera {
   #video;
@@ -17,8 +17,9 @@ export class Camera {
   }
 
   async start() {
-    const stream = await navigator.mediaDevices.getUserMedia({ video: { facingMode: "environment" } });
-    this.stop(); // where it was asked for twice
+    const video = { facingMode: "environment" };
+    const stream = await navigator.mediaDevices.getUserMedia({ video });
+    this.stop(); // in case it was started twice
     this.#video.srcObject = this.#stream = stream;
     await this.#video.play();
   }
@@ -28,8 +29,8 @@ export class Camera {
     this.#stream = this.#video.srcObject = null;
   }
 
-  /** What it sees at this moment, as a file. */
-  image() {
+  /** Returns what it sees at this moment, as a JPEG file. */
+  capture() {
     const { videoWidth: width, videoHeight: height } = this.#video;
     const canvas = Object.assign(document.createElement("canvas"), { width, height });
     canvas.getContext("2d").drawImage(this.#video, 0, 0);

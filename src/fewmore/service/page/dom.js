@@ -1,4 +1,4 @@
-// Small helpers to build the page's elements. Text only ever becomes text nodes, so a name can hold any characters.
+// Builds the page's elements. Text only ever becomes text nodes, so a name can hold any characters.
 
 export const find = (id) => document.getElementById(id);
 
@@ -15,17 +15,21 @@ export function makeSvg(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Replaces the children, and gives the focus back to the one that had it, where it is still there. */
+/** Replaces the children, and gives the focus back to the one that had it if it is still there. */
 export function refill(parent, children) {
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
   parent.replaceChildren(...children);
   if (focused?.isConnected) focused.focus({ preventScroll: true });
 }
 
-/** Says something to those who listen rather than look, once. */
-export function say(text) {
+/** Announces a text to screen readers, once. */
+export function announce(text) {
   if (find("spoken").textContent !== text) find("spoken").textContent = text;
 }
 
-export const count = (number, one, many = `${one}s`) => `${number.toLocaleString()} ${number === 1 ? one : many}`;
+/** Formats a number with its noun in singular or plural. */
+export function count(number, noun, plural = `${noun}s`) {
+  return `${number.toLocaleString()} ${number === 1 ? noun : plural}`;
+}
+
 export const percent = (share) => `${Math.round(share * 100)} %`;

@@ -1,41 +1,54 @@
-// The drawing pad: strokes by mouse, finger, pen or keys, and the image of them that the model is shown.
+// The drawing pad: strokes by mouse, finger, pen or keys, and the image of them for the model.
 
-const THICKNESS = 1 / 26; // of the pad's side, as seen by the person
-const IMAGE = 128; // pixels of the image that is sent
+const LINE_WIDTH = 1 / 26; // of the pad's side, as shown to the person
+const SIZE = 128; // pixels of the image that is sent
 const FILLED = 0.7; // of the image's side, by the drawing's longer one
-const PEN = IMAGE / 12; // thickness of the strokes in the image
-const SMALLEST = 0.2; // of the pad: what is smaller is not blown up further, so that a dot stays a dot
+const IMAGE_LINE_WIDTH = SIZE / 12; // pixels
+const SMALLEST = 0.2; // of the pad: smaller drawings are not enlarged further; a dot stays a dot
 const STEP = 0.04; // of the pad: one press of an arrow key
+const ROUND = { lineCap: "round", lineJoin: "round" };
 
-/** One smooth line through the points [x, y], each moved by `place`. */
-function trace(context, points, place) {
-  const spots = points.map(place);
+const clamp = (value) => Math.min(1, Math.max(0, value));
+
+/** Draws a smooth line through the points [x, y], each mapped by `place`. */
+function drawLine(context, points, place) {
+  const places = points.map(place);
   context.beginPath();
-  context.moveTo(...spots[0]);
-  for (let i = 1; i < spots.length - 1; i++) {
-    const middle = [(spots[i][0] + spots[i + 1][0]) / 2, (spots[i][1] + spots[i + 1][1]) / 2];
-    context.quadraticCurveTo(...spots[i], ...middle);
+  context.moveTo(...places[0]);
+  for (let i = 1; i < places.length - 1; i++) {
+    const [[x, y], [nextX, nextY]] = [places[i], places[i + 1]];
+    context.quadraticCurveTo(x, y, (x + nextX) / 2, (y + nextY) / 2);
   }
-  context.lineTo(...spots[spots.length - 1]);
+  context.lineTo(...places[places.length - 1]);
   context.stroke();
 }
 
-/** Draws the strokes anew, centred, as large and as thick as the model expects them: dark on white. */
+/** Returns the corners of the smallest box around all strokes. */
+function boundingBox(strokes) {
+  const [low, high] = [[1, 1], [0, 0]];
+  for (const point of strokes.flat()) {
+    for (const axis of [0, 1]) {
+      low[axis] = Math.min(low[axis], point[axis]);
+      high[axis] = Math.max(high[axis], point[axis]);
+    }
+  }
+  return [low, high];
+}
+
+/** Draws the strokes centred, at the size and line width the model expects: dark on white. */
 function paint(strokes) {
   const canvas = document.createElement("canvas");
-  canvas.width = canvas.height = IMAGE;
+  canvas.width = canvas.height = SIZE;
   const context = canvas.getContext("2d");
   context.fillStyle = "#fff";
-  context.fillRect(0, 0, IMAGE, IMAGE);
-  Object.assign(context, { strokeStyle: "#000", lineWidth: PEN, lineCap: "round", lineJoin: "round" });
-  const [low, high] = [[1, 1], [0, 0]];
-  for (const [x, y] of strokes.flat()) {
-    [low[0], low[1]] = [Math.min(low[0], x), Math.min(low[1], y)];
-    [high[0], high[1]] = [Math.max(high[0], x), Math.max(high[1], y)];
-  }
-  const scale = (FILLED * IMAGE - PEN) / Math.max(high[0] - low[0], high[1] - low[1], SMALLEST);
-  const place = ([x, y]) => [IMAGE / 2 + (x - (low[0] + high[0]) / 2) * scale, IMAGE / 2 + (y - (low[1] + high[1]) / 2) * scale];
-  for (const stroke of strokes) trace(context, stroke, place);
+  context.fillRect(0, 0, SIZE, SIZE);
+  Object.assign(context, { strokeStyle: "#000", lineWidth: IMAGE_LINE_WIDTH, ...ROUND });
+  const [low, high] = boundingBox(strokes);
+  const longer = Math.max(high[0] - low[0], high[1] - low[1], SMALLEST);
+  const scale = (FILLED * SIZE - IMAGE_LINE_WIDTH) / longer;
+  const middle = [(low[0] + high[0]) / 2, (low[1] + high[1]) / 2];
+  const place = (point) => point.map((value, axis) => SIZE / 2 + (value - middle[axis]) * scale);
+  for (const stroke of strokes) drawLine(context, stroke, place);
   return canvas;
 }
 
@@ -43,23 +56,29 @@ export class Pad {
   #canvas;
   #strokes = []; // lists of points, from 0 to 1
   #pointer = null; // the one that draws; a second finger does not
-  #pen = null; // where the keys' pen is, once a key was pressed
-  #down = false; // whether it draws
+  #cursor = null; // of the keys, once a key was pressed
+  #down = false; // whether the keys draw
   #changed;
-  #said;
+  #announce;
 
-  /** changed(over) is called with every change of the drawing, over = the stroke has ended; said(text) tells what a key did. */
-  constructor(canvas, changed, said) {
+  /**
+   * Calls changed(over) with every change of the drawing, where `over` means that the stroke has
+   * ended, and announce(text) to say what a key did.
+   */
+  constructor(canvas, changed, announce) {
     this.#canvas = canvas;
     this.#changed = changed;
-    this.#said = said;
+    this.#announce = announce;
     canvas.addEventListener("pointerdown", (event) => this.#start(event));
     canvas.addEventListener("pointermove", (event) => this.#move(event));
-    for (const end of ["pointerup", "pointercancel"]) canvas.addEventListener(end, (event) => this.#end(event));
+    for (const end of ["pointerup", "pointercancel"]) {
+      canvas.addEventListener(end, (event) => this.#end(event));
+    }
     canvas.addEventListener("keydown", (event) => this.#key(event));
-    canvas.addEventListener("blur", () => this.#rest());
+    canvas.addEventListener("blur", () => this.#hideCursor());
     new ResizeObserver(() => this.#show()).observe(canvas);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#show());
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    dark.addEventListener("change", () => this.#show());
   }
 
   get empty() {
@@ -72,13 +91,13 @@ export class Pad {
     this.#update(true);
   }
 
-  /** The drawing as a small canvas, to be looked at. */
+  /** Returns the drawing as a small canvas, to be shown. */
   preview() {
     return paint(this.#strokes);
   }
 
-  /** The drawing as a PNG file, to be sent. */
-  image() {
+  /** Returns the drawing as a PNG file, to be sent. */
+  capture() {
     return new Promise((resolve) => paint(this.#strokes).toBlob(resolve, "image/png"));
   }
 
@@ -89,14 +108,15 @@ export class Pad {
 
   #point(event) {
     const box = this.#canvas.getBoundingClientRect();
-    const within = (value) => Math.min(1, Math.max(0, value));
-    return [within((event.clientX - box.left) / box.width), within((event.clientY - box.top) / box.height)];
+    const x = (event.clientX - box.left) / box.width;
+    const y = (event.clientY - box.top) / box.height;
+    return [clamp(x), clamp(y)];
   }
 
   #start(event) {
     if (this.#pointer !== null || event.button !== 0) return;
     this.#pointer = event.pointerId;
-    this.#pen = null;
+    this.#cursor = null;
     this.#down = false;
     this.#canvas.setPointerCapture(event.pointerId);
     this.#strokes.push([this.#point(event)]);
@@ -105,8 +125,9 @@ export class Pad {
 
   #move(event) {
     if (event.pointerId !== this.#pointer) return;
-    const events = event.getCoalescedEvents?.() ?? [];
-    this.#strokes.at(-1)?.push(...(events.length ? events : [event]).map((each) => this.#point(each)));
+    const coalesced = event.getCoalescedEvents?.() ?? [];
+    const events = coalesced.length ? coalesced : [event];
+    this.#strokes.at(-1)?.push(...events.map((each) => this.#point(each)));
     this.#update(false);
   }
 
@@ -118,16 +139,22 @@ export class Pad {
 
   #key(event) {
     const step = event.shiftKey ? STEP / 4 : STEP;
-    const moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] };
+    const moves = {
+      ArrowLeft: [-step, 0],
+      ArrowRight: [step, 0],
+      ArrowUp: [0, -step],
+      ArrowDown: [0, step],
+    };
     if (event.key in moves) {
-      this.#pen ??= [0.5, 0.5];
-      this.#pen = this.#pen.map((value, axis) => Math.min(1, Math.max(0, value + moves[event.key][axis])));
-      if (this.#down) this.#strokes.at(-1).push(this.#pen);
+      const move = moves[event.key];
+      this.#cursor ??= [0.5, 0.5];
+      this.#cursor = this.#cursor.map((value, axis) => clamp(value + move[axis]));
+      if (this.#down) this.#strokes.at(-1).push(this.#cursor);
     } else if (event.key === " ") {
-      this.#pen ??= [0.5, 0.5];
+      this.#cursor ??= [0.5, 0.5];
       this.#down = !this.#down;
-      if (this.#down) this.#strokes.push([this.#pen]);
-      this.#said(this.#down ? "Pen down" : "Pen up");
+      if (this.#down) this.#strokes.push([this.#cursor]);
+      this.#announce(this.#down ? "Pen down" : "Pen up");
     } else {
       return;
     }
@@ -135,9 +162,9 @@ export class Pad {
     this.#update(!this.#down);
   }
 
-  /** Without the focus, the keys' pen is lifted and out of sight. */
-  #rest() {
-    this.#pen = null;
+  /** Lifts the pen and hides the keys' cursor when the pad loses the focus. */
+  #hideCursor() {
+    this.#cursor = null;
     this.#down = false;
     this.#show();
   }
@@ -146,17 +173,18 @@ export class Pad {
     const canvas = this.#canvas;
     const side = Math.round(canvas.clientWidth * devicePixelRatio);
     if (!side) return;
-    canvas.width = canvas.height = side; // clears it, too
+    canvas.width = canvas.height = side; // this also clears it
     const context = canvas.getContext("2d");
-    const colours = getComputedStyle(canvas);
-    Object.assign(context, { strokeStyle: colours.color, lineWidth: side * THICKNESS, lineCap: "round", lineJoin: "round" });
+    const style = getComputedStyle(canvas);
+    const lineWidth = side * LINE_WIDTH;
+    Object.assign(context, { strokeStyle: style.color, lineWidth, ...ROUND });
     const place = ([x, y]) => [x * side, y * side];
-    for (const stroke of this.#strokes) trace(context, stroke, place);
-    if (!this.#pen) return;
-    context.fillStyle = context.strokeStyle = colours.accentColor;
+    for (const stroke of this.#strokes) drawLine(context, stroke, place);
+    if (!this.#cursor) return;
+    context.fillStyle = context.strokeStyle = style.accentColor;
     context.lineWidth = side / 150;
     context.beginPath();
-    context.arc(...place(this.#pen), side * THICKNESS, 0, 2 * Math.PI);
+    context.arc(...place(this.#cursor), side * LINE_WIDTH, 0, 2 * Math.PI);
     if (this.#down) context.fill();
     else context.stroke();
   }

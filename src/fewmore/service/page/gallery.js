@@ -5,19 +5,21 @@ import { count, find, make, refill } from "./dom.js";
 import * as notice from "./notice.js";
 
 const PAGE = 12; // cards shown at first, and with every "Show more"
-const SEARCHABLE = 12; // classes from which on a search field helps
+const SEARCHABLE = 12; // with more classes there is a search field
 const THUMBNAILS = 5;
+const NO_MATCH = "No class has this in its name.";
+const NO_CLASSES = "Nothing yet. Show it something, and name it.";
 
 export class Gallery {
   #classes = [];
-  #cards = new Map(); // name → {json, element}: a card that is still true stays, with an open rename in it
-  #images = new Map(); // address of a thumbnail → promise of its blob: address
-  #private = false; // reading needs the token, too
+  #cards = new Map(); // name → {json, element}: an unchanged card stays, with an open rename in it
+  #thumbnails = new Map(); // path → promise of a blob: address
+  #private = false; // reading needs the token too
   #limit = PAGE;
   #add;
   #changed;
 
-  /** add(name) is asked for more images; changed(sentence) is told after a change. */
+  /** Calls add(name) when the person wants to add images, and changed(sentence) after a change. */
   constructor(add, changed) {
     this.#add = add;
     this.#changed = changed;
@@ -42,53 +44,72 @@ export class Gallery {
   #render() {
     find("search-field").hidden = this.#classes.length <= SEARCHABLE;
     const query = find("search").value.trim().toLocaleLowerCase();
-    const found = this.#classes.filter(({ name }) => name.toLocaleLowerCase().includes(query));
+    const matching = this.#classes.filter(({ name }) => name.toLocaleLowerCase().includes(query));
     const cards = new Map();
-    for (const one of found.slice(0, this.#limit)) {
-      const json = JSON.stringify(one);
-      const card = this.#cards.get(one.name);
-      cards.set(one.name, card?.json === json ? card : { json, element: this.#card(one) });
+    for (const known of matching.slice(0, this.#limit)) {
+      const json = JSON.stringify(known);
+      const card = this.#cards.get(known.name);
+      cards.set(known.name, card?.json === json ? card : { json, element: this.#card(known) });
     }
     this.#cards = cards;
     refill(find("classes"), [...cards.values()].map(({ element }) => element));
-    find("more").hidden = found.length <= this.#limit;
-    find("classes-empty").hidden = found.length > 0;
-    find("classes-empty").textContent = this.#classes.length ? "No class has this in its name." : "Nothing yet. Show it something, and name it.";
+    find("more").hidden = matching.length <= this.#limit;
+    find("classes-empty").hidden = matching.length > 0;
+    find("classes-empty").textContent = this.#classes.length ? NO_MATCH : NO_CLASSES;
   }
 
-  #card(one) {
-    const title = make("h3", { textContent: one.name, title: one.name });
-    const facts = make("p", { className: "small", textContent: count(one.images, "image") + (one.taught ? " · taught" : "") });
-    const images = one.thumbnails.slice(-THUMBNAILS).map((address) => this.#thumbnail(address));
+  #card(known) {
+    const title = make("h3", { textContent: known.name, title: known.name });
+    const facts = make("p", {
+      className: "small",
+      textContent: count(known.images, "image") + (known.taught ? " · taught" : ""),
+    });
+    const content = [this.#strip(known), title, facts, this.#actions(known, title)];
+    return make("li", { className: "card" }, ...content);
+  }
+
+  /** Shows the newest thumbnails; without any, the first letter of the name. */
+  #strip({ name, thumbnails }) {
+    const images = thumbnails.slice(-THUMBNAILS).map((path) => this.#thumbnail(path));
+    const initial = { className: "blank", textContent: [...name][0], ariaHidden: "true" };
+    const content = images.length ? images : [make("span", initial)];
+    return make("div", { className: "strip" }, ...content);
+  }
+
+  #actions(known, title) {
     const button = (text, run, to = "") => {
-      const element = make("button", { type: "button", className: "link", textContent: text, ariaLabel: `${text} ${to}${one.name}` });
+      const ariaLabel = `${text} ${to}${known.name}`;
+      const properties = { type: "button", className: "link", textContent: text, ariaLabel };
+      const element = make("button", properties);
       element.addEventListener("click", run);
       return element;
     };
-    const renaming = button("Rename", () => this.#rename(one, title, renaming));
-    const adding = button("Add images", () => this.#add(one.name), "to ");
-    const forgetting = button("Forget", () => this.#forget(one.name));
-    const actions = make("div", { className: "actions" }, adding, renaming, forgetting);
-    const initial = make("span", { className: "blank", textContent: [...one.name][0], ariaHidden: "true" });
-    const strip = make("div", { className: "strip" }, ...(images.length ? images : [initial]));
-    return make("li", { className: "card" }, strip, title, facts, actions);
+    const add = button("Add images", () => this.#add(known.name), "to ");
+    const rename = button("Rename", () => this.#rename(known, title, rename));
+    const forget = button("Forget", () => this.#forget(known.name));
+    return make("div", { className: "actions" }, add, rename, forget);
   }
 
-  #thumbnail(address) {
+  #thumbnail(path) {
     const image = make("img", { alt: "", width: 96, height: 96, loading: "lazy" });
     if (!this.#private) {
-      image.src = address.replace(/^\//, "");
+      image.src = path.replace(/^\//, "");
       return image;
     }
-    if (!this.#images.has(address)) this.#images.set(address, api.file(address));
-    this.#images.get(address).then((url) => (image.src = url), () => this.#images.delete(address));
+    if (!this.#thumbnails.has(path)) this.#thumbnails.set(path, api.file(path));
+    const forget = () => this.#thumbnails.delete(path); // to try again next time
+    this.#thumbnails.get(path).then((url) => (image.src = url), forget);
     return image;
   }
 
-  #rename(one, title, opener) {
-    const input = make("input", { value: one.name, autocomplete: "off", spellcheck: false, ariaLabel: `New name of ${one.name}` });
+  /** Replaces the title by a form; `opener` is the button that gets the focus back. */
+  #rename(known, title, opener) {
+    const label = { ariaLabel: `New name of ${known.name}` };
+    const text = { value: known.name, autocomplete: "off", spellcheck: false };
+    const input = make("input", { ...text, ...label });
+    const save = make("button", { className: "link", textContent: "Save" });
     const cancel = make("button", { type: "button", className: "link", textContent: "Cancel" });
-    const form = make("form", { className: "rename", noValidate: true }, input, make("button", { className: "link", textContent: "Save" }), cancel);
+    const form = make("form", { className: "rename", noValidate: true }, input, save, cancel);
     const close = () => {
       form.replaceWith(title);
       opener.disabled = false;
@@ -99,12 +120,8 @@ export class Gallery {
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
       const name = input.value.trim();
-      if (name === one.name) return close();
-      const answer = await notice.attempt(() => api.rename(one.name, name));
-      if (!answer) return input.focus();
-      await this.#changed(`${one.name} is called ${answer.name} now.`);
-      const card = this.#cards.get(answer.name)?.element;
-      (card?.querySelectorAll(".actions button")[1] ?? find("classes-title")).focus();
+      if (name === known.name) close();
+      else if (!(await this.#renameTo(known, name))) input.focus();
     });
     title.replaceWith(form);
     opener.disabled = true;
@@ -112,13 +129,23 @@ export class Gallery {
     input.focus();
   }
 
-  /** At once, without a question: Undo brings it back. */
+  /** Returns whether it worked. */
+  async #renameTo(known, name) {
+    const renamed = await notice.attempt(() => api.rename(known.name, name));
+    if (!renamed) return false;
+    await this.#changed(`${known.name} is called ${renamed.name} now.`);
+    const card = this.#cards.get(renamed.name)?.element;
+    (card?.querySelectorAll(".actions button")[1] ?? find("classes-title")).focus();
+    return true;
+  }
+
+  /** Forgets a class without asking: Undo brings it back. */
   async #forget(name) {
-    const place = [...this.#cards.keys()].indexOf(name);
-    const answer = await notice.attempt(() => api.forget(name));
-    if (!answer) return;
-    await this.#changed(`${answer.name} is forgotten.`);
-    const next = find("classes").children[place]?.querySelector(".actions button:last-child");
+    const index = [...this.#cards.keys()].indexOf(name);
+    const forgotten = await notice.attempt(() => api.forget(name));
+    if (!forgotten) return;
+    await this.#changed(`${forgotten.name} is forgotten.`);
+    const next = find("classes").children[index]?.querySelector(".actions button:last-child");
     (next ?? find("classes-title")).focus();
   }
 }

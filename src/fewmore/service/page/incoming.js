@@ -1,33 +1,17 @@
-// Images that come in: dropped, pasted, chosen, or photographed with a phone.
+// Receives images: dropped, pasted, chosen, or photographed with a phone.
 
 import { find, make } from "./dom.js";
 import * as notice from "./notice.js";
 
-const HEAVY = 1_000_000; // bytes: larger photos are made smaller before they travel
+const LARGE = 1_000_000; // bytes: larger photos are scaled down before they are sent
 const SIDE = 1280; // pixels of the longer side then
 
-/** Calls take(files) whenever there are some. */
+/** Calls take(files) whenever files arrive. */
 export function onImages(take) {
-  const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
-  document.addEventListener("dragover", (event) => {
-    if (!carriesFiles(event)) return;
-    event.preventDefault();
-    document.body.classList.add("dropping");
-  });
-  document.addEventListener("dragleave", (event) => {
-    if (!event.relatedTarget) document.body.classList.remove("dropping"); // it has left the window, not one element for another
-  });
-  document.addEventListener("drop", (event) => {
-    document.body.classList.remove("dropping");
-    if (!carriesFiles(event)) return;
-    event.preventDefault();
-    const folder = [...event.dataTransfer.items].some((item) => item.webkitGetAsEntry?.()?.isDirectory);
-    if (folder) notice.show(["A folder cannot be dropped here: open it, and drop the images that are in it."], { error: true });
-    else take([...event.dataTransfer.files]);
-  });
+  onDrop(take);
   document.addEventListener("paste", (event) => {
     const files = [...(event.clipboardData?.files ?? [])];
-    if (!files.length) return; // text, for the field it is pasted into
+    if (!files.length) return; // text, for the field that it is pasted into
     event.preventDefault();
     take(files);
   });
@@ -40,17 +24,48 @@ export function onImages(take) {
   find("shown").addEventListener("click", () => find("files").click());
 }
 
-/** A photo of a camera is many times larger than what any model looks at; what the browser cannot read is sent as it is. */
-export async function lighten(file) {
-  if (file.size < HEAVY) return file;
+function onDrop(take) {
+  const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
+  document.addEventListener("dragover", (event) => {
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    document.body.classList.add("dropping");
+  });
+  document.addEventListener("dragleave", (event) => {
+    // Without a related target it has left the window, not one element for another.
+    if (!event.relatedTarget) document.body.classList.remove("dropping");
+  });
+  document.addEventListener("drop", (event) => {
+    document.body.classList.remove("dropping");
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    const { files, items } = event.dataTransfer;
+    if ([...items].some((item) => item.webkitGetAsEntry?.()?.isDirectory)) {
+      const sentence = "A folder cannot be dropped here: open it, and drop the images in it.";
+      notice.show([sentence], { error: true });
+    } else {
+      take([...files]);
+    }
+  });
+}
+
+/**
+ * Scales a large photo down: cameras take many times more pixels than any model uses. A file that
+ * the browser cannot decode is returned as it is.
+ */
+export async function shrink(file) {
+  if (file.size < LARGE) return file;
   const bitmap = await createImageBitmap(file).catch(() => null);
   const scale = bitmap && SIDE / Math.max(bitmap.width, bitmap.height);
   if (!bitmap || scale >= 1) return file;
-  const canvas = make("canvas", { width: Math.round(bitmap.width * scale), height: Math.round(bitmap.height * scale) });
+  const width = Math.round(bitmap.width * scale);
+  const height = Math.round(bitmap.height * scale);
+  const canvas = make("canvas", { width, height });
   const context = canvas.getContext("2d");
-  Object.assign(context, { fillStyle: "#fff", imageSmoothingQuality: "high" }); // what is transparent counts as white
-  context.fillRect(0, 0, canvas.width, canvas.height);
-  context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  // The white ground is for transparent images.
+  Object.assign(context, { fillStyle: "#fff", imageSmoothingQuality: "high" });
+  context.fillRect(0, 0, width, height);
+  context.drawImage(bitmap, 0, 0, width, height);
   const blob = await new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", 0.95));
   return new File([blob], file.name, { type: blob.type });
 }

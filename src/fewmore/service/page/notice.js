@@ -1,8 +1,8 @@
-// The message at the foot of the page: what was done, or what went wrong, with one thing to do about it.
+// Shows a message at the foot of the page: what was done, or what went wrong, with one action.
 
-import { find, make, say } from "./dom.js";
+import { announce, find, make } from "./dom.js";
 
-const STAYS = 12_000; // milliseconds; an error stays until it is closed
+const SHOWN_FOR = 12_000; // milliseconds; an error stays until it is closed
 
 const box = find("notice");
 let timer = 0;
@@ -27,18 +27,18 @@ export function show(sentences, { error = false, action = null } = {}) {
     action.run();
   });
   if (error) return;
-  say("");
-  say(sentences.join(" "));
-  timer = setTimeout(fade, STAYS);
+  announce(""); // so that the same sentence is announced again
+  announce(sentences.join(" "));
+  timer = setTimeout(hideUnlessUsed, SHOWN_FOR);
 }
 
-/** Goes away by itself, but not from under somebody's hand. */
-function fade() {
-  if (box.matches(":hover, :focus-within")) timer = setTimeout(fade, STAYS);
+/** Hides the message, unless the pointer or the focus is on it. */
+function hideUnlessUsed() {
+  if (box.matches(":hover, :focus-within")) timer = setTimeout(hideUnlessUsed, SHOWN_FOR);
   else hide();
 }
 
-/** Runs an action; what goes wrong is shown in the service's own words. Gives null then. */
+/** Runs an action; on failure, shows the service's message and returns null. */
 export async function attempt(action, retry = null) {
   try {
     return await action();

@@ -1,7 +1,9 @@
-// Requests to the service: the token, waiting when it is busy, and its errors as sentences.
+// Sends requests to the service, with the token and retries, and turns its errors into messages.
 
 const TOKEN = "fewmore-token";
-const PATIENCE = 6; // how often a busy service is asked again
+const RETRIES = 6; // while the service is busy
+const UNREACHABLE =
+  "The service does not answer: start it again with fewmore serve, then try once more.";
 
 export class Problem extends Error {
   constructor(status, detail) {
@@ -10,7 +12,10 @@ export class Problem extends Error {
   }
 }
 
-/** Takes the token out of the address (…/#token=…), where `fewmore serve` prints it, so that it does not stay in the address bar. */
+/**
+ * Takes the token out of the address (…/#token=…), where `fewmore serve` prints it, so that it does
+ * not stay in the address bar.
+ */
 export function takeToken() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (!token) return;
@@ -18,15 +23,15 @@ export function takeToken() {
   history.replaceState(null, "", location.pathname + location.search);
 }
 
-/** Must become a function (what is wrong with the last one) → promise of a token, or of null when the person has none to give. */
+/** Set by the page: (what is wrong with the last token) → promise of a token, or of null. */
 let askForToken = async () => null;
 export const onTokenNeeded = (ask) => (askForToken = ask);
 
-let asking = null;
+let pendingToken = null;
 async function renewToken(used, wrong) {
-  if (sessionStorage.getItem(TOKEN) !== used) return true; // another request has asked meanwhile
-  asking ??= askForToken(used ? wrong : "").finally(() => (asking = null));
-  const token = await asking;
+  if (sessionStorage.getItem(TOKEN) !== used) return true; // another request has renewed it
+  pendingToken ??= askForToken(used ? wrong : "").finally(() => (pendingToken = null));
+  const token = await pendingToken;
   if (token) sessionStorage.setItem(TOKEN, token);
   return Boolean(token);
 }
@@ -35,7 +40,8 @@ const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds 
 
 async function problemOf(response) {
   const problem = await response.json().catch(() => ({}));
-  return new Problem(response.status, problem.detail || `the service answered ${response.status} ${response.statusText}`);
+  const status = `the service answered ${response.status} ${response.statusText}`;
+  return new Problem(response.status, problem.detail || status);
 }
 
 async function call(method, path, body = null, headers = {}) {
@@ -46,10 +52,10 @@ async function call(method, path, body = null, headers = {}) {
     try {
       response = await fetch(path, { method, body, headers: { ...headers, ...authorization } });
     } catch {
-      throw new Problem(0, "The service does not answer: start it again with fewmore serve, then try once more.");
+      throw new Problem(0, UNREACHABLE);
     }
     if (response.ok) return response;
-    if ((response.status === 429 || response.status === 503) && attempt < PATIENCE) {
+    if ((response.status === 429 || response.status === 503) && attempt < RETRIES) {
       await pause(Number(response.headers.get("Retry-After")) || 1);
       continue;
     }
@@ -60,30 +66,45 @@ async function call(method, path, body = null, headers = {}) {
 
 const read = async (path) => (await call("GET", path)).json();
 
-/** A change carries a key of its own: when it is sent again because the service was busy, it is still made once. */
+function randomKey() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Sends a change with a key: if it is retried because the service was busy, it is applied once. */
 async function change(method, path, body = null, headers = {}) {
-  const key = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
-  return (await call(method, path, body, { ...headers, "Idempotency-Key": key })).json();
+  const response = await call(method, path, body, { ...headers, "Idempotency-Key": randomKey() });
+  return response.json();
 }
 
 function form(images, fields = {}) {
   const data = new FormData();
   for (const [key, value] of Object.entries(fields)) data.append(key, value);
-  images.forEach((image, index) => data.append("images", image, image.name || `image-${index + 1}.png`));
+  images.forEach((image, index) => {
+    data.append("images", image, image.name || `image-${index + 1}.png`);
+  });
   return data;
 }
 
-const named = (name) => `api/classes?name=${encodeURIComponent(name)}`;
+const classPath = (name) => `api/classes?name=${encodeURIComponent(name)}`;
 
 export const model = () => read("api/model");
-export const sessions = () => read("api/sessions");
+export const changes = () => read("api/sessions");
 export const map = () => read("api/map");
 export const undo = () => change("POST", "api/sessions/undo");
 export const teach = (name, images) => change("POST", "api/classes", form(images, { name }));
 export const add = (name, images) => change("POST", "api/classes/images", form(images, { name }));
-export const forget = (name) => change("DELETE", named(name));
-export const rename = (name, to) => change("PATCH", named(name), JSON.stringify({ name: to }), { "Content-Type": "application/json" });
-export const predict = async (image) => (await call("POST", "api/predict?top=5", form([image]))).json();
+export const forget = (name) => change("DELETE", classPath(name));
+
+export function rename(name, to) {
+  const headers = { "Content-Type": "application/json" };
+  return change("PATCH", classPath(name), JSON.stringify({ name: to }), headers);
+}
+
+export async function predict(image) {
+  const response = await call("POST", "api/predict?top=5", form([image]));
+  return response.json();
+}
 
 export async function classes() {
   const known = [];
@@ -94,7 +115,10 @@ export async function classes() {
   }
 }
 
-/** A blob: address for a file of the service, fetched with the token, which neither <img> nor a link can carry. */
+/**
+ * Returns a blob: address of a file of the service, fetched with the token, which neither <img> nor
+ * a link can send.
+ */
 export async function file(path) {
   const response = await call("GET", path.replace(/^\//, ""));
   return URL.createObjectURL(await response.blob());

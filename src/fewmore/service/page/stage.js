@@ -1,74 +1,91 @@
-// The upper part of the page: images or a drawing go in, what the model sees comes out, and a name makes it a class.
+// The upper part of the page: show images or a drawing, see the prediction, name it to teach it.
 
-import * as answer from "./answer.js";
 import { Camera } from "./camera.js";
-import { count, find, make, refill, say } from "./dom.js";
+import { announce, count, find, make, refill } from "./dom.js";
 import { Pad } from "./drawing.js";
-import { lighten, onImages } from "./incoming.js";
+import { onImages, shrink } from "./incoming.js";
 import * as notice from "./notice.js";
+import * as prediction from "./prediction.js";
 import * as api from "./service.js";
 
 const ENOUGH = 5; // images that make a good start
-const AT_ONCE = 4; // predictions under way
-const REST = 100; // milliseconds between two looks at a drawing that grows, or at what the camera sees
+const CONCURRENT = 4; // predictions under way
+const PAUSE = 100; // milliseconds between two predictions of a growing drawing, or of the camera
+const UNREADABLE = [413, 422]; // statuses that an image itself causes
 
 export class Stage {
-  #mode = "images";
-  #images = []; // {file, url, answer, problem, unreadable}: photos, and what the service says of each
-  #drawings = []; // {file, url}: finished drawings, each file a promise; the one on the pad comes on top
-  #chosen = null; // the image that is shown large
+  #mode = "images"; // or "drawing"
+  #photos = []; // {file, url, prediction, problem, unreadable}: images, and what the service says
+  #drawings = []; // {file, url}: finished drawings, each file a promise; not the one on the pad
+  #selected = null; // the photo that is shown large
   #known = new Set();
   #most = 64; // images in a request
-  #pad = new Pad(find("pad"), (over) => this.#drawn(over), say);
+  #pad = new Pad(find("pad"), (over) => this.#drawingChanged(over), announce);
   #camera = new Camera(find("video"));
-  #looking = false;
-  #stale = false; // the drawing has changed since it was looked at
-  #saw; // called with each answer's version
-  #learnt; // called with what teaching answered
+  #watching = false; // whether the loop of #watch runs
+  #stale = false; // the drawing has changed since its last prediction
+  #versionSeen; // called with the version of each prediction
+  #taught; // called with the response to teaching
 
-  constructor(saw, learnt) {
-    this.#saw = saw;
-    this.#learnt = learnt;
-    for (const radio of document.getElementsByName("mode")) radio.addEventListener("change", () => this.switchTo(radio.value));
-    find("pad").addEventListener("keydown", (event) => {
-      const action = { Enter: () => this.#keep(), Delete: () => this.#clearPad(), Backspace: () => this.#clearPad() }[event.key];
-      if (!action) return;
-      event.preventDefault();
-      action();
-    });
-    find("another").addEventListener("click", () => this.#keep());
-    find("clear").addEventListener("click", () => this.#clearPad());
+  constructor(versionSeen, taught) {
+    this.#versionSeen = versionSeen;
+    this.#taught = taught;
+    for (const radio of document.getElementsByName("mode")) {
+      radio.addEventListener("change", () => this.switchTo(radio.value));
+    }
+    this.#listenToPad();
+    this.#listenToCamera();
     find("clear-images").addEventListener("click", () => {
-      this.#empty();
+      this.#clearTray();
       this.#input.focus();
     });
-    find("camera").hidden = !this.#camera.possible;
-    find("camera").addEventListener("click", () => (this.#camera.on ? this.#snap() : this.#startCamera()));
-    find("camera-off").addEventListener("click", () => {
-      this.#stopCamera();
-      find("camera").focus();
-    });
-    find("name").addEventListener("input", () => this.#invite());
+    find("name").addEventListener("input", () => this.#renderHint());
     find("teach").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#teach();
     });
-    onImages((files) => this.#take(files));
+    onImages((files) => this.#addPhotos(files));
     this.#render();
   }
 
-  /** What the model knows now: their names complete what is typed. */
-  know(names, most) {
+  #listenToPad() {
+    const keep = () => this.#keepDrawing();
+    const clear = () => this.#clearPad();
+    const actions = { Enter: keep, Delete: clear, Backspace: clear };
+    find("pad").addEventListener("keydown", (event) => {
+      const action = actions[event.key];
+      if (!action) return;
+      event.preventDefault();
+      action();
+    });
+    find("another").addEventListener("click", keep);
+    find("clear").addEventListener("click", clear);
+  }
+
+  #listenToCamera() {
+    find("camera").hidden = !this.#camera.possible;
+    find("camera").addEventListener("click", () => {
+      if (this.#camera.on) this.#takePhoto();
+      else this.#startCamera();
+    });
+    find("camera-off").addEventListener("click", () => {
+      this.#stopCamera();
+      find("camera").focus();
+    });
+  }
+
+  /** Sets the names of the known classes, which complete what is typed. */
+  setClasses(names, most) {
     this.#known = new Set(names);
     this.#most = most;
     refill(find("names"), names.map((value) => make("option", { value })));
-    this.#invite();
+    this.#renderHint();
   }
 
-  /** The model has changed: what is on show is looked at again. */
-  lookAgain() {
-    if (this.#mode === "drawing") this.#look();
-    else this.#judge(this.#images);
+  /** Updates the predictions after the model has changed. */
+  predictAgain() {
+    if (this.#mode === "drawing") this.#watch();
+    else this.#predictPhotos(this.#photos);
   }
 
   switchTo(mode) {
@@ -78,67 +95,79 @@ export class Stage {
     find("drawing").hidden = mode !== "drawing";
     find("images").hidden = mode !== "images";
     this.#render();
-    if (mode === "drawing") this.#look();
+    if (mode === "drawing") this.#watch();
   }
 
-  /** Images that come next are meant for this class. */
+  /** Lets the person show more images of this class. */
   addTo(name) {
     find("name").value = name;
-    this.#invite();
+    this.#renderHint();
     find("stage").scrollIntoView();
-    const next = this.#input;
-    next.focus({ preventScroll: true });
-    if (next.type === "file") next.click();
+    const input = this.#input;
+    input.focus({ preventScroll: true });
+    if (input.type === "file") input.click();
   }
 
-  // Images
+  // Photos
 
-  async #take(files) {
+  async #addPhotos(files) {
     if (!files.length) return;
     if (this.#mode !== "images") this.switchTo("images");
-    const room = Math.max(0, this.#most - this.#images.length);
+    const room = Math.max(0, this.#most - this.#photos.length);
     if (files.length > room) {
-      notice.show([`${count(this.#most, "image")} at a time is the most: ${files.length - room} of these were left out.`], { error: true });
+      const limit = `${count(this.#most, "image")} at a time is the most`;
+      notice.show([`${limit}: ${files.length - room} of these were left out.`], { error: true });
     }
-    const light = await Promise.all(files.slice(0, room).map(lighten));
-    const items = light.map((file) => ({ file, url: URL.createObjectURL(file), answer: null, problem: "", unreadable: false }));
-    if (!items.length) return;
-    this.#images.push(...items);
-    this.#chosen = items[0];
+    const small = await Promise.all(files.slice(0, room).map(shrink));
+    const photos = small.map((file) => {
+      const url = URL.createObjectURL(file);
+      return { file, url, prediction: null, problem: "", unreadable: false };
+    });
+    if (!photos.length) return;
+    this.#photos.push(...photos);
+    this.#selected = photos[0];
     this.#render();
-    await this.#judge(items);
-    const unreadable = items.filter((item) => item.unreadable);
-    if (unreadable.length) notice.show(unreadable.map(({ file, problem }) => `${file.name}: ${problem}`), { error: true });
+    await this.#predictPhotos(photos);
+    const unreadable = photos.filter((photo) => photo.unreadable);
+    if (!unreadable.length) return;
+    const problems = unreadable.map(({ file, problem }) => `${file.name}: ${problem}`);
+    notice.show(problems, { error: true });
   }
 
-  /** Asks for each image by itself, so that one that cannot be read does not keep the others from being seen. */
-  async #judge(items) {
-    const waiting = [...items];
+  /** Predicts each photo in its own request, so that an unreadable one does not fail the others. */
+  async #predictPhotos(photos) {
+    const waiting = [...photos];
     const worker = async () => {
-      for (let item; (item = waiting.shift()); ) {
-        try {
-          const found = await api.predict(item.file);
-          Object.assign(item, { answer: found.predictions[0], problem: "", unreadable: false });
-          this.#saw(found.version);
-        } catch (problem) {
-          Object.assign(item, { answer: null, problem: problem.message, unreadable: [413, 422].includes(problem.status) });
-        }
+      for (let photo; (photo = waiting.shift()); ) {
+        await this.#predictPhoto(photo);
         this.#render();
-        if (item === this.#chosen) answer.announce(item.answer, item.problem);
+        if (photo === this.#selected) prediction.announce(photo.prediction, photo.problem);
       }
     };
-    await Promise.all(Array.from({ length: AT_ONCE }, worker));
+    await Promise.all(Array.from({ length: CONCURRENT }, worker));
+  }
+
+  async #predictPhoto(photo) {
+    try {
+      const { predictions, version } = await api.predict(photo.file);
+      Object.assign(photo, { prediction: predictions[0], problem: "", unreadable: false });
+      this.#versionSeen(version);
+    } catch (problem) {
+      const unreadable = UNREADABLE.includes(problem.status);
+      Object.assign(photo, { prediction: null, problem: problem.message, unreadable });
+    }
   }
 
   async #startCamera() {
     try {
       await this.#camera.start();
     } catch (problem) {
-      notice.show([`The browser does not lend its camera: ${problem.message}.`], { error: true });
+      const sentence = `The browser does not give access to a camera: ${problem.message}.`;
+      notice.show([sentence], { error: true });
       return;
     }
     this.#render();
-    this.#look();
+    this.#watch();
   }
 
   #stopCamera() {
@@ -146,214 +175,249 @@ export class Stage {
     this.#render();
   }
 
-  async #snap() {
-    const image = await this.#camera.image();
-    await this.#take([new File([image], `photo ${this.#images.length + 1}.jpg`, { type: image.type })]);
+  async #takePhoto() {
+    const blob = await this.#camera.capture();
+    const name = `photo ${this.#photos.length + 1}.jpg`;
+    await this.#addPhotos([new File([blob], name, { type: blob.type })]);
   }
 
   // The drawing
 
-  #drawn(over) {
+  #drawingChanged(over) {
     find("pad-hint").hidden = !this.#pad.empty;
     if (over) this.#renderTray();
-    this.#look();
+    this.#watch();
   }
 
-  #keep() {
+  #keepDrawing() {
     if (this.#pad.empty) {
-      say("Draw something first");
+      announce("Draw something first");
       return;
     }
-    this.#drawings.push({ file: this.#pad.image(), url: this.#pad.preview().toDataURL() }); // nothing is waited for: a quick hand draws on
+    // Do not wait for the file: the person may already be drawing on.
+    this.#drawings.push({ file: this.#pad.capture(), url: this.#pad.preview().toDataURL() });
     this.#clearPad();
-    say(`${count(this.#drawings.length, "drawing")} kept`);
+    announce(`${count(this.#drawings.length, "drawing")} kept`);
   }
 
   #clearPad() {
     this.#pad.clear();
     find("pad").focus({ preventScroll: true });
-    say("Cleared");
+    announce("Cleared");
   }
 
-  // Looking at what changes
+  // Predictions of the drawing and of the camera
 
+  /** What changes while it is shown: the drawing or the camera; null if there is nothing. */
   get #live() {
     if (this.#mode === "drawing") return this.#pad.empty ? null : this.#pad;
     return this.#camera.on ? this.#camera : null;
   }
 
-  /** One question at a time, and a rest between them: what changes meanwhile is in the next. */
-  async #look() {
+  /** Predicts one at a time, with pauses: the next prediction includes all changes until then. */
+  async #watch() {
     this.#stale = true;
-    if (this.#looking) return;
-    this.#looking = true;
+    if (this.#watching) return;
+    this.#watching = true;
     while (this.#stale || this.#camera.on) {
       this.#stale = false;
-      const well = await this.#lookOnce(this.#live);
-      await new Promise((resolve) => setTimeout(resolve, well ? REST : 10 * REST));
+      const succeeded = await this.#predictLive(this.#live);
+      await new Promise((resolve) => setTimeout(resolve, succeeded ? PAUSE : 10 * PAUSE));
     }
-    this.#looking = false;
+    this.#watching = false;
   }
 
-  async #lookOnce(source) {
+  async #predictLive(source) {
     if (!source) {
-      this.#showAnswer();
+      this.#showSelected();
       return true;
     }
     try {
-      const { predictions, version } = await api.predict(await source.image());
-      this.#saw(version);
-      if (this.#live !== source) return true; // cleared, or switched off meanwhile
-      answer.show(predictions[0]);
-      if (!this.#stale) answer.announce(predictions[0]);
+      const { predictions, version } = await api.predict(await source.capture());
+      this.#versionSeen(version);
+      if (this.#live !== source) return true; // cleared or switched off in the meantime
+      prediction.show(predictions[0]);
+      if (!this.#stale) prediction.announce(predictions[0]);
       return true;
     } catch (problem) {
-      if (this.#live === source) answer.show(null, problem.message);
+      if (this.#live === source) prediction.show(null, problem.message);
       return false;
     }
   }
 
   // Teaching
 
+  /** The items to teach with, without the drawing on the pad. */
   get #tray() {
-    return this.#mode === "drawing" ? this.#drawings : this.#images;
+    return this.#mode === "drawing" ? this.#drawings : this.#photos;
   }
 
-  /** What a person shows something with. */
+  /** The control with which a person shows something. */
   get #input() {
-    return find(this.#mode === "drawing" ? "pad" : this.#camera.on ? "camera" : "files");
+    if (this.#mode === "drawing") return find("pad");
+    return find(this.#camera.on ? "camera" : "files");
   }
 
   get #onPad() {
     return this.#mode === "drawing" && !this.#pad.empty;
   }
 
+  get #readable() {
+    return this.#tray.filter((item) => !item.unreadable);
+  }
+
   get #total() {
-    return this.#tray.filter((item) => !item.unreadable).length + this.#onPad;
+    return this.#readable.length + this.#onPad;
   }
 
   async #teach() {
     const name = find("name").value.trim();
-    const drawing = this.#mode === "drawing";
     if (!this.#total || !name) {
-      this.#invite(this.#total ? "Give it a name first." : drawing ? "Draw it first." : "Show it an image first.");
-      (this.#total ? find("name") : this.#input).focus();
+      this.#askForMissing();
       return;
     }
     const button = find("teach-button");
     if (button.ariaBusy === "true") return;
     button.ariaBusy = "true";
-    const shown = this.#tray.filter((item) => !item.unreadable).map((item) => item.file);
-    if (this.#onPad) shown.push(this.#pad.image());
-    const files = await Promise.all(shown);
+    const captured = this.#readable.map((item) => item.file);
+    if (this.#onPad) captured.push(this.#pad.capture());
+    const files = await Promise.all(captured);
     const known = this.#known.has(name);
     const taught = await notice.attempt(() => (known ? api.add : api.teach)(name, files));
     button.ariaBusy = null;
     if (!taught) return;
     find("name").value = "";
-    this.#empty();
-    this.#input.focus({ preventScroll: true }); // the next thing is to show it another
+    this.#clearTray();
+    this.#input.focus({ preventScroll: true }); // the next step is to show something else
     find("stage").scrollIntoView({ block: "nearest" });
-    this.#learnt(taught, known);
+    this.#taught(taught, known);
   }
 
-  /** Away with what was taught with. */
-  #empty() {
+  #askForMissing() {
+    const show = this.#mode === "drawing" ? "Draw it first." : "Show it an image first.";
+    this.#renderHint(this.#total ? "Give it a name first." : show);
+    (this.#total ? find("name") : this.#input).focus();
+  }
+
+  #clearTray() {
     for (const item of this.#tray) URL.revokeObjectURL(item.url);
     this.#tray.length = 0;
-    this.#chosen = null;
+    this.#selected = null;
     if (this.#mode === "drawing") this.#pad.clear();
     this.#render();
   }
 
   #remove(item) {
     const items = this.#tray;
-    const place = items.indexOf(item);
-    items.splice(place, 1);
+    const index = items.indexOf(item);
+    items.splice(index, 1);
     URL.revokeObjectURL(item.url);
-    if (this.#chosen === item) this.#chosen = items[Math.min(place, items.length - 1)] ?? null;
+    const next = Math.min(index, items.length - 1);
+    if (this.#selected === item) this.#selected = items[next] ?? null;
     this.#render();
-    const next = find("tray").querySelectorAll(".remove")[Math.min(place, items.length - 1)];
-    (next ?? find("name")).focus();
+    const buttons = find("tray").querySelectorAll(".remove");
+    (buttons[next] ?? find("name")).focus();
   }
 
-  // What is seen
+  // Rendering
 
   #render() {
     const filming = this.#camera.on;
     find("video").hidden = !filming;
-    find("camera").textContent = filming ? "Take this image" : "Camera";
+    find("camera").textContent = filming ? "Take this photo" : "Camera";
     find("camera-off").hidden = !filming;
     find("choose").hidden = filming;
-    find("clear-images").hidden = !this.#images.length;
-    this.#showLarge(filming ? null : this.#chosen);
-    if (!this.#live) this.#showAnswer();
+    find("clear-images").hidden = !this.#photos.length;
+    this.#renderLarge(filming ? null : this.#selected);
+    if (!this.#live) this.#showSelected();
     this.#renderTray();
   }
 
-  /** The answer to the image that is shown large; with none, what to do. */
-  #showAnswer() {
-    const chosen = this.#mode === "images" ? this.#chosen : null;
-    const resting = this.#mode === "drawing" ? "Draw, and its name appears here." : "Show an image, and its name appears here.";
-    answer.show(chosen?.answer, chosen ? chosen.problem || "Looking …" : resting);
+  /** Shows the prediction of the selected photo; without one, what to do. */
+  #showSelected() {
+    const drawing = this.#mode === "drawing";
+    const photo = drawing ? null : this.#selected;
+    const invitation = drawing
+      ? "Draw, and its name appears here."
+      : "Show an image, and its name appears here.";
+    prediction.show(photo?.prediction, photo ? photo.problem || "Looking …" : invitation);
   }
 
-  #showLarge(item) {
-    const shown = find("shown");
-    find("drop-hint").hidden = Boolean(item) || this.#camera.on;
-    const image = shown.querySelector("img");
-    if (image?.src === item?.url) return;
-    image?.remove();
-    if (item) shown.append(make("img", { src: item.url, alt: item.file.name }));
+  #renderLarge(photo) {
+    const frame = find("shown");
+    find("drop-hint").hidden = Boolean(photo) || this.#camera.on;
+    const current = frame.querySelector("img");
+    if (current?.src === photo?.url) return;
+    current?.remove();
+    if (photo) frame.append(make("img", { src: photo.url, alt: photo.file.name }));
   }
 
   #renderTray() {
-    const tiles = this.#tray.map((item, index) => (this.#mode === "drawing" ? this.#drawingTile(item, index) : this.#imageTile(item, index)));
+    const makeTile = this.#mode === "drawing" ? this.#drawingTile : this.#photoTile;
+    const tiles = this.#tray.map((item, index) => makeTile.call(this, item, index));
     if (this.#onPad) tiles.push(make("li", { className: "tile now" }, this.#pad.preview()));
-    const slots = Array.from({ length: Math.max(0, ENOUGH - tiles.length) }, () => make("li", { className: "tile slot", ariaHidden: "true" }));
-    refill(find("tray"), [...tiles, ...slots]);
-    this.#invite();
+    const empty = { className: "tile slot", ariaHidden: "true" };
+    while (tiles.length < ENOUGH) tiles.push(make("li", empty));
+    refill(find("tray"), tiles);
+    this.#renderHint();
   }
 
-  #drawingTile(item, index) {
+  #drawingTile(drawing, index) {
     const title = `drawing ${index + 1}`;
-    return make("li", { className: "tile" }, make("img", { src: item.url, alt: title }), this.#removeButton(item, title));
+    const image = make("img", { src: drawing.url, alt: title });
+    return make("li", { className: "tile" }, image, this.#removeButton(drawing, title));
   }
 
-  #imageTile(item, index) {
-    const best = item.answer;
-    const caption = item.unreadable ? "unreadable" : !best ? "…" : best.known ? best.classes[0].name : "none";
+  #photoTile(photo, index) {
     const title = `image ${index + 1}`;
-    const image = make("img", { src: item.url, alt: "" });
-    const choose = make("button", { type: "button", className: "choose", title: item.file.name }, image, make("span", { textContent: caption }));
-    choose.ariaPressed = String(item === this.#chosen && !this.#camera.on);
-    choose.ariaLabel = `${title}, ${item.file.name}: ${caption}`;
-    choose.addEventListener("click", () => {
-      this.#chosen = item;
+    const caption = this.#caption(photo);
+    const select = make(
+      "button",
+      { type: "button", className: "choose", title: photo.file.name },
+      make("img", { src: photo.url, alt: "" }),
+      make("span", { textContent: caption }),
+    );
+    select.ariaPressed = String(photo === this.#selected && !this.#camera.on);
+    select.ariaLabel = `${title}, ${photo.file.name}: ${caption}`;
+    select.addEventListener("click", () => {
+      this.#selected = photo;
       this.#stopCamera();
       find("tray").querySelectorAll(".choose")[index].focus();
-      answer.announce(best, item.problem);
+      prediction.announce(photo.prediction, photo.problem);
     });
-    return make("li", { className: item.unreadable ? "tile bad" : "tile" }, choose, this.#removeButton(item, title));
+    const className = photo.unreadable ? "tile bad" : "tile";
+    return make("li", { className }, select, this.#removeButton(photo, title));
+  }
+
+  #caption({ unreadable, prediction }) {
+    if (unreadable) return "unreadable";
+    if (!prediction) return "…";
+    return prediction.known ? prediction.classes[0].name : "none";
   }
 
   #removeButton(item, title) {
-    const button = make("button", { type: "button", className: "remove", textContent: "×", ariaLabel: `Remove ${title}` });
+    const button = make("button", { type: "button", className: "remove", textContent: "×" });
+    button.ariaLabel = `Remove ${title}`;
     button.addEventListener("click", () => this.#remove(item));
     return button;
   }
 
-  /** The line below the name: how many there are, or what is missing, and what the button will do. */
-  #invite(missing = "") {
+  /** Says below the name how many images there are, or what is missing; labels the button. */
+  #renderHint(missing = "") {
     const name = find("name").value.trim();
     const known = this.#known.has(name);
-    const things = this.#mode === "drawing" ? "drawings" : "images";
-    const total = this.#total;
-    const progress = total >= ENOUGH ? `${total} ${things}: good.` : total ? `${total} of ${ENOUGH}` : `Five ${things} make a good start.`;
     const hint = find("teach-hint");
-    hint.textContent = missing || (known ? `${name} is known: what you show is added to it.` : progress);
+    const addition = `${name} is known: what you show is added to it.`;
+    hint.textContent = missing || (known ? addition : this.#progress());
     hint.classList.toggle("missing", Boolean(missing));
     find("teach-button").textContent = known ? "Add" : "Teach";
-    if (missing) say(missing);
+    if (missing) announce(missing);
+  }
+
+  #progress() {
+    const things = this.#mode === "drawing" ? "drawings" : "images";
+    const total = this.#total;
+    if (!total) return `Five ${things} make a good start.`;
+    return total >= ENOUGH ? `${total} ${things}: good.` : `${total} of ${ENOUGH}`;
   }
 }

@@ -1,0 +1,55 @@
+"""Complete the OpenAPI document: errors, files, and what needs the token."""
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from fewmore.service.guard import Access
+from fewmore.service.problems import MEDIA_TYPE
+from fewmore.service.schemas import Problem
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+def describe(app: FastAPI, access: Access) -> None:
+    """Add what the routes do not describe themselves: how errors look, and the token."""
+    document = app.openapi()  # FastAPI keeps this dict and serves it
+    document["components"]["schemas"]["Problem"] = Problem.model_json_schema()
+    if access.token is None:
+        return
+    document["components"]["securitySchemes"] = {
+        "token": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "Printed when the service starts.",
+        }
+    }
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if access.needs_token(method.upper(), path):
+                operation["security"] = [{"token": []}]
+
+
+def problems(*statuses: int, private: bool = False) -> Responses:
+    """Describe error responses; `private` routes also refuse requests without a token."""
+    described = {
+        "description": "What is wrong.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    return dict.fromkeys(sorted({*statuses, 500, *([401] if private else [])}), described)
+
+
+def change_problems(*statuses: int) -> Responses:
+    """Describe the error responses of a route that changes the model."""
+    return problems(400, 401, 403, 408, 422, 429, 503, *statuses)
+
+
+def file_response(media_type: str, description: str) -> dict[str, Any]:
+    """Describe a response that is a file."""
+    schema = {"type": "string", "format": "binary"}
+    return {"description": description, "content": {media_type: {"schema": schema}}}
+
+
+def text_response(description: str) -> dict[str, Any]:
+    """Describe a response that is plain text."""
+    return {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}

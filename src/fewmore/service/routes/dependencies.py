@@ -1,0 +1,89 @@
+"""Declare what routes receive: the service, class names, uploaded images and idempotency keys.
+
+The token and the size of a request are checked before, by the middleware in `guard.py`: it must
+refuse a request before its body is read, and it protects the page and the OpenAPI document too.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import Depends, File, Form, Header, Query, Request, UploadFile
+from pydantic import WithJsonSchema
+from starlette.exceptions import HTTPException
+
+from fewmore.classifier.classes import MAX_NAME_LENGTH
+from fewmore.service.limits import Limits
+from fewmore.service.state import Service
+
+
+def get_service(request: Request) -> Service:
+    """Return the service that the app was created with."""
+    service: Service = request.app.state.service
+    return service
+
+
+ServiceState = Annotated[Service, Depends(get_service)]
+
+QueryName = Annotated[
+    str,
+    Query(
+        min_length=1,
+        max_length=MAX_NAME_LENGTH,
+        description="The class's name.",
+        examples=["okapi"],
+    ),
+]
+FormName = Annotated[
+    str,
+    Form(
+        min_length=1,
+        max_length=MAX_NAME_LENGTH,
+        description="The class's name.",
+        examples=["okapi"],
+    ),
+]
+
+_ImageFile = Annotated[
+    UploadFile,
+    WithJsonSchema(
+        {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream"}
+    ),
+]
+ImageFiles = Annotated[
+    list[_ImageFile],
+    File(min_length=1, description="Image files, of any format and size."),
+]
+
+KeyHeader = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        description=(
+            "A name for this request. "
+            "The same request with the same key gets the same response, and is applied once."
+        ),
+        examples=["0f8fad5b-d9cb-469f-a165-70867728950e"],
+    ),
+]
+
+
+async def read_images(uploads: Sequence[UploadFile], limits: Limits) -> list[bytes]:
+    """Read uploaded files, if there are not too many and none is too large."""
+    if len(uploads) > limits.images:
+        raise HTTPException(
+            422,
+            f"{len(uploads)} images were sent, and at most {limits.images} can be at a time: "
+            "send fewer",
+        )
+    images = []
+    for number, upload in enumerate(uploads, 1):
+        if (upload.size or 0) > limits.image_bytes:
+            raise HTTPException(
+                413,
+                f"image {number} has {upload.size:,} bytes, "
+                f"and at most {limits.image_bytes:,} can be: make it smaller",
+            )
+        images.append(await upload.read())
+    return images

@@ -1,0 +1,51 @@
+"""List the history of changes, and undo the last one. The API calls its steps sessions."""
+
+from fastapi import APIRouter, Response
+
+from fewmore.classifier.estimator import IncrementalClassifier
+from fewmore.classifier.history import Change
+from fewmore.service.idempotency import JSON, IdempotencyKey
+from fewmore.service.openapi import change_problems, problems
+from fewmore.service.operations import Operation, Result
+from fewmore.service.routes.dependencies import KeyHeader, ServiceState
+from fewmore.service.schemas import SessionOut, Sessions, Undone
+
+MOST_NAMES = 100  # classes that one step of the history names
+
+router = APIRouter(tags=["sessions"])
+
+
+@router.get("/api/sessions", responses=problems(400, 429, private=True))
+async def list_sessions(service: ServiceState) -> Sessions:
+    """List the changes that led to the current state."""
+    class_set = service.store.current.model.class_set
+    return Sessions(
+        version=class_set.version,
+        undoable=bool(class_set.undo_steps),
+        sessions=[_describe(number, change) for number, change in enumerate(class_set.history)],
+    )
+
+
+def _describe(number: int, change: Change) -> SessionOut:
+    return SessionOut(
+        number=number,
+        kind=change.kind,  # type: ignore[arg-type]
+        classes=list(change.classes[:MOST_NAMES]),
+        more=max(0, len(change.classes) - MOST_NAMES),
+        images=change.images,
+        when=change.when,
+        text=str(change),
+    )
+
+
+@router.post("/api/sessions/undo", responses=change_problems(409))
+async def undo(
+    service: ServiceState, response: Response, idempotency_key: KeyHeader = None
+) -> Undone:
+    """Undo the last change."""
+    key = IdempotencyKey.of(idempotency_key, "undo")
+
+    def respond(changed: IncrementalClassifier, result: Result) -> JSON:
+        return {"version": changed.version, "undone": str(result)}
+
+    return Undone(**await service.change(Operation("undo"), respond, key, response))

@@ -1,0 +1,100 @@
+"""Describe the model, download its file and map its classes."""
+
+import asyncio
+import tempfile
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from fastapi import APIRouter
+from fastapi.responses import FileResponse
+from starlette.background import BackgroundTask
+
+from fewmore.classifier.classes import MAX_NAME_LENGTH
+from fewmore.classifier.estimator import IncrementalClassifier
+from fewmore.classifier.history import class_sessions
+from fewmore.service.limits import Limits
+from fewmore.service.openapi import file_response, problems
+from fewmore.service.projection import project
+from fewmore.service.routes.dependencies import ServiceState
+from fewmore.service.schemas import LimitsOut, Map, ModelOut, Place
+
+router = APIRouter(tags=["model"])
+
+
+@router.get("/api/model", responses=problems(400, 429, private=True))
+async def model(service: ServiceState) -> ModelOut:
+    """Describe the model, and what this service allows."""
+    current = service.store.current
+    info = current.info()
+    return ModelOut(
+        version=info["version"],
+        name=service.store.path.stem,
+        demo=service.demo,
+        classes=len(info["classes"]),
+        images=info["images"],
+        sessions=sum(change["kind"] in ("fit", "learn") for change in info["history"]),
+        backbone=info["backbone"],
+        features=info["features"],
+        image_size=info["image size"],
+        classifier=info["classifier"],
+        accuracy=current.calibration.accuracy,
+        threshold=current.calibration.threshold,
+        notes=info["notes"],
+        thumbnails=service.store.thumbnails.folder is not None,
+        token=service.access.token_scope,
+        limits=_describe_limits(service.limits),
+    )
+
+
+def _describe_limits(limits: Limits) -> LimitsOut:
+    public = {
+        name: value for name, value in asdict(limits).items() if name in LimitsOut.model_fields
+    }
+    return LimitsOut(**public, name_length=MAX_NAME_LENGTH)
+
+
+@router.get(
+    "/api/model/file",
+    response_class=FileResponse,
+    responses={
+        200: file_response("application/octet-stream", "A model file."),
+        **problems(400, 429, 503, private=True),
+    },
+)
+async def download(service: ServiceState) -> FileResponse:
+    """Download the model file, as it is at this moment."""
+    folder = tempfile.TemporaryDirectory(prefix="fewmore-")
+    path = Path(folder.name) / "model.fewmore"
+    await service.changes.run(partial(service.store.current.save, path))
+    return FileResponse(
+        path,
+        media_type="application/octet-stream",
+        filename=service.store.path.name,
+        background=BackgroundTask(folder.cleanup),
+    )
+
+
+@router.get("/api/map", responses=problems(400, 429, private=True))
+async def map_of_classes(service: ServiceState) -> Map:
+    """Map the classes' prototypes to a plane, before and after they adapt to one another."""
+    current = service.store.current
+    latest = service.latest_map
+    if latest is None or latest[0] is not current:
+        latest = (current, await asyncio.to_thread(_draw_map, current))
+        service.latest_map = latest
+    return latest[1]
+
+
+def _draw_map(classifier: IncrementalClassifier) -> Map:
+    before, after, adapted = project(classifier.scorer)
+    sessions = class_sessions(classifier.history_)
+    points = zip(classifier.classes_, before.tolist(), after.tolist(), strict=True)
+    return Map(
+        version=classifier.version,
+        adapted=adapted,
+        classes=[
+            Place(name=name, taught=sessions[name] > 0, before=first, after=second)
+            for name, first, second in points
+        ],
+    )

@@ -1,0 +1,62 @@
+"""Report health, readiness and metrics to those who operate the service."""
+
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse
+from starlette.exceptions import HTTPException
+
+from fewmore.service.metrics import Metric
+from fewmore.service.openapi import problems, text_response
+from fewmore.service.problems import RETRY_SOON
+from fewmore.service.routes.dependencies import ServiceState
+from fewmore.service.schemas import Health, Ready
+from fewmore.service.state import Service
+
+PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+router = APIRouter(tags=["operation"])
+
+
+@router.get("/health", responses=problems(400, 429))
+async def health() -> Health:
+    """Report that the process is alive."""
+    return Health(status="alive")
+
+
+@router.get("/ready", responses=problems(400, 429, 503))
+async def ready(service: ServiceState) -> Ready:
+    """Report whether predictions and changes can be made."""
+    if not (service.ready and service.batcher.alive):
+        raise HTTPException(503, "the service is starting or ending", RETRY_SOON)
+    if not service.store.healthy:
+        raise HTTPException(
+            503, "changes cannot be written to the disk: see the service's log", RETRY_SOON
+        )
+    return Ready(status="ready", version=service.store.current.version)
+
+
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    responses={
+        200: text_response("Prometheus' text format."),
+        **problems(400, 429, private=True),
+    },
+)
+async def metrics(service: ServiceState) -> PlainTextResponse:
+    """Report counters and current values for Prometheus."""
+    return PlainTextResponse(service.metrics.text(_metrics(service)), media_type=PROMETHEUS_TEXT)
+
+
+def _metrics(service: Service) -> list[Metric]:
+    class_set = service.store.current.model.class_set
+    batcher = service.batcher
+    waiting = service.changes.waiting
+    return [
+        Metric("model_version", "gauge", "Version of the model.", class_set.version),
+        Metric("classes", "gauge", "Known classes.", len(class_set.classes)),
+        Metric("images_waiting", "gauge", "Images that wait for the backbone.", batcher.waiting),
+        Metric("changes_waiting", "gauge", "Changes that wait for their turn.", waiting),
+        Metric("images_total", "counter", "Images that the backbone has embedded.", batcher.images),
+        Metric("batches_total", "counter", "Batches that they came in.", batcher.batches),
+        Metric("journal_bytes", "gauge", "Length of the journal.", service.store.journal_bytes),
+    ]
