@@ -152,6 +152,14 @@ def test_old_nodes_stay_and_new_ones_follow_the_network(recipe, sessions):
     assert method.gas.images.labels[8:].tolist() == [4, 5, 6, 7]
 
 
+def test_a_state_from_before_the_first_release_is_read(clusters):
+    gas = gas_of(clusters, 4)
+    state = gas.state()
+    state["pictures"] = state.pop("images")
+    read = Gas.from_state(state, torch.device("cpu"))
+    assert torch.equal(read.images.storage, gas.images.storage)
+
+
 @pytest.mark.parametrize(
     "wrong", [{"nodes": 0}, {"rounds": 0}, {"anchor": -1.0}, {"min_max": -1.0}]
 )

@@ -134,7 +134,9 @@ class Gas:
         centroids, variances, edges = (
             state[name].clone().to(device) for name in ("centroids", "variances", "edges")
         )
-        return cls(centroids, variances, edges, ImageSet.from_state(state["images"]).to(device))
+        # The key was `pictures` before the first release.
+        images = ImageSet.from_state(state["images" if "images" in state else "pictures"])
+        return cls(centroids, variances, edges, images.to(device))
 
 
 class TOPIC(Method):

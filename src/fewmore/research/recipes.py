@@ -13,7 +13,7 @@ from fewmore.data.benchmarks import Benchmark
 from fewmore.errors import UnknownName
 from fewmore.methods import find
 from fewmore.methods.base import Recipe
-from fewmore.research import settings as set_option
+from fewmore.research.settings import apply_settings, distribute_settings
 from fewmore.training.pretrain import PretrainConfig
 
 MILESTONES = {"miniimagenet": (40, 70), "cub200": (30, 40, 60, 80)}  # (60, 70) on others
@@ -101,6 +101,6 @@ def recipes_for(
         raise UnknownName("recipe", name, RECIPES)
     plain = [RECIPES[name](benchmark, method) for method in methods]
     return [
-        (set_option.apply(recipe, texts), texts)
-        for recipe, texts in zip(plain, set_option.distribute(settings, plain), strict=True)
+        (apply_settings(recipe, texts), texts)
+        for recipe, texts in zip(plain, distribute_settings(settings, plain), strict=True)
     ]

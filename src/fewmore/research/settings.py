@@ -16,7 +16,7 @@ from fewmore.methods.base import Recipe, override
 COMMON = {field.name for field in dataclasses.fields(Recipe)} - {"name", "method"}
 
 
-def distribute(settings: Sequence[str], recipes: Sequence[Recipe]) -> list[dict[str, str]]:
+def distribute_settings(settings: Sequence[str], recipes: Sequence[Recipe]) -> list[dict[str, str]]:
     """Return, for each recipe, the settings that it has, as text by name.
 
     A setting that no recipe has is an error. Of equal names the last one counts.
@@ -35,7 +35,7 @@ def distribute(settings: Sequence[str], recipes: Sequence[Recipe]) -> list[dict[
     ]
 
 
-def apply(recipe: Recipe, texts: Mapping[str, str]) -> Recipe:
+def apply_settings(recipe: Recipe, texts: Mapping[str, str]) -> Recipe:
     """Replace settings that the recipe has, all at once, as configs check them together."""
     changes: dict[str, Any] = {}
     for name, text in texts.items():
@@ -54,7 +54,7 @@ def apply(recipe: Recipe, texts: Mapping[str, str]) -> Recipe:
         if dataclasses.is_dataclass(current):
             names = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(current))
             raise ConfigError(f"--set {name}: that is a group of settings; name one of {names}")
-        values[last] = _parsed(text, get_type_hints(type(config))[last], current, name)
+        values[last] = _parse(text, get_type_hints(type(config))[last], current, name)
     return override(recipe, changes)
 
 
@@ -65,10 +65,10 @@ def _check_name(name: str, recipes: Sequence[Recipe]) -> None:
     for part in name.split("."):
         members = [_members(group) for group in groups if dataclasses.is_dataclass(group)]
         if not members:
-            return  # the name goes on below a single value: `apply` says so
+            return  # the path goes on below a single value: apply_settings refuses it
         groups = [values[part] for values in members if part in values]
         if not groups:
-            kind = " of ".join(["setting", ".".join(path)]) if path else "setting"
+            kind = f"setting of {'.'.join(path)}" if path else "setting"
             raise UnknownName(kind, part, {known for values in members for known in values})
         path.append(part)
 
@@ -90,31 +90,8 @@ def _members(group: Any) -> dict[str, Any]:
     return members
 
 
-def _parsed(text: str, hint: Any, was: Any, whole: str) -> Any:
-    """A value from text, of a kind that the setting's annotation permits."""
-    try:
-        value = ast.literal_eval(
-            {"true": "True", "false": "False", "none": "None"}.get(text.lower(), text)
-        )
-    except (
-        ValueError,
-        SyntaxError,
-        TypeError,
-        MemoryError,
-        RecursionError,
-    ):  # not a number, or not even Python
-        value = text
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    for kind in kinds:
-        if (found := _as(kind, value)) is not _UNFIT:
-            return found
-    raise ConfigError(
-        f"--set {whole}={text}: '{text}' is not {' or '.join(map(_in_words, kinds))}; it was {was!r}"
-    )
-
-
-_UNFIT = object()
-_WORDS = {
+_MISMATCH = object()
+_KINDS = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
@@ -123,28 +100,56 @@ _WORDS = {
 }
 
 
-def _as(kind: Any, value: Any) -> Any:
-    """The value as one of a kind, if it is one."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if kind is float and number:
+def _parse(text: str, hint: Any, current: Any, name: str) -> Any:
+    """Return the value of a text, of a type that the setting's annotation allows."""
+    constants = {"true": "True", "false": "False", "none": "None"}
+    try:
+        value = ast.literal_eval(constants.get(text.lower(), text))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        value = text  # not a Python literal
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    for kind in kinds:
+        converted = _convert(value, kind)
+        if converted is not _MISMATCH:
+            return converted
+    allowed = " or ".join(map(_in_words, kinds))
+    raise ConfigError(f"--set {name}={text}: '{text}' is not {allowed}; it was {current!r}")
+
+
+def _convert(value: Any, kind: Any) -> Any:
+    """Return a value as a type, or _MISMATCH."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is float and is_number:
         return float(value)
-    if kind is int and number and (isinstance(value, int) or value.is_integer()):
+    if kind is int and is_number and (isinstance(value, int) or value.is_integer()):
         return int(value)
     if get_origin(kind) is tuple:
-        values = () if value == "" else value if isinstance(value, (tuple, list)) else (value,)
-        items = get_args(kind)
-        items = items[:1] * len(values) if items[-1] is ... else items
-        found = [_as(item, v) for item, v in zip(items, values, strict=False)]
-        return tuple(found) if len(items) == len(values) and _UNFIT not in found else _UNFIT
+        return _convert_tuple(value, get_args(kind))
     if get_origin(kind) is Literal:
-        return value if value in get_args(kind) else _UNFIT
-    return value if kind in (bool, str, NoneType) and isinstance(value, kind) else _UNFIT
+        return value if value in get_args(kind) else _MISMATCH
+    return value if kind in (bool, str, NoneType) and isinstance(value, kind) else _MISMATCH
+
+
+def _convert_tuple(value: Any, kinds: tuple[Any, ...]) -> Any:
+    """Return a tuple of converted items; a single value is a tuple of one, no text an empty one."""
+    if value == "":
+        values: tuple[Any, ...] = ()
+    else:
+        values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    if kinds[-1] is ...:
+        kinds = kinds[:1] * len(values)
+    if len(kinds) != len(values):
+        return _MISMATCH
+    items = tuple(_convert(item, kind) for item, kind in zip(values, kinds, strict=True))
+    return _MISMATCH if _MISMATCH in items else items
 
 
 def _in_words(kind: Any) -> str:
+    """Describe a type for an error message."""
     if get_origin(kind) is tuple:
         items = get_args(kind)
-        return f"{'' if items[-1] is ... else f'{len(items)} '}numbers with commas between them"
+        count = "" if items[-1] is ... else f"{len(items)} "
+        return f"{count}numbers with commas between them"
     if get_origin(kind) is Literal:
         return " or ".join(map(str, get_args(kind)))
-    return _WORDS.get(kind, str(kind))
+    return _KINDS.get(kind, str(kind))
