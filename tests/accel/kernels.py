@@ -1,6 +1,6 @@
-"""Our kernels on a CPU, by Triton's interpreter: the same lines that a GPU compiles, one program after the other.
+"""Test the kernels on a CPU by Triton's interpreter, which runs one program after the other.
 
-Run by test_kernels.py.
+test_kernels.py runs this file.
 """
 
 import os
@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fewmore.accel import batch_norm as norm
-from fewmore.accel import conv
-from fewmore.accel.conv import COLOURS, FEW
+from fewmore.accel import batch_norm, conv
+from fewmore.accel.conv import COLORS, FEW
 from fewmore.accel.side_streams import SideStreams
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "test_kernels.py runs these tests"
@@ -34,7 +33,7 @@ SIZES = [(3, 7, 5), (2, 16, 16), (1, 1, 1)]
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize(
-    ("given", "made"), [*((few, few) for few in FEW), (COLOURS, FEW[0])], ids=str
+    ("given", "made"), [*((few, few) for few in FEW), (COLORS, FEW[0])], ids=str
 )
 @pytest.mark.parametrize("groups", [128, 2])
 def test_a_convolution_of_few_channels(
@@ -56,7 +55,7 @@ def test_a_convolution_of_few_channels(
     assert weight.grad is not None
     with torch.no_grad():
         assert_close(conv.few_channels(x, weight), expected)
-        assert_close(conv.few_channels_to_weight(gradient, x), weight.grad)
+        assert_close(conv.few_channels_weight_grad(gradient, x), weight.grad)
         if given == made:
             assert_close(conv.few_channels(gradient, weight, backward=True), x.grad)
 
@@ -92,7 +91,7 @@ def test_batch_norm_shortcut_and_relu(
                 layer.eps,
                 layer.momentum,
             )
-            out = norm._Fused.apply(own, side, layer.weight, layer.bias, *statistics, beside)
+            out = batch_norm._Fused.apply(own, side, layer.weight, layer.bias, *statistics, beside)
             out.backward(gradient)
             if beside is not None:
                 beside.join()

@@ -1,4 +1,4 @@
-"""What only a GPU can show: nothing waits, captured steps are the eager ones, and runs side by side do not meet."""
+"""Test what only a GPU can show: no step waits, captured steps equal eager ones, runs share it."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -200,7 +200,7 @@ def test_captured_steps_learn_what_eager_ones_do(
 
 
 def test_a_captured_step_sees_the_rate_change(stored: ImageSet) -> None:
-    """After a rate of next to nothing from the second epoch on, the weights are those of the first epoch."""
+    """With a rate of next to nothing from the second epoch on, the weights stay as they are."""
     images = stored.to(CUDA)
     runtime = Runtime(CUDA, precision="fp32")
     one = learnt(images, PAD, runtime, replace(CONFIG, epochs=1, milestones=()))
@@ -211,7 +211,7 @@ def test_a_captured_step_sees_the_rate_change(stored: ImageSet) -> None:
 
 
 def test_each_replay_draws_anew() -> None:
-    """Four steps a round, whose losses are nothing but draws: their mean is the eager one only if each replay draws on."""
+    """Compare mean losses that are random numbers: each replay must sample new ones."""
     weight = torch.nn.Linear(1, 1).to(CUDA)
 
     def loss_of(rows: Tensor, generator: Generator) -> Tensor:
@@ -305,8 +305,9 @@ def test_boxes_drawn_on_a_gpu_lie_inside() -> None:
 def test_a_step_on_a_gpu_is_the_step_on_a_cpu(name: str) -> None:
     """Features, gradients and statistics, in training and in evaluation.
 
-    A value next to zero may fall on either side of a ReLU, which moves a gradient by far more than a rounding: gradients of
-    PyTorch's own layers lie as far from those in float64, up to 1.2e-2 in these networks.
+    A value next to zero may fall on either side of a ReLU, which moves a gradient by far more than
+    a rounding does. Gradients of PyTorch's own layers differ as much from those in float64: up to
+    1.2e-2 in these networks.
     """
     batch = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     found = []
@@ -336,10 +337,10 @@ def test_a_step_on_a_gpu_is_the_step_on_a_cpu(name: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_gradients_that_go_aside_are_those_of_the_backward_pass(
+def test_gradients_of_side_streams_are_those_of_the_backward_pass(
     stored: ImageSet, precision: str
 ) -> None:
-    """In both stages: in the second one the batch norms' statistics stand still, and their gradients go aside too."""
+    """Train both stages; with frozen statistics, batch norms use side streams too."""
     images = stored.to(CUDA)
     config = PseudoConfig(
         episodes=100, base_way=2, new_way=2, base_query=3, new_query=3, encoder_lr=0.002, lr=0.002
@@ -365,10 +366,10 @@ def test_gradients_that_go_aside_are_those_of_the_backward_pass(
     assert float(moved.abs().max()) > 1e-3
 
 
-# Rehearsed
+# Warm-up
 
 
-def test_a_step_after_the_rehearsal_compiles_nothing(tiny_images: Callable[..., ImageSet]) -> None:
+def test_a_step_after_the_warm_up_compiles_nothing(tiny_images: Callable[..., ImageSet]) -> None:
     kernels = [
         value
         for module in (conv, batch_norm)
@@ -381,7 +382,7 @@ def test_a_step_after_the_rehearsal_compiles_nothing(tiny_images: Callable[..., 
     def compiled() -> list[int]:
         return [sum(len(cache[0]) for cache in kernel.device_caches.values()) for kernel in kernels]
 
-    warm_up._rehearse(warm_up.scenes(CUDA))
+    assert warm_up.WarmUp(warm_up.tasks(CUDA)).finish() is None
     before = compiled()
     assert sum(before) >= 15, "some kernels for several precisions and widths"
     images, transform, runtime = (

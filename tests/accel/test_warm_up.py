@@ -1,33 +1,37 @@
-"""What is rehearsed while images load must be over before a step is captured."""
+"""Test that the warm-up is over before a step is captured, and that failures are known."""
 
 import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
-from fewmore.accel import warm_up as rehearsal
+from fewmore.accel import warm_up
 
 SECONDS = 60  # that a test waits at most
+GPU = torch.device("cuda")
 
 
 @pytest.fixture
-def played(monkeypatch):
-    """A rehearsal of one scene that lasts until it is told to end, and the devices it was played on."""
-    monkeypatch.setattr(rehearsal, "_thread", None)
-    end, devices = threading.Event(), []
+def stalled(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, list[object]]]:
+    """Give an event that ends the warm-up's first task, and the devices that were warmed up."""
+    monkeypatch.setattr(warm_up, "_started", {})
+    monkeypatch.setattr(warm_up, "why_unsupported", lambda device: None)
+    end = threading.Event()
+    devices: list[object] = []
 
-    def scenes(device):
+    def tasks(device: torch.device) -> list[Callable[[], object]]:
         return [lambda: end.wait(SECONDS), lambda: devices.append(device)]
 
-    monkeypatch.setattr(rehearsal, "scenes", scenes)
+    monkeypatch.setattr(warm_up, "tasks", tasks)
     yield end, devices
     end.set()
 
 
-def test_training_waits_until_it_is_over(played):
-    end, devices = played
-    rehearsal.begin(torch.device("cuda"))
-    waiting = threading.Thread(target=rehearsal.wait)
+def test_training_waits_until_it_is_over(stalled: tuple[threading.Event, list[object]]) -> None:
+    end, devices = stalled
+    warm_up.start_warm_up(GPU)
+    waiting = threading.Thread(target=warm_up.finish, args=(GPU,))
     waiting.start()
     waiting.join(0.05)
     assert waiting.is_alive()
@@ -35,45 +39,53 @@ def test_training_waits_until_it_is_over(played):
     end.set()
     waiting.join(SECONDS)
     assert not waiting.is_alive()
-    assert devices == [torch.device("cuda")]
+    assert devices == [GPU]
 
 
-def test_it_is_played_once(played):
-    end, devices = played
+def test_a_device_is_warmed_up_once(stalled: tuple[threading.Event, list[object]]) -> None:
+    end, devices = stalled
     for _ in range(2):
-        rehearsal.begin(torch.device("cuda"))
+        warm_up.start_warm_up(GPU)
     end.set()
-    rehearsal.wait()
+    assert warm_up.finish(GPU) is None
     assert len(devices) == 1
 
 
-def test_a_cpu_needs_none(played):
-    end, devices = played
+def test_a_cpu_needs_none(stalled: tuple[threading.Event, list[object]]) -> None:
+    end, devices = stalled
     end.set()
-    rehearsal.begin(torch.device("cpu"))
-    rehearsal.wait()
+    warm_up.start_warm_up(torch.device("cpu"))
     assert not devices
 
 
-def test_a_gpu_that_fails_is_left_to_the_run():
-    """Its message would come twice, and before that of the run."""
-    tried = []
+def test_a_failure_is_kept_with_its_first_line() -> None:
+    tried: list[bool] = []
 
-    def failing():
+    def failing() -> None:
         tried.append(True)
-        raise RuntimeError("out of memory")
+        raise RuntimeError("out of memory\nand a long explanation")
 
-    rehearsal._rehearse([failing, failing])
+    assert warm_up.WarmUp([failing, failing]).finish() == "RuntimeError: out of memory"
     assert tried == [True]
 
 
-def test_its_layers_take_steps():
-    before = torch.random.get_rng_state()
-    scenes = rehearsal.scenes(torch.device("cpu"))
-    assert torch.equal(torch.random.get_rng_state(), before), "other draws would change by it"
-    steps = [scene for scene in scenes if scene.func is rehearsal._step]
-    assert len(steps) >= 3
-    for scene in steps:
-        scene()
-        layer = scene.args[0]
-        assert all(p.grad is not None for p in layer.parameters())
+@pytest.mark.parametrize(
+    ("attribute", "value", "word"),
+    [
+        ("fewmore.accel.warm_up.triton", None, "Triton"),
+        ("torch.version.hip", "6.0", "NVIDIA"),
+        ("torch.cuda.get_device_capability", lambda device: (7, 5), "bfloat16"),
+    ],
+    ids=["no Triton", "AMD", "T4"],
+)
+def test_gpus_without_what_the_kernels_need_are_named(
+    monkeypatch: pytest.MonkeyPatch, attribute: str, value: object, word: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "Tesla T4")
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (9, 0))
+    if warm_up.triton is None:
+        monkeypatch.setattr("fewmore.accel.warm_up.triton", object())
+    assert warm_up.why_unsupported(GPU) is None
+    monkeypatch.setattr(attribute, value)
+    assert word in (warm_up.why_unsupported(GPU) or "")

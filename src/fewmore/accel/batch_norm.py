@@ -77,9 +77,10 @@ class _Fused(torch.autograd.Function):
         used = torch.empty(2, channels, device=x.device)
         y = torch.empty_like(x)
         _apply[(triton.cdiv(pixels, PIXELS), blocks)](
-            x, x if shortcut is None else shortcut, y, weight, bias, mean, variance, sums, used, pixels, channels, groups, eps, momentum,
-            int(shortcut is not None), int(relu), TRAINING=training,
-        )  # fmt: skip
+            *(x, x if shortcut is None else shortcut, y, weight, bias, mean, variance, sums, used),
+            *(pixels, channels, groups, eps, momentum, int(shortcut is not None), int(relu)),
+            TRAINING=training,
+        )
         ctx.save_for_backward(x, y, weight, used)
         ctx.shape = (pixels, channels, groups, blocks)
         ctx.training = training
@@ -116,10 +117,12 @@ class _Fused(torch.autograd.Function):
         # Without a ReLU the shortcut's grad is the grad itself.
         shortcut_grad = torch.empty_like(x) if ctx.shortcut and ctx.relu else grad
         weight_grad, bias_grad = torch.empty_like(weight), torch.empty_like(weight)
+        tensors = (grad, y, x, x_grad, shortcut_grad, weight, used, sums, weight_grad, bias_grad)
+        has_shortcut = int(ctx.shortcut and ctx.relu)
         _apply_backward[(programs, blocks)](
-            grad, y, x, x_grad, shortcut_grad, weight, used, sums, weight_grad, bias_grad, pixels, channels, groups,
-            int(ctx.shortcut and ctx.relu), int(ctx.relu), TRAINING=ctx.training,
-        )  # fmt: skip
+            *(*tensors, pixels, channels, groups, has_shortcut, int(ctx.relu)),
+            TRAINING=ctx.training,
+        )
         others = (x_grad, shortcut_grad if ctx.shortcut else None)
         if ctx.training:
             return *others, weight_grad, bias_grad, *[None] * 7
@@ -136,7 +139,7 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=["groups", "relu"])
     def _sums(a, y, x, mean, inverse, sums, pixels, channels, groups, relu, BACKWARD: tl.constexpr):
-        """Of each group of pixels: Σ a and Σ a², or backwards Σ g and Σ g·x̂ of the grad g that passes the ReLU."""
+        """Sum a and a² over each group of pixels; backward, g and g·x̂ of the ReLU's gradient g."""
         group = tl.program_id(0)
         channel = tl.program_id(1) * CHANNELS_ + tl.arange(0, CHANNELS_)
         first = tl.zeros([CHANNELS_], tl.float32)
@@ -165,7 +168,7 @@ if triton is not None:
 
     @triton.jit
     def _total(sums, groups, channels, channel):
-        """Both sums over all groups, always in the same order."""
+        """Add up both sums over all groups, always in the same order."""
         group = tl.arange(0, GROUPS_)
         place = group[:, None] * channels + channel[None, :]
         there = (group < groups)[:, None]
@@ -175,9 +178,25 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=["groups", "has_shortcut", "relu"])
     def _apply(
-        x, shortcut, y, weight, bias, mean, variance, sums, used, pixels, channels, groups, eps, momentum,
-        has_shortcut, relu, TRAINING: tl.constexpr,
-    ):  # fmt: skip
+        x,
+        shortcut,
+        y,
+        weight,
+        bias,
+        mean,
+        variance,
+        sums,
+        used,
+        pixels,
+        channels,
+        groups,
+        eps,
+        momentum,
+        has_shortcut,
+        relu,
+        TRAINING: tl.constexpr,
+    ):
+        """Normalize, add the shortcut and apply the ReLU; in training, update the statistics."""
         channel = tl.program_id(1) * CHANNELS_ + tl.arange(0, CHANNELS_)
         if TRAINING:
             first, second = _total(sums, groups, channels, channel)
@@ -213,9 +232,24 @@ if triton is not None:
 
     @triton.jit(do_not_specialize=["groups", "has_shortcut", "relu"])
     def _apply_backward(
-        grad, y, x, x_grad, shortcut_grad, weight, used, sums, weight_grad, bias_grad, pixels, channels, groups,
-        has_shortcut, relu, TRAINING: tl.constexpr,
-    ):  # fmt: skip
+        grad,
+        y,
+        x,
+        x_grad,
+        shortcut_grad,
+        weight,
+        used,
+        sums,
+        weight_grad,
+        bias_grad,
+        pixels,
+        channels,
+        groups,
+        has_shortcut,
+        relu,
+        TRAINING: tl.constexpr,
+    ):
+        """Compute the gradients of the input, the shortcut, the weight and the bias."""
         channel = tl.program_id(1) * CHANNELS_ + tl.arange(0, CHANNELS_)
         inverse = tl.load(used + channels + channel)
         pixel = tl.program_id(0) * PIXELS_ + tl.arange(0, PIXELS_)
