@@ -2,7 +2,7 @@
 
 The nodes of the graph are the prototypes w_1 … w_N and, following FEAT, the query x as node N + 1.
 With projections Q (the paper's φ), K (θ) and V (U), output map F with bias b, and s = 1/√d, the
-nodes attend to one another as in a transformer block with one layer:
+nodes attend to one another as in a transformer block:
 
     e_jk = s ⟨Q w_j, K w_k⟩                  attention logits                          equation 2
     a_jk = exp(e_jk − L_j)                   softmax; L_j = logsumexp_k e_jk           equation 3
@@ -17,8 +17,9 @@ prototypes alone, once a session, the node of prototype j in the graph of query 
     z_j  = w_j + b + (1 − a_j) F O_j + a_j F V x
 
 In the code Q, K and V, F appear as two products: S = s QᵀK, with e_jk = ⟨w_j, S w_k⟩, and M = F V.
-With several heads there is one gate, one S and one M a head. `nn/closed_form.py` turns gates into
-scores, and `nn/adapter_updates.py` adds, removes and replaces single classes.
+With several heads there is one gate, one S and one M per head. `Adapter.attend` has equations 2 to 4
+for the prototypes, `Adapter._query_node` for the query. `nn/closed_form.py` turns gates into scores,
+and `nn/adapter_updates.py` adds, removes and replaces single classes.
 
 q: queries   N: classes   d: features   h: heads
 """
@@ -240,8 +241,9 @@ class Adapter(nn.Module):
         With `tiled=False` all is computed at once, without loops: for tracing.
         """
         if not self.config.query_node:
-            queries = F.normalize(self.layer_norm(features), dim=1)
-            return TEMPERATURE * queries @ F.normalize(self.adapted_prototypes(context), dim=1).T
+            unit_queries = F.normalize(self.layer_norm(features), dim=1)
+            unit_prototypes = F.normalize(self.adapted_prototypes(context), dim=1)
+            return TEMPERATURE * unit_queries @ unit_prototypes.T
         if not tiled:
             column = None if masks is None else masks.query_column
             return cosines(self._query_terms(features, context, masks), context, self.shift, column)
