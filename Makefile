@@ -1,7 +1,8 @@
-# make demo    install, then a whole few-shot class-incremental run on the built-in benchmark
-# make test    install the test tools, then lint, types, layers and tests
-# make soak    the long forms of the tests: hundreds of kills, thousands of cases
-# make bench   speed and memory, on this machine, of what needs no data set
+# make demo    install, then run few-shot class-incremental learning on the built-in benchmark
+# make test    install the test tools, then check lint, types and layers, and run the tests
+# make soak    run the long forms of the tests: hundreds of kills, thousands of cases
+# make bench   measure speed and memory on this machine, as far as no dataset is needed
+# make docs    fill in the generated parts of README.md and docs/*.md
 
 PYTHON ?= python3
 BIN := .venv/bin
