@@ -17,9 +17,9 @@ prototypes alone, once a session, the node of prototype j in the graph of query 
     z_j  = w_j + b + (1 − a_j) F O_j + a_j F V x
 
 In the code Q, K and V, F appear as two products: S = s QᵀK, with e_jk = ⟨w_j, S w_k⟩, and M = F V.
-With several heads there is one gate, one S and one M per head. `Adapter.attend` has equations 2 to 4
-for the prototypes, `Adapter._query_node` for the query. `nn/closed_form.py` turns gates into scores,
-and `nn/adapter_updates.py` adds, removes and replaces single classes.
+With several heads there is one gate, one S and one M per head. `Adapter.attend` has equations 2 to
+4 for the prototypes, `Adapter._query_node` for the query. `nn/closed_form.py` turns gates into
+scores, and `nn/adapter_updates.py` adds, removes and replaces single classes.
 
 q: queries   N: classes   d: features   h: heads
 """
