@@ -1,25 +1,35 @@
-"""Nearest class mean after a power transform."""
+"""Classify by the nearest class mean after a power transform of the features."""
+
+from dataclasses import dataclass
 
 import torch
 
-from fewmore.methods.base import FrozenBackbone
+from fewmore.methods.base import FrozenBackbone, MethodConfig
 from fewmore.methods.network import Network
 from fewmore.nn.prototypes import class_means
 from fewmore.nn.similarity import cosine
 
 
+@dataclass(frozen=True)
+class Config(MethodConfig):
+    """Hold the settings: `--set power=0.3` changes one of them."""
+
+    power: float = 0.5
+
+
 class PowerMeans(FrozenBackbone):
-    """Square roots of the features, seen from their mean over the base session, and the cosine to class means."""
+    """Take powers of the features, centre them, and compare them with class means by cosines."""
+
+    config_type = Config
 
     def __init__(self, recipe, runtime, seed):
         super().__init__(recipe, runtime, seed)
         self.network = Network(recipe, runtime)
 
     def fit(self, base):
-        self.network.fit(
-            base, "cosine", self.seed
-        )  # stage 1, shared with all methods that have a cosine head
-        self.centre = self.network.embed(base).sqrt().mean(0)
+        # Stage 1; it is shared with all methods that train a cosine head.
+        self.network.fit(base, self.config.head, self.seed)
+        self.centre = self._powers(base).mean(0)
         self.means = self._means(base)
         self.sessions = 1
 
@@ -29,7 +39,7 @@ class PowerMeans(FrozenBackbone):
         self.sessions += 1
 
     def embed(self, images):
-        return self.network.embed(images).sqrt() - self.centre
+        return self._powers(images) - self.centre
 
     def scores_of(self, features):
         return cosine(features, self.means)
@@ -44,9 +54,12 @@ class PowerMeans(FrozenBackbone):
 
     def restore(self, state):
         self.network.restore(state["network"])
-        self.centre, self.means, self.sessions = (
-            state[name] for name in ("centre", "means", "sessions")
-        )
+        self.centre = state["centre"]
+        self.means = state["means"]
+        self.sessions = state["sessions"]
+
+    def _powers(self, images):
+        return self.network.embed(images) ** self.config.power
 
     def _means(self, images):
         return class_means(self.embed(images), images.labels, len(images.class_names))
