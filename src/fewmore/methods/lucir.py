@@ -1,7 +1,7 @@
 """Keep feature directions and margins while a cosine classifier learns on (LUCIR, the row NCM).
 
 Hou, Pan, Loy, Wang, Lin: Learning a Unified Classifier Incrementally via Rebalancing, CVPR 2019,
-https://openaccess.thecvf.com/content_CVPR_2019/html/Hou_Learning_a_Unified_Classifier_Incrementally_via_Rebalancing_CVPR_2019_paper.html.
+https://doi.org/10.1109/CVPR.2019.00092.
 
 Prototypes of classes with many images are longer and score higher, so scores are cosines with one
 learnt scale, and prototypes of old classes stay as they are. A less-forget loss keeps the direction
