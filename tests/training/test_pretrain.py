@@ -1,4 +1,4 @@
-"""Stage 1: the base session is learnt."""
+"""Test stage 1, which learns the base session."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,28 +13,31 @@ from fewmore.data.images import ImageSet, Ragged
 from fewmore.nn.backbones import Backbone, build
 from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.training.embed import embed
-from fewmore.training.loop import Round, Runtime
 from fewmore.training.pretrain import PretrainConfig, pretrain
+from fewmore.training.runtime import Round, Runtime
 
 CONFIG = PretrainConfig(epochs=4, batch=16, lr=0.01, milestones=())
 
 
 def untrained(classes: int, similarity: str = "cosine") -> tuple[Backbone, Classifier]:
+    """Build a backbone and a classifier, the same ones each time."""
     backbone = build("resnet8", 0)
-    return backbone, Classifier(
-        similarity, random_prototypes(classes, backbone.dim, torch.Generator().manual_seed(1))
-    )
+    generator = torch.Generator().manual_seed(1)
+    prototypes = random_prototypes(classes, backbone.dim, generator)
+    return backbone, Classifier(similarity, prototypes)
 
 
 def learnt(
     images: ImageSet, transform: Transform, config: PretrainConfig = CONFIG, seed: int = 0
 ) -> dict[str, Tensor]:
+    """Train stage 1 and return its parameters and buffers."""
     backbone, classifier = untrained(len(images.class_names))
     pretrain(backbone, classifier, images, transform, config, Runtime(), seed)
     return {**backbone.state_dict(), **classifier.state_dict()}
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    """Say whether tensors are the same, bit for bit."""
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -42,7 +45,8 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 def test_it_learns_to_tell_classes_apart(
     tiny_images: Callable[..., ImageSet], tiny_transform: Transform, similarity: str
 ) -> None:
-    train, test = tiny_images(6, 24), tiny_images(6, 10, seed=1)
+    train = tiny_images(6, 24)
+    test = tiny_images(6, 10, seed=1)
     backbone, classifier = untrained(6, similarity)
     reports: list[Round] = []
     pretrain(
@@ -76,22 +80,23 @@ def test_the_seed_decides_the_outcome(
     assert not same(one, learnt(images, tiny_transform, replace(CONFIG, epochs=1), seed=1))
 
 
-def test_without_augmentation_images_are_seen_as_in_testing(
+def test_without_augmentation_images_are_seen_in_the_test_view(
     tiny_images: Callable[..., ImageSet], tiny_transform: Transform
 ) -> None:
-    """What only augmentation reads makes no difference then."""
-    images, far = tiny_images(), replace(tiny_transform, pad=3, flip=True)
+    """Check that settings of augmentation make no difference then."""
+    images = tiny_images()
+    other = replace(tiny_transform, pad=3, flip=True)
     plain = replace(CONFIG, epochs=1, augment=False)
-    assert same(learnt(images, tiny_transform, plain), learnt(images, far, plain))
+    assert same(learnt(images, tiny_transform, plain), learnt(images, other, plain))
     augmented = replace(CONFIG, epochs=1)
-    assert not same(learnt(images, tiny_transform, augmented), learnt(images, far, augmented))
+    assert not same(learnt(images, tiny_transform, augmented), learnt(images, other, augmented))
 
 
 def test_images_of_several_sizes_are_learnt_from(tiny_images: Callable[..., ImageSet]) -> None:
     images = tiny_images(3, 8, size=16)
-    cut = [images.image(i).numpy()[:, : 12 + i % 5, : 16 - i % 4] for i in range(len(images))]
-    several = ImageSet.of(
-        Ragged.from_arrays([np.ascontiguousarray(c) for c in cut]),
+    crops = [images.image(i).numpy()[:, : 12 + i % 5, : 16 - i % 4] for i in range(len(images))]
+    several = ImageSet.from_images(
+        Ragged.from_arrays([np.ascontiguousarray(crop) for crop in crops]),
         images.labels,
         images.class_names,
     )

@@ -1,4 +1,4 @@
-"""Stage 2 on features that were computed once: the same training as with a backbone that stands still."""
+"""Test stage 2 on precomputed features: the same training as with a frozen backbone."""
 
 from collections.abc import Callable
 
@@ -10,12 +10,12 @@ from fewmore.data.augment import Transform, rotate90
 from fewmore.data.images import ImageSet
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import build
-from fewmore.training.loop import Runtime
 from fewmore.training.pseudo_incremental import (
     PseudoConfig,
     pseudo_incremental,
     pseudo_incremental_on_features,
 )
+from fewmore.training.runtime import Runtime
 
 
 @pytest.mark.parametrize("same_classes", [True, False])
@@ -24,7 +24,7 @@ def test_it_is_the_training_with_a_frozen_encoder(
     tiny_transform: Transform,
     monkeypatch: pytest.MonkeyPatch,
     same_classes: bool,
-):
+) -> None:
     monkeypatch.setattr("fewmore.training.pseudo_incremental.ROUND", 3)
     images = tiny_images(6, 5)
     config = PseudoConfig(
@@ -45,7 +45,7 @@ def test_it_is_the_training_with_a_frozen_encoder(
     with torch.no_grad():
         view = augment.test_view(images, torch.arange(len(images)), tiny_transform)
         views = torch.stack(
-            [backbone(rotate90(view, torch.full((len(images),), turn))) for turn in range(4)]
+            [backbone(rotate90(view, torch.full((len(images),), quarter))) for quarter in range(4)]
         )
     pseudo_incremental_on_features(adapters[1], views, images, config, Runtime(), 7)
     started = Adapter(backbone.dim, generator=torch.Generator().manual_seed(0))
