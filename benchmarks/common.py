@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from fewmore.cli.run import command_line
+from fewmore.cli.research_options import command_line
 from fewmore.research.machine import commit, machine_facts
 
 Row = dict[str, object]

@@ -18,7 +18,9 @@ from fewmore.data.splits import sample_split
 from fewmore.research import published, results
 from fewmore.research.published import PROTOCOL, ROW_OF_METHOD
 from fewmore.research.results import RunResult, SessionSize
-from fewmore.research.studies import ANGLES, GRID, STUDIES, Setting
+from fewmore.research.studies import STUDIES, Setting
+from fewmore.research.studies.rotation import ANGLES
+from fewmore.research.studies.ways_shots import GRID
 
 ROOT = Path(__file__).resolve().parent.parent
 

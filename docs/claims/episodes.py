@@ -3,7 +3,8 @@
 from claims.evidence import MAIN, Evidence, best_of, mean_of, side
 from claims.judge import AVERAGE, LAST, PD, Comparison, Side, is_best
 from fewmore.research import published
-from fewmore.research.studies import ANGLES, GRID, QUERIES
+from fewmore.research.studies.rotation import ANGLES
+from fewmore.research.studies.ways_shots import GRID, QUERIES
 
 LARGE = ("180°", "±90°")
 SMALL = ("±20°", "±10°", "±5°")

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.research import results
-from fewmore.research.published import ROW_OF_METHOD
-from fewmore.research.reporting import tables
-from fewmore.research.results import RunResult, published_row
+from fewmore.research.published import ROW_OF_METHOD, published_row
+from fewmore.research.reporting import formats, tables
+from fewmore.research.results import RunResult
 from sections import recorded
 from sections.markdown import italic, markdown_table, mean_and_std
 
@@ -18,7 +18,7 @@ def table(benchmark: str) -> str:
     rows = recorded.read_results(benchmark)
     if not rows:
         return UNMEASURED
-    parts = [tables.to_markdown(tables.build(group)) for group in tables.groups(rows)]
+    parts = [formats.to_markdown(tables.build(group)) for group in tables.groups(rows)]
     return "\n".join(parts) + "\n" + _provenance(rows)
 
 
@@ -44,7 +44,7 @@ def _provenance(rows: Sequence[RunResult]) -> str:
             (
                 name,
                 ", ".join(map(str, dict.fromkeys(result.seeds))),
-                f"{result.seconds[0]['share of the wall clock']:.0f}",
+                tables.seconds_text(result),
                 f"{max(result.peak_memory_mb):,.0f} MB",
                 machine,
                 result.date[:10],

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from claims.evidence import Evidence
 
 from fewmore.methods import METHODS
+from fewmore.research.published import published_row
 from fewmore.research.reporting import tables
-from fewmore.research.results import RunResult, published_row
+from fewmore.research.results import RunResult
 from sections import recorded
 from sections.markdown import italic, markdown_table, mean_and_std
 
@@ -67,7 +68,7 @@ def _gap_line(name: str, result: RunResult, published_as: RunResult) -> str:
     published = published_row(published_as)
     cells = [name]
     for session in (0, -1):
-        measured = tables.spread([run[session] for run in result.accuracy])
+        measured = tables.mean_cell([run[session] for run in result.accuracy])
         printed = published.sessions[session] if published else None
         known = printed is not None and measured.mean is not None
         difference = measured.mean - printed if known else None

@@ -21,7 +21,7 @@ from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import Backbone, build
 from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.research import runner
-from fewmore.research.runner import Experiment
+from fewmore.research.experiment import Experiment
 from fewmore.training.embed import embed
 from fewmore.training.fast_path import share_gpu
 from fewmore.training.learn_session import (
@@ -472,9 +472,9 @@ def test_an_experiment_of_several_seeds_side_by_side(
     for parallel in (1, 3):
         folder = tmp_path / str(parallel)
         folder.mkdir()
-        accuracy.append(
-            runner.run(experiment, folder, CUDA, parallel=parallel, task=tiny_task).accuracy
-        )
+        options = runner.RunOptions(CUDA, parallel=parallel)
+        [result] = runner.run_plans([runner.Plan(experiment, folder)], tiny_task, options)
+        accuracy.append(result.accuracy)
         assert all((folder / f"seed{seed}" / "model.safetensors").exists() for seed in range(3))
     one_by_one, together = map(torch.tensor, accuracy)
     assert one_by_one.shape == (3, 3)

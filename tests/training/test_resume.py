@@ -30,13 +30,13 @@ pytestmark = pytest.mark.skipif(
 
 # `fewmore` itself, but that it saves every round, says when it begins and ends, and may die while it writes a file.
 PROGRAM = """
-import os, signal, stat, sys
+import dataclasses, os, signal, stat, sys
 import torch._dynamo  # an optimiser imports it, and that takes longer than the whole training here
 from fewmore.cli import main
 from fewmore.research import runner
 
 number, moment = int(sys.argv[1]), sys.argv[2]  # which file, counted from 1, and when
-fsync, replace, run = os.fsync, os.replace, runner.run
+fsync, replace, run_plans = os.fsync, os.replace, runner.run_plans
 written = 0
 
 def die():
@@ -59,13 +59,13 @@ def dying_replace(source, target):
     if written == number and moment == "after":
         die()
 
-def told_run(*args, **options):
+def reporting_run(plans, task, options):
     print("begun", file=sys.stderr, flush=True)
-    result = run(*args, checkpoint_every=0, **options)
+    results = run_plans(plans, task, dataclasses.replace(options, checkpoint_every=0))
     print("done", file=sys.stderr, flush=True)
-    return result
+    return results
 
-os.fsync, os.replace, runner.run = dying_fsync, dying_replace, told_run
+os.fsync, os.replace, runner.run_plans = dying_fsync, dying_replace, reporting_run
 sys.argv = ["fewmore", *sys.argv[3:]]
 main()
 """

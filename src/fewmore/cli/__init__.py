@@ -1,11 +1,14 @@
-"""The command line. Each door is a file of its own, and nothing heavy is imported before a command needs it."""
+"""Provide the command line: one file a group of commands, `app` collects them.
+
+May import all other packages, but nothing heavy before a command needs it: `--help` must be quick.
+Start at run.py for research and train.py for your own photos.
+"""
 
 import sys
 
 import typer
 
-from fewmore.cli import data
-from fewmore.cli import run as research
+from fewmore.cli import data, lists
 from fewmore.cli.compare import compare
 from fewmore.cli.evaluate import evaluate
 from fewmore.cli.export import export
@@ -13,31 +16,45 @@ from fewmore.cli.info import info
 from fewmore.cli.learn import forget, learn, rename, undo
 from fewmore.cli.predict import predict
 from fewmore.cli.reproduce import reproduce
+from fewmore.cli.run import run
 from fewmore.cli.serve import serve
 from fewmore.cli.train import train
 from fewmore.errors import FewmoreError
 
+GROUPS = {
+    "With your own photos": (
+        train,
+        learn,
+        predict,
+        evaluate,
+        info,
+        forget,
+        rename,
+        undo,
+        export,
+        serve,
+    ),
+    "For research": (run, compare, reproduce, lists.benchmarks, lists.methods),
+}
+
 app = typer.Typer(
     name="fewmore",
-    help="Teach an image classifier new classes from a handful of images, without forgetting the old ones.",
+    help=(
+        "Teach an image classifier new classes from a handful of images, "
+        "without forgetting the old ones."
+    ),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for door, commands in (
-    (
-        "With your own photos",
-        (train, learn, predict, evaluate, info, forget, rename, undo, export, serve),
-    ),
-    ("For research", (research.run, compare, reproduce, research.benchmarks, research.methods)),
-):
+for group, commands in GROUPS.items():
     for command in commands:
-        app.command(rich_help_panel=door)(command)
+        app.command(rich_help_panel=group)(command)
 app.add_typer(data.app, name="data", rich_help_panel="For research")
 
 
 def main() -> None:
-    """Run a command; what is the input's fault is told in a sentence, without a traceback."""
+    """Run a command; report errors in the input in one sentence, without a traceback."""
     try:
         app()
     except FewmoreError as error:

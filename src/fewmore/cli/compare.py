@@ -1,4 +1,4 @@
-"""`fewmore compare`: measured results side by side, with the published rows beside them."""
+"""Put measured results side by side, with the published rows beside them: `fewmore compare`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,58 +37,56 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Put results side by side, with what was published: accuracy by session, average, PD, base and novel, gAcc."""
-    _check(published, all_published, csv, latex, markdown, plot)
-    from fewmore.research.reporting import tables
+    """Compare results by session, average, PD, base and novel accuracy, and gAcc."""
+    _check_options(published, all_published, csv, latex, markdown, plot)
+    from fewmore.research.reporting import formats, tables
 
-    groups = tables.groups(_read(runs))
+    groups = tables.groups(_read_results(runs))
     built = [
         tables.build(group, with_published=published, all_published=all_published)
         for group in groups
     ]
     if csv:
-        typer.echo(tables.to_csv(built), nl=False)
+        typer.echo(formats.to_csv(built), nl=False)
     elif latex or markdown:
-        typer.echo(
-            "\n".join(map(tables.to_latex if latex else tables.to_markdown, built)), nl=False
-        )
+        write = formats.to_latex if latex else formats.to_markdown
+        typer.echo("\n".join(map(write, built)), nl=False)
     else:
-        _print(built)
+        _print_tables(built)
     if plot:
         for path in _plot(groups, plot, published, all_published):
-            typer.echo(
-                f"plot: {path}", err=csv or latex or markdown
-            )  # what is piped on stays clean
+            # A table for another program stays alone on standard output.
+            typer.echo(f"plot: {path}", err=csv or latex or markdown)
 
 
-def _check(
+def _check_options(
     published: bool, all_published: bool, csv: bool, latex: bool, markdown: bool, plot: Path | None
 ) -> None:
-    formats = [
-        name
-        for name, asked in (("--csv", csv), ("--latex", latex), ("--markdown", markdown))
-        if asked
-    ]
+    flags = {"--csv": csv, "--latex": latex, "--markdown": markdown}
+    formats = [name for name, chosen in flags.items() if chosen]
     wrong = []
     if len(formats) > 1:
         wrong.append(
-            f"{' and '.join(formats)} were given together, and a table is printed in one format: keep one of them"
+            f"{' and '.join(formats)} were given together, and a table is printed in one format: "
+            "keep one of them"
         )
     if all_published and not published:
         wrong.append("--all-published and --no-published contradict each other: keep one of them")
     if plot and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         wrong.append(
-            f"--plot {plot} does not end in .png, .svg or .pdf: use --plot {plot.with_suffix('.png')}"
+            f"--plot {plot} does not end in .png, .svg or .pdf: "
+            f"use --plot {plot.with_suffix('.png')}"
         )
     if wrong:
         raise ConfigError("; ".join(wrong))
 
 
-def _read(paths: list[Path]) -> "list[RunResult]":
-    """All results, or all complaints at once; a path given twice counts once."""
+def _read_results(paths: list[Path]) -> "list[RunResult]":
+    """Read all results, or report all problems at once; a path given twice counts once."""
     from fewmore.research.results import read
 
-    results, problems = [], []
+    results = []
+    problems = []
     for path in dict.fromkeys(paths):
         try:
             results.append(read(path))
@@ -99,12 +97,12 @@ def _read(paths: list[Path]) -> "list[RunResult]":
     return results
 
 
-def _print(built: "list[Table]") -> None:
+def _print_tables(tables: "list[Table]") -> None:
     from fewmore.cli.live import console
     from fewmore.cli.tables import render
 
     out = console()
-    for number, table in enumerate(built):
+    for number, table in enumerate(tables):
         if number:
             out.print()
         out.print(render(table, out.width))
@@ -113,17 +111,16 @@ def _print(built: "list[Table]") -> None:
 def _plot(
     groups: "list[list[RunResult]]", path: Path, published: bool, all_published: bool
 ) -> list[Path]:
-    """A figure for each group; with several groups the benchmark, and a number if need be, is added to the file's name."""
+    """Draw a figure for each group; with several, the benchmark is added to the file's name."""
     from fewmore.research.reporting import figures, tables
 
     written: list[Path] = []
     for group in groups:
-        target = (
-            path if len(groups) == 1 else path.with_stem(f"{path.stem}-{slug(group[0].benchmark)}")
-        )
+        stem = path.stem if len(groups) == 1 else f"{path.stem}-{slug(group[0].benchmark)}"
+        target = path.with_stem(stem)
         count = 2
         while target in written:
-            target = path.with_stem(f"{path.stem}-{slug(group[0].benchmark)}-{count}")
+            target = path.with_stem(f"{stem}-{count}")
             count += 1
         rows = tables.published_rows(group, with_published=published, all_published=all_published)
         written += figures.save(figures.sessions_figure(group, rows), target)
@@ -131,5 +128,5 @@ def _plot(
 
 
 def slug(name: str) -> str:
-    """A benchmark's name as part of a file's: `folder:/my/birds` has characters that a file's name cannot."""
+    """Return a benchmark's name as part of a file's name: letters, digits and dashes."""
     return "".join(c if c.isalnum() else "-" for c in name).strip("-")

@@ -1,4 +1,4 @@
-"""What a person sees while an experiment runs: a bar a run, and accuracy session by session."""
+"""Show the progress of experiments: a bar a run, and accuracy session by session."""
 
 import os
 import re
@@ -14,22 +14,27 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fewmore.cli.terminal import PAGE_WIDTH
 from fewmore.data.benchmarks import Task
+from fewmore.research.experiment import Experiment, run_name
 from fewmore.research.protocol import Outcome
-from fewmore.research.runner import Experiment, Watcher, run_name
-from fewmore.training.loop import Round
+from fewmore.research.runner import Watcher
+from fewmore.training.runtime import Round
+
+IMAGES = "images"  # names of the bars that are not of runs
+RUNS = "runs"
 
 
 def console() -> Console:
-    """The terminal, or a page of 120 columns where output goes to a file."""
+    """Return the terminal, or a page of fixed width where output goes to a file."""
     out = Console(highlight=False)
-    return (
-        out if out.is_terminal or "COLUMNS" in os.environ else Console(width=120, highlight=False)
-    )
+    if out.is_terminal or "COLUMNS" in os.environ:
+        return out
+    return Console(width=PAGE_WIDTH, highlight=False)
 
 
 def progress_bars(out: Console) -> Progress:
-    """A bar for each thing that is under way, with its state and its time; nothing where there is no terminal."""
+    """Return bars with a state and a time each; they are hidden where there is no terminal."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(30),
@@ -39,27 +44,34 @@ def progress_bars(out: Console) -> Progress:
     return Progress(*columns, console=out, disable=not out.is_terminal)
 
 
+def _state(report: Round) -> str:
+    return f"{report.stage} {report.round}/{report.rounds}, loss {report.loss:.3f}"
+
+
 class LiveWatcher(Watcher):
-    """Draws progress in place on a terminal; elsewhere prints one line a session."""
+    """Draw the progress of one experiment in place; without a terminal, print a line a session."""
 
     def __init__(self, out: Console, experiment: Experiment, device: object) -> None:
-        self.out, self.experiment, self.device = out, experiment, device
+        self.out = out
+        self.experiment = experiment
+        self.device = device
         self.names = [run_name(*pair) for pair in experiment.runs()]
-        self.rows: dict[str, list[float]] = {name: [] for name in self.names}
+        self.accuracies: dict[str, list[float]] = {name: [] for name in self.names}
         self.sessions = 0
-        self.task: Task | None = None  # once it is loaded
         self.progress = progress_bars(out)
         self.bars: dict[str, TaskID] = {}
         self.live = Live(console=out, refresh_per_second=4, transient=True)
         self.lock = threading.Lock()
-        self.under_way = False  # training has begun
+        self.training = False  # whether it has begun
 
     def __enter__(self) -> "LiveWatcher":
-        r = self.experiment.recipe
+        recipe = self.experiment.recipe
+        method = escape(self.experiment.method)
+        benchmark = escape(self.experiment.benchmark)
         runs = f"{len(self.names)} runs" if len(self.names) > 1 else self.names[0]
         self.out.print(
-            f"[bold]{escape(self.experiment.method)}[/bold] on [bold]{escape(self.experiment.benchmark)}[/bold]: "
-            f"recipe {r.name}, {r.backbone}, {runs}, {self.device}"
+            f"[bold]{method}[/bold] on [bold]{benchmark}[/bold]: "
+            f"recipe {recipe.name}, {recipe.backbone}, {runs}, {self.device}"
         )
         self.live.start()
         return self
@@ -73,44 +85,48 @@ class LiveWatcher(Watcher):
         self.live.stop()
 
     def on_load(self, done: int, total: int) -> None:
+        """Move the bar of images."""
         with self.lock:
-            bar = self._bar("images")
-            self.progress.update(bar, total=total, completed=done, state=f"{done:,} of {total:,}")
+            state = f"{done:,} of {total:,}"
+            self.progress.update(self._bar(IMAGES), total=total, completed=done, state=state)
             self._draw()
 
     def on_task(self, task: Task) -> None:
+        """Print what the runs are about."""
         with self.lock:
-            if "images" in self.bars:
-                self.progress.remove_task(self.bars.pop("images"))
-            self.task = task
+            self._remove_bar(IMAGES)
             self.sessions = len(task.split.sessions)
             b = task.benchmark
             later = f"{self.sessions - 1} session" + ("" if self.sessions == 2 else "s")
             self.out.print(
-                f"{len(task.train):,} training and {len(task.test):,} test images; {b.base} base classes, "
-                f"then {later} of {b.way}-way {b.shot}-shot ({task.split.name.partition(':')[0]})"
+                f"{len(task.train):,} training and {len(task.test):,} test images; "
+                f"{b.base} base classes, then {later} of {b.way}-way {b.shot}-shot "
+                f"({task.split.name.partition(':')[0]})"
             )
 
     def on_round(self, run: str, report: Round) -> None:
+        """Move the bar of a run."""
         with self.lock:
-            if not self.under_way:
-                self.under_way = True
-                # A run ends in a report. What draws it takes a second to import: meanwhile, now that a GPU is at work.
-                threading.Thread(
-                    target=import_module, args=("fewmore.research.reporting.html",)
-                ).start()
-            bar = self._bar(run)
-            state = f"{report.stage} {report.round}/{report.rounds}, loss {report.loss:.3f}"
-            self.progress.update(bar, total=report.rounds, completed=report.round, state=state)
+            if not self.training:
+                self.training = True
+                # A run ends in a report, whose code takes a second to import: it is imported in
+                # the background, now that training has begun.
+                report_module = "fewmore.research.reporting.html"
+                threading.Thread(target=import_module, args=(report_module,)).start()
+            self.progress.update(
+                self._bar(run), total=report.rounds, completed=report.round, state=_state(report)
+            )
             self._draw()
 
     def on_session(self, run: str, outcome: Outcome) -> None:
+        """Show the accuracy of the session."""
         with self.lock:
-            self.rows[run] = outcome.summary().accuracy.tolist()
+            self.accuracies[run] = outcome.summary().accuracy.tolist()
             if not self.out.is_terminal:
-                self.out.print(f"{run} session {outcome.sessions - 1}: {self.rows[run][-1]:.2f} %")
-            if run in self.bars and outcome.sessions == self.sessions:
-                self.progress.remove_task(self.bars.pop(run))
+                accuracy = self.accuracies[run][-1]
+                self.out.print(f"{run} session {outcome.sessions - 1}: {accuracy:.2f} %")
+            if outcome.sessions == self.sessions:
+                self._remove_bar(run)
             self._draw()
 
     def _bar(self, name: str) -> TaskID:
@@ -118,27 +134,33 @@ class LiveWatcher(Watcher):
             self.bars[name] = self.progress.add_task(name, state="")
         return self.bars[name]
 
+    def _remove_bar(self, name: str) -> None:
+        if name in self.bars:
+            self.progress.remove_task(self.bars.pop(name))
+
     def _draw(self) -> None:
         table = Table("accuracy, %", *map(str, range(self.sessions)), box=None, header_style="bold")
-        for name, row in self.rows.items():
-            if row:
-                table.add_row(name, *(f"{value:.2f}" for value in row))
-        self.live.update(Group(table, self.progress) if any(self.rows.values()) else self.progress)
+        for name, accuracies in self.accuracies.items():
+            if accuracies:
+                table.add_row(name, *(f"{value:.2f}" for value in accuracies))
+        shown = Group(table, self.progress) if any(self.accuracies.values()) else self.progress
+        self.live.update(shown)
 
 
 class StudyWatcher:
-    """Draws the progress of many experiments: one bar over all runs, and one for each run that is under way.
+    """Draw the progress of many experiments: a bar over all runs, and one for each active run.
 
-    Where there is no terminal, it prints a line when a run begins a stage, and one when it ends.
+    Without a terminal, print a line when a run begins a stage, and one when it ends.
     """
 
     def __init__(self, out: Console) -> None:
-        self.out, self.runs = out, 0
+        self.out = out
+        self.runs = 0
+        self.done = 0
         self.progress = progress_bars(out)
         self.bars: dict[str, TaskID] = {}
-        self.done = 0
-        self.begun: set[tuple[str, str]] = set()  # runs and their stages
-        self.since = time.monotonic()
+        self.reported: set[tuple[str, str]] = set()  # runs and their stages
+        self.began = time.monotonic()
         self.lock = threading.Lock()
 
     def __enter__(self) -> "StudyWatcher":
@@ -151,74 +173,80 @@ class StudyWatcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for bar in self.progress.task_ids:  # what was said remains, the bars do not
+        for bar in self.progress.task_ids:  # printed lines stay, bars do not
             self.progress.remove_task(bar)
         self.progress.stop()
 
     def expect(self, runs: int) -> None:
-        """So many runs will be done."""
+        """Set the number of runs that will be done."""
         self.runs = runs
         if runs:
-            self.move("runs", 0, runs, "")
+            self.move(RUNS, 0, runs, "")
 
     def of(self, label: str) -> Watcher:
-        """Who is told of one experiment."""
-        return _StudyRun(self, label)
+        """Return the watcher of one experiment."""
+        return _ExperimentWatcher(self, label)
 
     def on_load(self, done: int, total: int) -> None:
-        self.move("images", done, total, f"{done:,} of {total:,}")
+        """Move the bar of images."""
+        self.move(IMAGES, done, total, f"{done:,} of {total:,}")
         if done == total:
-            self.remove("images")
+            self.remove(IMAGES)
 
     def move(self, name: str, done: int, total: int, state: str) -> None:
+        """Move a bar, which is added if it is new."""
         with self.lock:
             if name not in self.bars:
                 self.bars[name] = self.progress.add_task(name, state="")
             self.progress.update(self.bars[name], total=total, completed=done, state=state)
 
     def remove(self, name: str) -> None:
+        """Remove a bar."""
         with self.lock:
             if name in self.bars:
                 self.progress.remove_task(self.bars.pop(name))
 
     def begin(self, name: str, stage: str) -> None:
-        """A run is in a stage; all its sessions are one."""
+        """Report once that a run is in a stage; all its sessions are one stage."""
         kind = re.sub(r" \d+.*", "s", stage)
         with self.lock:
-            if (name, kind) not in self.begun and not self.out.is_terminal:
-                self._say(f"{name}: {kind}")
-            self.begun.add((name, kind))
+            if (name, kind) not in self.reported and not self.out.is_terminal:
+                self._print(f"{name}: {kind}")
+            self.reported.add((name, kind))
 
     def finish(self, name: str, accuracy: list[float]) -> None:
-        """A run is over."""
+        """Report that a run is over."""
         self.remove(name)
         with self.lock:
             self.done += 1
-            self._say(f"{name}: " + " ".join(f"{value:.2f}" for value in accuracy))
-        self.move("runs", self.done, self.runs, f"{self.done} of {self.runs}")
+            self._print(f"{name}: " + " ".join(f"{value:.2f}" for value in accuracy))
+        self.move(RUNS, self.done, self.runs, f"{self.done} of {self.runs}")
 
-    def _say(self, text: str) -> None:
-        """A line, with what a bar would show where there are bars."""
-        passed = timedelta(seconds=int(time.monotonic() - self.since))
-        state = "" if self.out.is_terminal else f" ({self.done} of {self.runs} runs done, {passed})"
-        self.out.print(text + state, markup=False, soft_wrap=True)
+    def _print(self, text: str) -> None:
+        """Print a line, with what a bar would show if there are no bars."""
+        if not self.out.is_terminal:
+            elapsed = timedelta(seconds=int(time.monotonic() - self.began))
+            text += f" ({self.done} of {self.runs} runs done, {elapsed})"
+        self.out.print(text, markup=False, soft_wrap=True)
 
 
-class _StudyRun(Watcher):
-    """Passes on what happens in one experiment, under its label."""
+class _ExperimentWatcher(Watcher):
+    """Pass on the progress of one experiment, under its label."""
 
     def __init__(self, study: StudyWatcher, label: str) -> None:
-        self.study, self.label = study, label
+        self.study = study
+        self.label = label
         self.sessions = 0
 
     def on_task(self, task: Task) -> None:
         self.sessions = len(task.split.sessions)
 
     def on_round(self, run: str, report: Round) -> None:
-        state = f"{report.stage} {report.round}/{report.rounds}, loss {report.loss:.3f}"
-        self.study.begin(f"{self.label}, {run}", report.stage)
-        self.study.move(f"{self.label}, {run}", report.round, report.rounds, state)
+        name = f"{self.label}, {run}"
+        self.study.begin(name, report.stage)
+        self.study.move(name, report.round, report.rounds, _state(report))
 
     def on_session(self, run: str, outcome: Outcome) -> None:
         if outcome.sessions == self.sessions:
-            self.study.finish(f"{self.label}, {run}", outcome.summary().accuracy.tolist())
+            accuracy = outcome.summary().accuracy.tolist()
+            self.study.finish(f"{self.label}, {run}", accuracy)

@@ -1,25 +1,25 @@
-"""`fewmore reproduce`: the paper's tables and figures, by name."""
+"""Reproduce the paper's tables and figures by name: `fewmore reproduce`."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fewmore.cli import research_options as options
 from fewmore.cli.compare import slug
-from fewmore.cli.run import DATA, command_line, device_of
-from fewmore.errors import ConfigError, FewmoreError, UnknownName
+from fewmore.cli.terminal import interrupt_hint
+from fewmore.errors import ConfigError, UnknownName
 
-if TYPE_CHECKING:
-    import torch
-
+if TYPE_CHECKING:  # torch waits until the command runs
     from fewmore.cli.live import StudyWatcher
-    from fewmore.research.runner import Experiment
-    from fewmore.research.studies import Drawn, Setting, Study
+    from fewmore.data.benchmarks import Task
+    from fewmore.research.experiment import Experiment
+    from fewmore.research.runner import RunOptions
+    from fewmore.research.studies import Finished, Setting, Study
 
 ALL = "all"
-SKIPPING = ("comparison", "ablation")  # studies of several methods
+OF_SEVERAL_METHODS = ("comparison", "ablation")  # studies that --skip applies to
 
 
 def reproduce(
@@ -33,15 +33,12 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="Less of everything, for a laptop.")
     ] = False,
-    recipe: Annotated[
-        str | None,
-        typer.Option(help="official, paper, mild or quick.", show_default="the benchmark's"),
-    ] = None,
+    recipe: options.RecipeName = None,
     seeds: Annotated[int, typer.Option(min=1, help="Run seeds 0 … N−1.")] = 1,
     skip: Annotated[
         list[str] | None, typer.Option(help="Leave a method out. Repeatable.", show_default=False)
     ] = None,
-    data_root: Annotated[Path | None, DATA] = None,
+    data_root: options.DataRoot = None,
     runs: Annotated[
         Path,
         typer.Option(
@@ -55,70 +52,52 @@ def reproduce(
             show_default="in RUNS/reproduce",
         ),
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu or cuda.", show_default="cuda if there is one")
-    ] = None,
-    parallel: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs side by side.", show_default="5 on a GPU, else 1"),
-    ] = None,
+    device: options.Device = None,
+    parallel: options.Parallel = None,
+    accel: options.Accel = True,
+    precision: options.Precision = None,
 ) -> None:
-    """Run what is missing of a table or figure of the paper, then draw it. Stopped, it goes on with the same command."""
+    """Run what a table or figure of the paper lacks, then draw it; if stopped, it resumes."""
     if study == "list":
-        _list()
+        _print_studies()
         return
-    if quick and recipe is not None:
-        raise ConfigError(
-            "--quick is a recipe of its own, and --recipe was given too: keep one of them"
-        )
-    if skip and study not in (*SKIPPING, ALL):
-        raise ConfigError(
-            f"--skip leaves methods out of a comparison or an ablation, and {study} is of one method: leave it away"
-        )
-    from fewmore.research import studies
+    _check_options(study, quick, recipe, skip)
+    from fewmore.cli.live import StudyWatcher, console
+    from fewmore.cli.tables import render
+    from fewmore.research import runner, studies
 
     chosen = list(studies.STUDIES.values()) if study == ALL else [studies.find(study)]
-    place = device_of(device)
-    names = {
-        one: "-".join([one.name, slug(benchmark), *(["quick"] if quick else [])]) for one in chosen
-    }
-    folder = out or runs / "reproduce"
-    targets = {
-        one: folder if out and study != ALL else folder / name for one, name in names.items()
-    }
-    try:
-        _reproduce(
-            targets,
-            benchmark,
-            "quick" if quick else recipe,
-            quick,
-            seeds,
-            skip or [],
-            data_root,
-            runs,
-            place,
-            parallel,
-        )
-    except KeyboardInterrupt:
-        typer.secho("stopped; go on with the same command", err=True)
-        raise typer.Exit(130) from None
+    run_options = options.run_options(device, parallel, accel, precision, runs / "stage1")
+    screen = console()
+    with interrupt_hint("stopped; go on with the same command"):
+        with StudyWatcher(screen) as watcher:
+            task = runner.load_task(benchmark, run_options, data_root, watcher.on_load)
+        recipe = "quick" if quick else recipe
+        setting = studies.Setting(benchmark, task, recipe, quick, tuple(range(seeds)))
+        experiments = _experiments(setting, chosen, skip or [])
+        for each in chosen:
+            folder = out or runs / "reproduce"
+            if out is None or study == ALL:
+                folder /= "-".join([each.name, slug(benchmark), *(["quick"] if quick else [])])
+            with StudyWatcher(screen) as watcher:
+                screen.print(f"{each.name} on {benchmark}:", markup=False, end=" ")
+                finished = _run_missing(experiments[each], task, runs, run_options, watcher)
+                table = studies.write(each, setting, finished, folder)
+                _write_reports(finished, task, watcher)
+            screen.print()
+            screen.print(render(table, screen.width))
+            message = f"tables, figures and results: {folder}"
+            screen.print(message, markup=False, style="dim", soft_wrap=True)
 
 
-def _list() -> None:
+def _print_studies() -> None:
     from rich.table import Table
 
     from fewmore.cli.live import console
     from fewmore.research.studies import STUDIES
 
-    table = Table(
-        "name",
-        "of the paper",
-        "experiments",
-        "what it shows",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-    )
+    columns = ("name", "of the paper", "experiments", "what it shows")
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     table.columns[2].justify = "right"
     for study in STUDIES.values():
         table.add_row(study.name, study.paper, str(study.size), study.title)
@@ -126,106 +105,72 @@ def _list() -> None:
     console().print(table)
 
 
-def _reproduce(
-    targets: "Mapping[Study, Path]",
-    benchmark: str,
-    recipe: str | None,
-    quick: bool,
-    seeds: int,
-    skip: list[str],
-    data_root: Path | None,
-    runs: Path,
-    device: "torch.device",
-    parallel: int | None,
-) -> None:
-    """Each study into its folder, one after the other."""
-
-    from fewmore.cli.live import StudyWatcher, console
-    from fewmore.cli.tables import render, render_grid
-    from fewmore.data import benchmarks
-    from fewmore.research.reporting.tables import Table
-    from fewmore.research.studies import Setting
-    from fewmore.training.loop import enable_cudnn_benchmark
-
-    enable_cudnn_benchmark(device)
-    screen = console()
-    with StudyWatcher(screen) as watcher:
-        task = benchmarks.load(benchmark, data_root, on_progress=watcher.on_load)
-    setting = Setting(benchmark, task, recipe, quick, tuple(range(seeds)))
-    wanted = _wanted(setting, list(targets), skip)
-    for study, out in targets.items():
-        with StudyWatcher(screen) as watcher:
-            table = _one(study, setting, wanted[study], runs, out, device, parallel, watcher)
-        screen.print()
-        screen.print(
-            render(table, screen.width) if isinstance(table, Table) else render_grid(table)
+def _check_options(study: str, quick: bool, recipe: str | None, skip: list[str] | None) -> None:
+    if quick and recipe is not None:
+        raise ConfigError(
+            "--quick is a recipe of its own, and --recipe was given too: keep one of them"
         )
-        screen.print(
-            f"tables, figures and results: {out}", markup=False, style="dim", soft_wrap=True
+    if skip and study not in (*OF_SEVERAL_METHODS, ALL):
+        raise ConfigError(
+            "--skip leaves methods out of a comparison or an ablation, "
+            f"and {study} is of one method: leave it away"
         )
 
 
-def _wanted(
+def _experiments(
     setting: "Setting", studies: "list[Study]", skip: list[str]
 ) -> "dict[Study, dict[str, Experiment]]":
-    """The experiments of each study by label, without methods that are to be left out."""
-    every = {study: study.experiments(setting) for study in studies}
-    skipping = [study for study in studies if study.name in SKIPPING]
-    known = {one.method for study in skipping for one in every[study].values()}
+    """Return the experiments of each study by label, without the methods to skip."""
+    experiments = {study: study.experiments(setting) for study in studies}
+    skippable = [study for study in studies if study.name in OF_SEVERAL_METHODS]
+    known = {each.method for study in skippable for each in experiments[study].values()}
     for name in skip:
         if name not in known:
-            raise UnknownName(
-                f"method of {' or '.join(study.name for study in skipping)}", name, known
-            )
-    for study in skipping:
-        every[study] = {label: one for label, one in every[study].items() if one.method not in skip}
-        if not every[study]:
+            names = " or ".join(study.name for study in skippable)
+            raise UnknownName(f"method of {names}", name, known)
+    for study in skippable:
+        kept = {label: e for label, e in experiments[study].items() if e.method not in skip}
+        if not kept:
             raise ConfigError(f"--skip leaves nothing of {study.name}: keep at least one method")
-    return every
+        experiments[study] = kept
+    return experiments
 
 
-def _one(
-    study: "Study",
-    setting: "Setting",
+def _run_missing(
     experiments: "Mapping[str, Experiment]",
+    task: "Task",
     runs: Path,
-    out: Path,
-    device: "torch.device",
-    parallel: int | None,
+    run_options: "RunOptions",
     watcher: "StudyWatcher",
-) -> "Drawn":
-    """Run what is missing of a study, and draw it."""
-    from fewmore.research import runner
-    from fewmore.research.reporting import html as report
-    from fewmore.research.studies import measured, write
+) -> "dict[str, Finished]":
+    """Run the experiments that no run folder holds yet; return all of them by label."""
+    from fewmore.research import results, run_folder, runner
+    from fewmore.research.studies import Finished
 
-    known = dict(zip(experiments, runner.folders_of(runs, list(experiments.values())), strict=True))
-    missing = [
-        label for label, folder in known.items() if folder is None or not runner.is_finished(folder)
-    ]
-    done = f"{len(experiments) - len(missing)} of {len(experiments)} experiments are done"
-    watcher.out.print(f"{study.name} on {setting.benchmark}: {done}", markup=False)
-    folders = {
-        label: folder or runner.new_folder(runs, experiments[label])
-        for label, folder in known.items()
-    }
-    plans = [
-        runner.Plan(experiments[label], folders[label], watcher.of(label)) for label in missing
-    ]
-    watcher.expect(sum(len(plan.experiment.runs()) for plan in plans))
-    try:
-        runner.run_together(
-            plans, setting.task, device, command_line(sys.argv[1:]), parallel, share=runs / "stage1"
+    known = run_folder.find(runs, list(experiments.values()))
+    plans = {
+        label: runner.Plan(
+            experiment, folder or run_folder.create(runs, experiment), watcher.of(label)
         )
-    except FewmoreError:
-        for plan in plans:
-            runner.discard_unused(plan.folder)
-        raise
-    table = write(study, setting, measured(experiments, folders), out)
-    for number, folder in enumerate(
-        folders.values()
-    ):  # not as they finish: drawing would keep a GPU waiting
-        watcher.move("reports", number, len(folders), "")
-        if not (folder / "report.html").exists():
-            report.write(folder, setting.task)
-    return table
+        for (label, experiment), folder in zip(experiments.items(), known, strict=True)
+    }
+    missing = [plan for plan in plans.values() if not run_folder.is_finished(plan.folder)]
+    watcher.out.print(f"{len(plans) - len(missing)} of {len(plans)} experiments are done")
+    watcher.expect(sum(len(plan.experiment.runs()) for plan in missing))
+    runner.run_plans(missing, task, run_options)
+    return {
+        label: Finished(plan.experiment, plan.folder, results.read(plan.folder))
+        for label, plan in plans.items()
+    }
+
+
+def _write_reports(
+    finished: "Mapping[str, Finished]", task: "Task", watcher: "StudyWatcher"
+) -> None:
+    """Write the missing reports. To write each after its run would keep a GPU waiting."""
+    from fewmore.research.reporting import html
+
+    for number, each in enumerate(finished.values()):
+        watcher.move("reports", number, len(finished), "")
+        if not (each.folder / "report.html").exists():
+            html.write(each.folder, task)

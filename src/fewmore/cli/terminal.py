@@ -1,4 +1,4 @@
-"""What a command says on a terminal: plain text, and a bar a stage."""
+"""Print on a terminal: plain text, a progress bar a stage, and how to go on after Ctrl-C."""
 
 import os
 import sys
@@ -6,25 +6,38 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import typer
+
 if TYPE_CHECKING:  # rich waits until a command runs
     from rich.console import Console
 
+PAGE_WIDTH = 120  # columns, where output goes to a file
+
 
 def plain(stderr: bool = False) -> "Console":
-    """Plain text: names of classes and files are never taken for markup, and lines are not cut; a page is 120 columns wide."""
+    """Return a console for plain text, in which names are never taken for markup and not cut."""
     from rich.console import Console
 
-    width = (
-        None if "COLUMNS" in os.environ or (sys.stderr if stderr else sys.stdout).isatty() else 120
-    )
+    is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    width = None if "COLUMNS" in os.environ or is_terminal else PAGE_WIDTH
     return Console(
         stderr=stderr, width=width, highlight=False, markup=False, emoji=False, soft_wrap=True
     )
 
 
 @contextmanager
+def interrupt_hint(hint: str) -> Iterator[None]:
+    """Print a hint if Ctrl-C is pressed, and exit as shells expect it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.secho(hint, err=True)
+        raise typer.Exit(130) from None
+
+
+@contextmanager
 def stages(out: "Console", quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar a stage on a terminal; elsewhere a line when a stage begins."""
+    """Give a function that shows progress: a bar a stage on a terminal, elsewhere a line."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -41,9 +54,8 @@ def stages(out: "Console", quiet: bool = False) -> Iterator[Callable[[str, int, 
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(
-        *columns, console=out, transient=True, disable=quiet or not out.is_terminal
-    ) as progress:
+    hidden = quiet or not out.is_terminal
+    with Progress(*columns, console=out, transient=True, disable=hidden) as progress:
 
         def report(stage: str, done: int, total: int) -> None:
             if stage not in bars:

@@ -1,4 +1,4 @@
-"""The numbers that others published, to lay beside ours. They are kept as printed, in published.json."""
+"""Look up published numbers, which published.json holds as they were printed."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-# The registry's names, and the rows of the paper's comparison.
+from fewmore.research.results.schema import RunResult
+
+# Names in the registry of methods, and rows of the paper's comparison.
 ROW_OF_METHOD = {
     "finetune": "Ft-CNN",
     "icarl": "iCaRL",
@@ -18,7 +20,8 @@ ROW_OF_METHOD = {
     "decoupled-deepemd": "Decoupled-DeepEMD",
     "cec": "CEC",
 }
-# The rows of the paper's ablation, in its order: the registry's names, and whether new rows start from the data.
+# Rows of the paper's ablation, in its order: the method's name in the registry, and whether the
+# weights of new classes are initialized from their images.
 METHOD_OF_ABLATION = (
     ("linear", False),
     ("decoupled-linear", False),
@@ -31,7 +34,7 @@ METHOD_OF_ABLATION = (
     ("cec-meta", True),
     ("cec", True),
 )
-# How many classes have been seen after each session.
+# Classes seen after each session.
 PROTOCOL = {
     "cifar100": tuple(range(60, 101, 5)),
     "miniimagenet": tuple(range(60, 101, 5)),
@@ -41,10 +44,14 @@ PROTOCOL = {
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One row of someone's table. The PD is as printed, be it rounded otherwise; the paper prints no average, so that is ours."""
+    """Hold one row of a published table.
+
+    The PD is as printed, even where it was rounded otherwise. The paper prints no average; that is
+    computed here.
+    """
 
     name: str
-    method: str | None  # the registry's name for it
+    method: str | None  # its name in the registry of methods
     sessions: tuple[float | None, ...]  # of later methods only the first and the last are known
     average: float
     pd: float
@@ -53,7 +60,7 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class AblationRow(PublishedRow):
-    """A row of the ablation on CUB200: which parts of the method are in."""
+    """Hold a row of the ablation on CUB200, with the parts of the method that it uses."""
 
     classifier: str = ""
     decoupled: bool = False
@@ -64,24 +71,23 @@ class AblationRow(PublishedRow):
 
 @cache
 def _facts() -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads(
-        files("fewmore.research").joinpath("published.json").read_text(encoding="utf-8")
-    )
+    file = files("fewmore.research").joinpath("published.json")
+    facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return facts
 
 
 def source() -> str:
-    """Where the rows of the comparison and of the ablation were printed."""
+    """Return where the rows of the comparison and of the ablation were printed."""
     return str(_facts()["source"])
 
 
 def later_note() -> str:
-    """What to know about the rows of later methods."""
+    """Return a caveat on the rows of later methods."""
     return str(_facts()["later_methods"]["note"])
 
 
 def published(benchmark: str) -> dict[str, PublishedRow]:
-    """The paper's comparison on a benchmark, by the paper's names for the rows; empty where it has none."""
+    """Return the paper's comparison on a benchmark, by its row names; empty where it has none."""
     methods = {row: method for method, row in ROW_OF_METHOD.items()}
     rows: Mapping[str, Any] = _facts()["comparison"].get(benchmark, {})
     return {
@@ -93,34 +99,33 @@ def published(benchmark: str) -> dict[str, PublishedRow]:
 
 
 def ablation() -> tuple[AblationRow, ...]:
-    """The paper's ablation on CUB200, in its order."""
-    rows = []
-    for row, (method, data_init) in zip(
-        _facts()["ablation_cub200"], METHOD_OF_ABLATION, strict=True
-    ):
-        parts = {key: row[key] for key in ("classifier", "decoupled", "adapter", "pil")}
-        added = [
-            word
-            for key, word in (("decoupled", "decoupled"), ("adapter", "adapter"), ("pil", "PIL"))
-            if row[key]
-        ]
-        name = ", ".join([row["classifier"], *added])
-        rows.append(
-            AblationRow(
-                name,
-                method,
-                tuple(row["sessions"]),
-                _average(row["sessions"]),
-                row["pd"],
-                data_init=data_init,
-                **parts,
-            )
-        )
-    return tuple(rows)
+    """Return the paper's ablation on CUB200, in its order."""
+    rows = zip(_facts()["ablation_cub200"], METHOD_OF_ABLATION, strict=True)
+    return tuple(_ablation_row(row, method, data_init) for row, (method, data_init) in rows)
+
+
+def _ablation_row(row: Mapping[str, Any], method: str, data_init: bool) -> AblationRow:
+    words = {"decoupled": "decoupled", "adapter": "adapter", "pil": "PIL"}
+    parts = [word for key, word in words.items() if row[key]]
+    return AblationRow(
+        name=", ".join([row["classifier"], *parts]),
+        method=method,
+        sessions=tuple(row["sessions"]),
+        average=_average(row["sessions"]),
+        pd=row["pd"],
+        classifier=row["classifier"],
+        decoupled=row["decoupled"],
+        adapter=row["adapter"],
+        pil=row["pil"],
+        data_init=data_init,
+    )
 
 
 def later(benchmark: str) -> dict[str, PublishedRow]:
-    """Later methods on a benchmark by name: base and last session, average and PD; empty where none are known."""
+    """Return later methods on a benchmark by name; empty where none are known.
+
+    Of the sessions, only the first and the last are known.
+    """
     rows = {}
     for row in _facts()["later_methods"].get(benchmark, ()):
         unknown = [None] * (len(PROTOCOL[benchmark]) - 2)
@@ -132,12 +137,32 @@ def later(benchmark: str) -> dict[str, PublishedRow]:
 
 
 def row_of_method(benchmark: str, method: str, data_init: bool = True) -> PublishedRow | None:
-    """The published row of a method, if there is one; without `data_init` a decoupled method is another row."""
+    """Return the published row of a method, or None.
+
+    A decoupled method without `data_init` is another row than with it.
+    """
     from_data = data_init if method.startswith("decoupled-") else method not in ("linear", "cosine")
     if from_data and method in ROW_OF_METHOD:
         return published(benchmark).get(ROW_OF_METHOD[method])
     rows = ablation() if benchmark == "cub200" else ()
     return next((row for row in rows if (row.method, row.data_init) == (method, from_data)), None)
+
+
+def published_row(result: RunResult) -> PublishedRow | None:
+    """Return the published row of what a result measures, or None.
+
+    There is none for another protocol or variant, or if it was never published.
+    """
+    if not follows_protocol(result):
+        return None
+    changed = {key.rpartition(".")[2]: value for key, value in result.settings.items()}
+    data_init = str(changed.get("data_init", True)).lower() not in ("false", "0")
+    return row_of_method(result.benchmark, result.method, data_init)
+
+
+def follows_protocol(result: RunResult) -> bool:
+    """Return whether the sessions have as many classes as those of the published numbers."""
+    return PROTOCOL.get(result.benchmark) == tuple(size.classes for size in result.sessions)
 
 
 def _average(sessions: list[float]) -> float:

@@ -1,27 +1,14 @@
-"""An experiment from its settings to its run folder: one method on one benchmark, over seeds and draws.
+"""Run experiments and write their run folders (see run_folder.py for what is in them).
 
-    runs/<benchmark>-<method>-<time>/
-        config.json              what was asked for
-        result.json              what was measured, once all runs are done
-        report.html              all of it on one page
-        figures/                 accuracy by session, base against novel
-        seed0/ or seed0-draw1/   one run each:
-            metrics.jsonl            every round and session, as it happens
-            checkpoint.safetensors   what a killed run resumes from
-            predictions.safetensors  what was answered for every test image after every session
-            model.safetensors        what was learnt
-
-Runs share the loaded images. On a GPU several run side by side, each in its own stream: a small network leaves most
-of a large GPU idle.
+Both `fewmore run` and `fewmore reproduce` load a task, make a plan for each experiment and call
+`run_plans`. Runs share the loaded images. On a GPU several runs are computed side by side, each in
+a stream of its own: a small network leaves most of a large GPU idle.
 """
 
 import dataclasses
-import hashlib
-import json
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,424 +17,270 @@ from typing import Any
 import torch
 
 from fewmore import methods
-from fewmore.data import benchmarks, splits
+from fewmore.data import loading, splits
 from fewmore.data.benchmarks import Task
-from fewmore.errors import CheckpointError
-from fewmore.io import write_bytes
+from fewmore.errors import FewmoreError
 from fewmore.methods import MethodInfo
-from fewmore.methods.base import Recipe
-from fewmore.research import protocol, results
+from fewmore.research import protocol, results, run_folder
+from fewmore.research.clock import SharedClock
+from fewmore.research.experiment import Experiment, run_name
+from fewmore.research.machine import machine_facts
+from fewmore.research.metrics_log import MetricsLog
 from fewmore.research.protocol import Outcome
-from fewmore.research.results import Run, RunResult, SessionSize
+from fewmore.research.results import WALL_CLOCK, Run, RunResult, SessionSize
 from fewmore.training.checkpoint import Checkpoint, write_state
-from fewmore.training.loop import Round, Runtime, beside_others
+from fewmore.training.device import prepare_device
+from fewmore.training.fast_path import share_gpu
+from fewmore.training.runtime import Round, Runtime
 
-SIDE_BY_SIDE = 5  # runs on a GPU
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """What is run: enough to repeat it."""
-
-    benchmark: str
-    method: str
-    recipe: Recipe
-    settings: Mapping[str, Any] = field(default_factory=dict)  # what was changed in the recipe
-    seeds: tuple[int, ...] = (0,)
-    draws: tuple[int | None, ...] = (
-        None,
-    )  # None: the official lists where there are any, else draw 0
-    base: int | None = None
-    way: int | None = None
-    shot: int | None = None
-    class_order: int | None = None
-
-    def runs(self) -> list[tuple[int, int | None]]:
-        """Seed and draw of each run."""
-        return [(seed, draw) for seed in self.seeds for draw in self.draws]
-
-    def to_json(self) -> str:
-        return json.dumps({"config": 1, **dataclasses.asdict(self)}, indent=1)
-
-    def key(self) -> str:
-        """A short name of everything that decides the outcome."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
+RUNS_ON_GPU = 5  # computed side by side
 
 
 class Watcher:
-    """Is told how an experiment goes on, from several threads; this one does not care."""
+    """Receive the progress of an experiment, from several threads; this one ignores it."""
 
     def on_load(self, done: int, total: int) -> None:
-        """Images were read."""
+        """Report that images were read."""
 
     def on_task(self, task: Task) -> None:
-        """The images are there and the runs begin."""
+        """Report that the images are loaded and the runs begin."""
 
     def on_round(self, run: str, report: Round) -> None:
-        """A round of training is over."""
+        """Report the end of a round of training."""
 
     def on_session(self, run: str, outcome: Outcome) -> None:
-        """A session was learnt and tested."""
+        """Report that a session was learnt and tested."""
 
 
-def run_name(seed: int, draw: int | None) -> str:
-    return f"seed{seed}" if draw is None else f"seed{seed}-draw{draw}"
+@dataclass(frozen=True)
+class RunOptions:
+    """Hold where and how runs are computed; results differ by rounding only."""
 
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    command: str = ""  # as it was typed, for the result
+    parallel: int | None = None  # runs side by side; None: RUNS_ON_GPU on a GPU, else 1
+    checkpoint_every: float = 20.0  # seconds
+    stage1_cache: Path | None = None  # where methods share stage 1
+    accel: bool = True  # use the GPU fast path
+    precision: str | None = None  # of training; None: what suits the device
 
-def new_folder(runs: Path, experiment: Experiment) -> Path:
-    """A folder for an experiment, with its config in it."""
-    stem = f"{experiment.benchmark.replace(':', '-').replace('/', '-')}-{Path(experiment.method).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    for suffix in ("", *(f"-{n}" for n in range(2, 100))):
-        folder = runs / (stem + suffix)
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise CheckpointError(
-                f"{folder} cannot be made ({error.strerror}): give another place for run folders with --runs"
-            ) from error
-        write_bytes(folder / "config.json", experiment.to_json().encode())
-        return folder
-    raise CheckpointError(f"no name is left for a run folder {runs / stem}")
+    def workers(self, runs: int) -> int:
+        """Return how many of so many runs are computed side by side."""
+        most = self.parallel or (RUNS_ON_GPU if self.device.type == "cuda" else 1)
+        return max(1, min(runs, most))
 
-
-def discard_unused(folder: Path) -> None:
-    """Remove a run folder in which no run began."""
-    if [path.name for path in folder.iterdir()] == ["config.json"]:
-        (folder / "config.json").unlink()
-        folder.rmdir()
-
-
-def is_finished(folder: Path) -> bool:
-    return (folder / "result.json").exists()
-
-
-def folders_of(
-    runs: Path, experiments: Sequence[Experiment], finished_first: bool = True
-) -> list[Path | None]:
-    """The folder of each experiment: the newest finished one, else the newest, None if it was never begun."""
-    configs = sorted(
-        runs.glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True
-    )
-    found = [(path.parent, path.read_text()) for path in configs]
-    same = [
-        [folder for folder, text in found if text == experiment.to_json()]
-        for experiment in experiments
-    ]
-    return [
-        min(folders, key=lambda folder: is_finished(folder) != finished_first, default=None)
-        for folders in same
-    ]
-
-
-def folders_to_resume(runs: Path, experiments: Sequence[Experiment]) -> list[Path | None]:
-    """Where each experiment of a stopped command goes on: its newest unfinished folder, else its finished one, None if not begun."""
-    folders = folders_of(runs, experiments, finished_first=False)
-    begun = [folder for folder in folders if folder is not None]
-    if not begun:
-        raise CheckpointError(
-            f"there is nothing to resume: no run below {runs} has these settings; leave out --resume to start one"
-        )
-    if len(begun) == len(folders) and all(map(is_finished, begun)):
-        listed = " ".join(map(str, begun))
-        what = f"{listed} is finished" if len(begun) == 1 else f"all {len(begun)} runs are finished"
-        raise CheckpointError(
-            f"there is nothing to resume: {what}; see it with: fewmore compare {listed}"
-        )
-    return folders
+    def notes(self) -> list[str]:
+        """Return notes on where the device cannot do what was asked for."""
+        return Runtime(self.device, accel=self.accel, precision=self.precision).notes()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """An experiment, the folder that it goes into, and who is told how it goes on."""
+    """Pair an experiment with its run folder and the watcher of its progress."""
 
     experiment: Experiment
     folder: Path
     watcher: Watcher = field(default_factory=Watcher)
 
 
-def run(
-    experiment: Experiment,
-    folder: Path,
-    device: torch.device,
+def load_task(
+    benchmark: str,
+    options: RunOptions,
     data_root: Path | None = None,
-    command: str = "",
-    parallel: int | None = None,
-    checkpoint_every: float = 20.0,
-    share: Path | None = None,
-    watcher: Watcher | None = None,
-    task: Task | None = None,
-) -> RunResult:
-    """Run an experiment in a folder, going on where the folder left off, and write its result."""
-    plan, e = Plan(experiment, folder, watcher or Watcher()), experiment
-    if task is None:
-        task = benchmarks.load(
-            e.benchmark,
-            data_root,
-            e.base,
-            e.way,
-            e.shot,
-            e.draws[0],
-            e.class_order,
-            plan.watcher.on_load,
-        )
-    (result,) = run_together([plan], task, device, command, parallel, checkpoint_every, share)
-    return result
+    on_load: Callable[[int, int], None] | None = None,
+    draw: int | None = None,
+    **split: int | None,
+) -> Task:
+    """Load a benchmark's images while the device warms up.
+
+    `split` changes the benchmark's sessions: base, way, shot, class_order.
+    """
+    prepare_device(options.device, options.accel, options.precision)
+    return loading.load_task(benchmark, data_root, on_progress=on_load, draw=draw, **split)
 
 
-def run_together(
-    plans: Sequence[Plan],
-    task: Task,
-    device: torch.device,
-    command: str = "",
-    parallel: int | None = None,
-    checkpoint_every: float = 20.0,
-    share: Path | None = None,
-) -> list[RunResult]:
-    """Run experiments on the same images and sessions, several runs at a time on a GPU, and write each result as soon as it is there."""
+def run_plans(plans: Sequence[Plan], task: Task, options: RunOptions) -> list[RunResult]:
+    """Run experiments on the same task, each going on where its folder left off.
+
+    The result of an experiment is written as soon as its last run is done. If one run fails, the
+    others stop after their current round.
+    """
+    device = options.device
     task = dataclasses.replace(task, train=task.train.to(device), test=task.test.to(device))
     if device.type == "cuda":
-        torch.cuda.synchronize(device)  # runs read the images from streams of their own
-    stop, clock = threading.Event(), _Clock()
-    wanted = sum(len(plan.experiment.runs()) for plan in plans)
-    workers = max(1, min(wanted, parallel or (SIDE_BY_SIDE if device.type == "cuda" else 1)))
-    jobs: list[_OneRun] = []
+        torch.cuda.synchronize(device)  # the runs' own streams do not wait for these copies
+    workers = options.workers(sum(len(plan.experiment.runs()) for plan in plans))
+    done: dict[_Job, Run] = {}
+    finished: dict[Path, RunResult] = {}
+    try:
+        jobs = _jobs(plans, task, options, exclusive=workers == 1)
+        for job, run in _work(jobs, workers):
+            done[job] = run
+            siblings = [other for other in jobs if other.plan is job.plan]
+            if all(other in done for other in siblings):
+                runs = [done[other] for other in siblings]
+                finished[job.plan.folder] = _write_result(job, runs, workers)
+    except FewmoreError:
+        for plan in plans:
+            run_folder.discard_unused(plan.folder)
+        raise
+    return [finished[plan.folder] for plan in plans]
+
+
+def _jobs(plans: Sequence[Plan], task: Task, options: RunOptions, exclusive: bool) -> "list[_Job]":
+    stop = threading.Event()
+    clock = SharedClock()
+    jobs = []
     for plan in plans:
-        info = methods.find(
-            plan.experiment.method
-        )  # once: a file of one's own may change while it runs
+        # Loaded once a plan: the file of a user's own method may change while it runs.
+        method_info = methods.find(plan.experiment.method)
         plan.watcher.on_task(task)
-        tasks = {draw: _redrawn(task, plan.experiment, draw) for draw in plan.experiment.draws}
-        for seed, draw in plan.experiment.runs():
-            jobs.append(
-                _OneRun(
-                    plan,
-                    info,
-                    seed,
-                    draw,
-                    tasks[draw],
-                    device,
-                    workers == 1,
-                    checkpoint_every,
-                    share,
-                    stop,
-                    clock,
-                )
-            )
-    runs: dict[Path, dict[_OneRun, Run]] = {plan.folder: {} for plan in plans}
-    found: dict[Path, RunResult] = {}
-
-    def done(job: _OneRun, run: Run) -> None:
-        own = runs[job.plan.folder]
-        own[job] = run
-        ordered = [own[other] for other in jobs if other in own]
-        if len(ordered) == len(job.plan.experiment.runs()):
-            found[job.plan.folder] = _gathered(
-                job.plan, ordered, task, job.info, device, command, workers
-            )
-
-    _work(jobs, workers, stop, done)
-    return [found[plan.folder] for plan in plans]
+        tasks = {draw: _redraw(task, plan.experiment, draw) for draw in plan.experiment.draws}
+        jobs += [
+            _Job(plan, method_info, seed, draw, tasks[draw], options, exclusive, stop, clock)
+            for seed, draw in plan.experiment.runs()
+        ]
+    return jobs
 
 
-def _gathered(
-    plan: Plan,
-    runs: Sequence[Run],
-    task: Task,
-    info: MethodInfo,
-    device: torch.device,
-    command: str,
-    workers: int,
-) -> RunResult:
-    e = plan.experiment
-    result = results.gather(
-        runs,
-        benchmark=e.benchmark,
-        method=e.method,
-        recipe=e.recipe.name,
-        split=task.split.name
-        if len(e.draws) == 1
-        else f"{len(e.draws)} draws: {task.split.name.partition(': ')[2]}",
-        command=command,
-        sessions=[SessionSize(*size) for size in protocol.session_sizes(task)],
-        settings=e.settings,
-        keeps=None if info.memory == "none" else info.memory,
-        device=device,
-    )
-    result = dataclasses.replace(result, machine={**result.machine, "side_by_side": workers})
-    results.write(plan.folder / "result.json", result)
-    return result
-
-
-def _redrawn(task: Task, e: Experiment, draw: int | None) -> Task:
-    if draw == e.draws[0]:
+def _redraw(task: Task, experiment: Experiment, draw: int | None) -> Task:
+    """Return the task with its shots drawn anew, unless it was loaded with this draw."""
+    if draw == experiment.draws[0]:
         return task
     b = task.benchmark
-    return dataclasses.replace(
-        task, split=splits.draw(task.train, b.base, b.way, b.shot, draw or 0, e.class_order)
+    split = splits.sample_split(
+        task.train, b.base, b.way, b.shot, draw or 0, experiment.class_order
     )
+    return dataclasses.replace(task, split=split)
 
 
-def _work(
-    jobs: "Sequence[_OneRun]",
-    workers: int,
-    stop: threading.Event,
-    done: "Callable[[_OneRun, Run], None]",
-) -> None:
-    """Several runs at a time. Where one fails, or a person stops them, the others stop after the round they are in."""
+def _work(jobs: "Sequence[_Job]", workers: int) -> "Iterator[tuple[_Job, Run]]":
+    """Call the jobs, several at a time, and yield each with its run as it finishes."""
     if workers == 1:
         for job in jobs:
-            done(job, job())
+            yield job, job()
         return
     with ThreadPoolExecutor(workers) as pool:
         futures = {pool.submit(job): job for job in jobs}
         try:
             for future in as_completed(futures):
-                done(futures[future], future.result())
+                yield futures[future], future.result()
         except BaseException:
-            stop.set()
+            jobs[0].stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-class _Clock:
-    """The wall clock, shared among the runs that are under way at a time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._seconds: dict[object, float] = {}
-        self._since = time.monotonic()
-
-    def start(self, run: object) -> None:
-        with self._lock:
-            self._tick()
-            self._seconds[run] = 0.0
-
-    def stop(self, run: object) -> float:
-        """The run's share, in seconds."""
-        with self._lock:
-            self._tick()
-            return round(self._seconds.pop(run), 3)
-
-    def _tick(self) -> None:
-        now = time.monotonic()
-        for run in self._seconds:
-            self._seconds[run] += (now - self._since) / len(self._seconds)
-        self._since = now
-
-
 @dataclass(eq=False)
-class _OneRun:
-    """One seed and draw, from its checkpoint if there is one to its files."""
+class _Job:
+    """Run one seed and draw of a plan and write its files."""
 
     plan: Plan
-    info: MethodInfo
+    method_info: MethodInfo
     seed: int
     draw: int | None
     task: Task
-    device: torch.device
-    alone: bool
-    checkpoint_every: float
-    share: Path | None
-    stop: threading.Event
-    clock: _Clock
+    options: RunOptions
+    exclusive: bool  # no other run shares the device
+    stop: threading.Event  # set when another job has failed
+    clock: SharedClock
 
     def __call__(self) -> Run:
-        name, watcher = run_name(self.seed, self.draw), self.plan.watcher
-        folder = self.plan.folder / name
-        folder.mkdir(exist_ok=True)
-        log = _Log(folder / "metrics.jsonl")
-
-        def on_round(report: Round) -> None:
-            log.add(dataclasses.asdict(report))
-            watcher.on_round(name, report)
-            if self.stop.is_set():
-                raise CancelledError
-
-        def on_session(outcome: Outcome) -> None:
-            measured = outcome.summary()
-            row = {
-                key: round(float(getattr(measured, key)[-1]), 4)
-                for key in ("accuracy", "base", "novel", "harmonic")
-            }
-            log.add(
-                {
-                    "session": outcome.sessions - 1,
-                    **{key: value for key, value in row.items() if value == value},
-                }
-            )
-            watcher.on_session(name, outcome)
-
         self.clock.start(self)
-        checkpoint = Checkpoint(folder / "checkpoint.safetensors", self.checkpoint_every)
-        runtime = Runtime(
-            self.device,
-            checkpoint=checkpoint,
-            on_round=on_round,
-            share=self.share,
-            alone=self.alone,
+        self.name = run_name(self.seed, self.draw)
+        self.folder = self.plan.folder / self.name
+        self.folder.mkdir(exist_ok=True)
+        self.log = MetricsLog(self.folder / "metrics.jsonl")
+        self.runtime = self._runtime()
+        method = self.method_info.build(self.plan.experiment.recipe, self.runtime, self.seed)
+        with share_gpu(self.options.device):
+            outcome = protocol.run(method, self.task, self.runtime, self._on_session)
+            write_state(self.folder / "model.safetensors", method.state())
+        self._write_predictions(outcome)
+        return self._measure(outcome)
+
+    def _runtime(self) -> Runtime:
+        checkpoint = self.folder / "checkpoint.safetensors"
+        return Runtime(
+            self.options.device,
+            checkpoint=Checkpoint(checkpoint, self.options.checkpoint_every),
+            on_round=self._on_round,
+            stage1_cache=self.options.stage1_cache,
+            exclusive=self.exclusive,
+            accel=self.options.accel,
+            precision=self.options.precision,
         )
-        method = self.info.build(self.plan.experiment.recipe, runtime, self.seed)
-        with beside_others(self.device):
-            outcome = protocol.run(method, self.task, runtime, on_session)
-            write_state(folder / "model.safetensors", method.state())
-        predictions = {"predictions": dict(outcome.predictions), "confidence": outcome.confidence}
-        write_state(
-            folder / "predictions.safetensors",
-            {"labels": outcome.labels, "session_of_class": outcome.session_of_class, **predictions},
-        )
-        also = {
+
+    def _on_round(self, report: Round) -> None:
+        self.log.add(dataclasses.asdict(report))
+        self.plan.watcher.on_round(self.name, report)
+        if self.stop.is_set():
+            raise CancelledError
+
+    def _on_session(self, outcome: Outcome) -> None:
+        summary = outcome.summary()
+        line: dict[str, Any] = {"session": outcome.sessions - 1}
+        for key in ("accuracy", "base", "novel", "harmonic"):
+            value = round(float(getattr(summary, key)[-1]), 4)
+            if value == value:  # NaN where it is undefined
+                line[key] = value
+        self.log.add(line)
+        self.plan.watcher.on_session(self.name, outcome)
+
+    def _write_predictions(self, outcome: Outcome) -> None:
+        state = {
+            "labels": outcome.labels,
+            "session_of_class": outcome.session_of_class,
+            "predictions": dict(outcome.predictions),
+            "confidence": outcome.confidence,
+        }
+        write_state(self.folder / "predictions.safetensors", state)
+
+    def _measure(self, outcome: Outcome) -> Run:
+        extra = {
             name: outcome.summary(name).accuracy.tolist() for name in outcome.predictions if name
         }
         if any(outcome.images_kept):
-            also["images_kept"] = list(map(float, outcome.images_kept))
+            extra["images_kept"] = list(map(float, outcome.images_kept))
         seconds = {
             **outcome.seconds,
-            **log.seconds(),
-            "share of the wall clock": self.clock.stop(self),
+            **self.log.seconds(),
+            WALL_CLOCK: self.clock.stop(self),
         }
-        return Run(
-            self.seed, self.draw, outcome.summary(), seconds, _peak_memory_mb(self.device), also
-        )
+        memory = _peak_memory_mb(self.options.device)
+        return Run(self.seed, self.draw, outcome.summary(), seconds, memory, extra)
 
 
-class _Log:
-    """metrics.jsonl: one JSON object a line. What a resumed run does again is not written again."""
+def _write_result(job: _Job, runs: Sequence[Run], workers: int) -> RunResult:
+    """Gather the runs of a job's experiment and write them into its folder."""
+    experiment = job.plan.experiment
+    memory = job.method_info.memory
+    machine = machine_facts(job.options.device)
+    result = results.gather(
+        runs,
+        benchmark=experiment.benchmark,
+        method=experiment.method,
+        recipe=experiment.recipe.name,
+        split=_split_name(experiment, job.task),
+        command=job.options.command,
+        sessions=[SessionSize(*size) for size in protocol.session_sizes(job.task)],
+        settings=experiment.settings,
+        keeps=None if memory == "none" else memory,
+        machine={**machine, **job.runtime.describe(), "side_by_side": workers},
+    )
+    results.write(job.plan.folder / run_folder.RESULT, result)
+    return result
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        text = path.read_text() if path.exists() else ""
-        whole = text[: text.rfind("\n") + 1]  # a kill may have cut the last line
-        if whole != text:
-            write_bytes(path, whole.encode())
-        self.lines = [json.loads(line) for line in whole.splitlines()]
-        self.known = {self._key(line) for line in self.lines}
 
-    def add(self, line: dict[str, Any]) -> None:
-        if self._key(line) in self.known:
-            return
-        self.known.add(self._key(line))
-        self.lines.append(line)
-        with self.path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def seconds(self) -> dict[str, float]:
-        """Time by stage of training."""
-        total: dict[str, float] = {}
-        for line in self.lines:
-            if "stage" in line:
-                stage = "sessions" if line["stage"].startswith("session ") else line["stage"]
-                total[stage] = round(total.get(stage, 0.0) + line["seconds"], 3)
-        return total
-
-    @staticmethod
-    def _key(line: dict[str, Any]) -> tuple[Any, ...]:
-        return (line.get("stage"), line.get("round"), line.get("session"))
+def _split_name(experiment: Experiment, task: Task) -> str:
+    name = task.split.name
+    if len(experiment.draws) == 1:
+        return name
+    return f"{len(experiment.draws)} draws: {name.partition(': ')[2]}"
 
 
 def _peak_memory_mb(device: torch.device) -> float:
-    """The most memory that was in use: on the GPU by all runs together, on a CPU by the process."""
+    """Return the peak memory: on a GPU of all runs together, on a CPU of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     try:

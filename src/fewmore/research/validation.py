@@ -1,7 +1,9 @@
-"""A rehearsal on the base session alone: where settings are chosen, as no test image and no new class may choose them.
+"""Split the base classes into a small task of their own, for choosing settings.
 
-Two thirds of the base classes play the base, the others arrive in sessions of the benchmark's ways and shots, and a tenth of every
-class's training images is held out as the test. Afterwards a method is trained on all of the base with what was chosen.
+No test image and no new class may choose a setting. So two thirds of the base classes play the
+base, the others arrive in sessions of the benchmark's ways and shots, and a tenth of every class's
+training images is held out as the test set. Afterwards a method is trained on all base classes with
+the chosen settings.
 """
 
 from dataclasses import replace
@@ -10,30 +12,38 @@ import torch
 
 from fewmore.data import splits
 from fewmore.data.benchmarks import Task
+from fewmore.data.images import ImageSet
 from fewmore.errors import SplitError
 
 HELD_OUT = 10  # one image in so many
 
 
-def pretend(task: Task, draw: int = 0) -> Task:
-    """The rehearsal of a task, its held-out images and its shots drawn from a seed."""
-    base = task.split.sessions[0].of(task.train).to("cpu")
+def validation_task(task: Task, draw: int = 0) -> Task:
+    """Return the validation split of a task; held-out images and shots are drawn from a seed."""
+    base = task.split.sessions[0].select_from(task.train).to("cpu")
     classes = len(base.class_names)
     way = min(task.benchmark.way, classes // 3)
     if way == 0:
         raise SplitError(
-            f"{classes} base classes are too few to pretend that some of them are new: there must be at least 3"
+            f"{classes} base classes are too few for a validation split, in which some of them "
+            "are new: there must be at least 3"
         )
-    new = classes // 3 // way * way
-    shuffled = torch.randperm(len(base), generator=torch.Generator().manual_seed(draw))
-    by_class = shuffled[torch.argsort(base.labels[shuffled], stable=True)]
-    counts = base.counts()
-    rank = torch.arange(len(base)) - (counts.cumsum(0) - counts)[base.labels[by_class]]
-    held_out = rank < (counts // HELD_OUT)[base.labels[by_class]]
-    train, test = (
-        base.select(by_class[~held_out]).compact(),
-        base.select(by_class[held_out]).compact(),
-    )
-    split = splits.draw(train, classes - new, way, task.benchmark.shot, draw)
-    benchmark = replace(task.benchmark, classes=classes, base=classes - new, way=way, lists=None)
-    return Task(benchmark, train, test, replace(split, name=f"pretend, {split.name}"))
+    new_classes = classes // 3 // way * way
+    base_classes = classes - new_classes
+    train, test = _hold_out(base, draw)
+    split = splits.sample_split(train, base_classes, way, task.benchmark.shot, draw)
+    benchmark = replace(task.benchmark, classes=classes, base=base_classes, way=way, lists=None)
+    return Task(benchmark, train, test, replace(split, name=f"validation, {split.name}"))
+
+
+def _hold_out(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
+    """Return the images without a tenth of every class, and that tenth."""
+    shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    by_class = shuffled[torch.argsort(images.labels[shuffled], stable=True)]
+    labels = images.labels[by_class]
+    counts = images.class_counts()
+    rank = torch.arange(len(images)) - (counts.cumsum(0) - counts)[labels]
+    held_out = rank < (counts // HELD_OUT)[labels]
+    train = images.select(by_class[~held_out]).compact()
+    test = images.select(by_class[held_out]).compact()
+    return train, test

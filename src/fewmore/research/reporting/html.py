@@ -1,7 +1,8 @@
-"""A run folder as one page: report.html, which needs no other file, no network and no script.
+"""Write report.html: a run folder as one page that needs no other file, no network and no script.
 
-It holds the table, the curves, base against novel classes, the worst confusions with images, calibration, time and memory, the
-config, and how to repeat the run. Figures are drawn in colours that the page sets, so that they follow light and dark.
+It holds the table, the curves, base against novel classes, the worst confusions with images,
+calibration, time and memory, the config, and how to repeat the run. Figures are drawn in colors
+that the page defines, so that they follow light and dark mode.
 """
 
 import base64
@@ -11,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,59 +25,35 @@ from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet
 from fewmore.io import write_bytes
 from fewmore.research import results
+from fewmore.research.experiment import run_name
 from fewmore.research.metrics import Floats, Ints, confusion_matrix, mean_std
 from fewmore.research.reporting import figures, tables
-from fewmore.research.results import RunResult
-from fewmore.research.runner import run_name
+from fewmore.research.reporting.figures import style
+from fewmore.research.results import WALL_CLOCK, RunResult
 from fewmore.training.checkpoint import read_state
 
 CONFUSIONS = 6  # pairs of classes that are shown
-MISTAKEN, MEANT = 4, 2  # images of each: that were mistaken, and of what they were taken for
+MISTAKEN = 4  # images of a class that were taken for another
+EXAMPLES = 2  # images of that other class
 THUMBNAIL = 96  # pixels, at most
 TINY = 48  # pixels: smaller images are enlarged without blur
-# The figures' colours, by the names that the page gives them.
-COLOURS = {
-    figures.INK: "ink", figures.BLACK: "ink", figures.FAINT: "faint", figures.GRID: "grid", figures.VERMILION: "vermilion",
-    figures.BLUE: "blue", figures.GREEN: "green", figures.GREY: "grey",
-}  # fmt: skip
-STYLE = """
-:root { color-scheme: light dark; --paper: #ffffff; --card: #f5f6f8; --ink: #222222; --faint: #636770; --grid: #e2e4e8;
-  --vermilion: #d55e00; --blue: #0072b2; --green: #00835f; --grey: #888888; }
-@media (prefers-color-scheme: dark) { :root { --paper: #15181d; --card: #1f242b; --ink: #e9e9e6; --faint: #a3a8b0; --grid: #343a43;
-  --vermilion: #f58a3c; --blue: #56b4e9; --green: #2cc295; --grey: #8b9099; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 62rem; padding: 1.2rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 .3rem; }
-h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
-p, ul { margin: .4rem 0; max-width: 44rem; }
-.faint { color: var(--faint); font-size: .9rem; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .7rem; margin: 1.2rem 0; }
-.cards div { background: var(--card); border-radius: .6rem; padding: .7rem .9rem; }
-.cards b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
-th, td { padding: .35rem .6rem; text-align: right; border-bottom: 1px solid var(--grid); white-space: nowrap; vertical-align: top; }
-th:first-child { text-align: left; padding-left: 0; }
-tr.published { color: var(--faint); font-style: italic; }
-td small { display: block; color: var(--faint); }
-figure { margin: .6rem 0; }
-figure svg { display: block; width: 100%; max-width: 33rem; height: auto; }
-figure svg text { font-family: inherit !important; }
-.pair { border-top: 1px solid var(--grid); padding: .7rem 0; }
-.images { display: flex; flex-wrap: wrap; gap: .4rem; align-items: center; margin-top: .4rem; }
-.images img { width: 4rem; height: 4rem; object-fit: cover; border-radius: .3rem; background: var(--card); }
-.images img.tiny { image-rendering: pixelated; }
-.badge { border: 1px solid currentColor; border-radius: 1rem; padding: 0 .45rem; font-size: .75rem; color: var(--faint); }
-pre { background: var(--card); border-radius: .6rem; padding: .8rem; font-size: .82rem; white-space: pre-wrap; }
-summary { cursor: pointer; }
-:focus-visible { outline: 2px solid var(--blue); outline-offset: 2px; }
-"""
+# Colors of the figures, and the names of their variables on the page.
+COLORS = {
+    style.INK: "ink",
+    style.BLACK: "ink",
+    style.FAINT: "faint",
+    style.GRID: "grid",
+    style.VERMILION: "vermilion",
+    style.BLUE: "blue",
+    style.GREEN: "green",
+    style.GREY: "grey",
+}
+STYLE = files("fewmore.research.reporting").joinpath("report.css").read_text()
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What one run answered after its last session."""
+class Predictions:
+    """Hold the predictions of one run after its last session."""
 
     labels: Ints
     session_of_class: Ints
@@ -87,24 +65,20 @@ def write(folder: Path, task: Task) -> Path:
     """Write the report of a finished run into its folder."""
     result = results.read(folder)
     config = json.loads((folder / "config.json").read_text())
-    answers = [
-        _answers(folder / run_name(seed, draw))
+    predictions = [
+        _read_predictions(folder / run_name(seed, draw))
         for seed, draw in zip(result.seeds, result.draws, strict=True)
     ]
+    test = task.test.select_classes(task.split.seen(len(task.split.sessions)))
     path = folder / "report.html"
-    write_bytes(
-        path,
-        page(
-            result, config, answers, task.test.only(task.split.seen(len(task.split.sessions)))
-        ).encode(),
-    )
+    write_bytes(path, page(result, config, predictions, test).encode())
     return path
 
 
-def _answers(run: Path) -> Answers:
+def _read_predictions(run: Path) -> Predictions:
     state = read_state(run / "predictions.safetensors")
     confidence = state.get("confidence", torch.empty(0))
-    return Answers(
+    return Predictions(
         state["labels"].numpy(),
         state["session_of_class"].numpy(),
         state["predictions"][""][-1].numpy(),
@@ -113,49 +87,53 @@ def _answers(run: Path) -> Answers:
 
 
 def page(
-    result: RunResult, config: dict[str, Any], answers: Sequence[Answers], test: ImageSet
+    result: RunResult, config: dict[str, Any], runs: Sequence[Predictions], test: ImageSet
 ) -> str:
-    """The whole page. `test` has the classes in the order in which they came."""
+    """Return the whole page. `test` has the classes in the order of arrival."""
     heading = escape(f"{result.method} on {result.benchmark}")
     sections = [
         _header(result, heading),
         _sessions(result),
-        _confusions(answers, test),
-        _calibration(answers),
+        _confusions(runs, test),
+        _calibration(runs),
         _costs(result),
+        _repeat(result, config),
     ]
-    sections.append(_repeat(result, config))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{heading}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{heading}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(sections)
         + "\n</main>\n</body>\n</html>\n"
     )
 
 
-# ---- its sections
+# Sections of the page
 
 
 def _header(result: RunResult, heading: str) -> str:
     runs = f"{result.runs} runs" if result.runs > 1 else "1 run"
-    about = f"{tables.title(result)}; {runs}, recipe {result.recipe or 'of its own'}, split {result.split}"
-    last: list[tuple[str, Iterable[float | None]]] = [
+    recipe = result.recipe or "of its own"
+    about = f"{tables.title(result)}; {runs}, recipe {recipe}, split {result.split}"
+    measures: list[tuple[str, Iterable[float | None]]] = [
         ("after the last session", result.last),
         ("average", result.average),
+        ("performance drop", result.pd),
     ]
-    last.append(("performance drop", result.pd))
     if len(result.sessions) > 1:
-        last += [
+        measures += [
             ("base classes, last", [run[-1] for run in result.base]),
             ("new classes, last", [run[-1] for run in result.novel]),
+            ("harmonic mean, last", [run[-1] for run in result.harmonic]),
         ]
-        last.append(("harmonic mean, last", [run[-1] for run in result.harmonic]))
-    cards = "".join(f"<div><b>{_mean(values)}</b>{escape(name)}</div>" for name, values in last)
-    keeps = (
-        f'<p class="faint">Keeps of old images: {escape(result.keeps)}.</p>' if result.keeps else ""
+    cards = "".join(f"<div><b>{_mean(values)}</b>{escape(name)}</div>" for name, values in measures)
+    keeps = ""
+    if result.keeps:
+        keeps = f'<p class="faint">Keeps of old images: {escape(result.keeps)}.</p>'
+    return (
+        f'<h1>{heading}</h1>\n<p class="faint">{escape(about)}; accuracy in percent.</p>\n'
+        f'{keeps}<div class="cards">{cards}</div>'
     )
-    return f'<h1>{heading}</h1>\n<p class="faint">{escape(about)}; accuracy in percent.</p>\n{keeps}<div class="cards">{cards}</div>'
 
 
 def _sessions(result: RunResult) -> str:
@@ -163,16 +141,20 @@ def _sessions(result: RunResult) -> str:
     published = tables.published_rows([result])
     first, last = (float(np.mean([run[i] for run in result.accuracy])) for i in (0, -1))
     sizes = result.sessions
-    told = (
-        f"from {first:.1f} % of {sizes[0].classes} classes to {last:.1f} % of {sizes[-1].classes}"
-    )
     parts = ["<h2>Session by session</h2>", _table(table)]
     curve = figures.run_figure(result, {Path(result.method).stem: result.accuracy}, published)
-    parts.append(_figure(figures.to_svg(curve), f"Line chart of accuracy by session: {told}."))
+    alt = (
+        f"Line chart of accuracy by session: from {first:.1f} % of {sizes[0].classes} classes "
+        f"to {last:.1f} % of {sizes[-1].classes}."
+    )
+    parts.append(_figure(figures.to_svg(curve), alt))
     if len(sizes) > 1:
         base, novel = (_mean([run[-1] for run in rows]) for rows in (result.base, result.novel))
         lines = {"base": result.base, "new": result.novel, "harmonic mean": result.harmonic}
-        alt = f"Line chart of accuracy on base and on new classes by session: {base} and {novel} percent after the last one."
+        alt = (
+            "Line chart of accuracy on base and on new classes by session: "
+            f"{base} and {novel} percent after the last one."
+        )
         parts += ["<h2>Base against new classes</h2>", "<p>Both among all classes seen so far.</p>"]
         parts.append(_figure(figures.to_svg(figures.run_figure(result, lines)), alt))
     return "\n".join(parts)
@@ -182,144 +164,149 @@ def _table(table: tables.Table) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in ("method", *table.columns))
     rows = []
     for row in table.rows:
-        cells = (
-            f"<td>{cell.text}"
-            + (f"<small>±{tables.number(cell.std)}</small>" if cell.std is not None else "")
-            + "</td>"
-            for cell in row.cells
-        )
-        rows.append(
-            f'<tr class="{row.source}"><th scope="row">{escape(row.label)}</th>{"".join(cells)}</tr>'
-        )
+        label = f'<th scope="row">{escape(row.label)}</th>'
+        cells = "".join(map(_table_cell, row.cells))
+        rows.append(f'<tr class="{row.source}">{label}{cells}</tr>')
     notes = "".join(f'<p class="faint">{escape(note)}</p>' for note in table.notes)
-    return (
-        _scroll(
-            f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>",
-            "accuracy by session",
-        )
-        + notes
-    )
+    content = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return _scroll_box(content, "accuracy by session") + notes
 
 
-def _confusions(answers: Sequence[Answers], test: ImageSet) -> str:
-    """The pairs of classes that are mistaken most often, over all runs; images are those of the first run."""
-    first, names = answers[0], test.class_names
+def _table_cell(cell: tables.Cell) -> str:
+    std = f"<small>±{tables.number(cell.std)}</small>" if cell.std is not None else ""
+    return f"<td>{cell.text}{std}</td>"
+
+
+def _confusions(runs: Sequence[Predictions], test: ImageSet) -> str:
+    """Show the most frequent confusions of two classes over all runs, with images of the first."""
+    names = test.class_names
     confusion = np.sum(
-        [confusion_matrix(one.labels, one.predicted, len(names)) for one in answers], axis=0
+        [confusion_matrix(run.labels, run.predicted, len(names)) for run in runs], axis=0
     )
     shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
     np.fill_diagonal(shares, 0)
-    worst = [
-        divmod(int(place), len(names))
-        for place in np.argsort(-shares, axis=None, kind="stable")[:CONFUSIONS]
-    ]
+    order = np.argsort(-shares, axis=None, kind="stable")
     parts = []
-    for true, taken in worst:
-        if not shares[true, taken]:
+    for place in order[:CONFUSIONS]:
+        true, predicted = divmod(int(place), len(names))
+        if not shares[true, predicted]:
             break
-        mistaken = np.flatnonzero((first.labels == true) & (first.predicted == taken))[:MISTAKEN]
-        meant = np.flatnonzero(first.labels == taken)[:MEANT]
-        one, other = (
-            f"<b>{escape(names[c])}</b> {_badge(first.session_of_class[c])}" for c in (true, taken)
-        )
-        count = f"{confusion[true, taken]} of {confusion[true].sum()} images, {100 * shares[true, taken]:.0f} %"
-        shown = "".join(
-            _image(test, i, f"{names[true]}, taken for {names[taken]}") for i in mistaken
-        )
-        if len(mistaken) and len(meant):
-            shown += "<span>taken for</span>"
-        shown += "".join(_image(test, i, names[taken]) for i in meant)
-        parts.append(
-            f'<div class="pair">{one} taken for {other}: {count}<div class="images">{shown}</div></div>'
-        )
-    found = "\n".join(parts) or "<p>There was no mistake.</p>"
-    return f'<h2>Worst confusions</h2>\n<p class="faint">After the last session, among all classes.</p>\n{found}'
+        count = f"{confusion[true, predicted]} of {confusion[true].sum()} images"
+        share = f"{100 * shares[true, predicted]:.0f} %"
+        parts.append(_confusion(runs[0], test, true, predicted, f"{count}, {share}"))
+    content = "\n".join(parts) or "<p>There was no mistake.</p>"
+    note = '<p class="faint">After the last session, among all classes.</p>'
+    return f"<h2>Worst confusions</h2>\n{note}\n{content}"
+
+
+def _confusion(run: Predictions, test: ImageSet, true: int, predicted: int, count: str) -> str:
+    """Show images of one class that were taken for another, and images of that one."""
+    names = test.class_names
+    mistaken = np.flatnonzero((run.labels == true) & (run.predicted == predicted))[:MISTAKEN]
+    examples = np.flatnonzero(run.labels == predicted)[:EXAMPLES]
+    alt = f"{names[true]}, taken for {names[predicted]}"
+    images = "".join(_image(test, i, alt) for i in mistaken)
+    if len(mistaken) and len(examples):
+        images += "<span>taken for</span>"
+    images += "".join(_image(test, i, names[predicted]) for i in examples)
+    one, other = (
+        f"<b>{escape(names[c])}</b> {_badge(run.session_of_class[c])}" for c in (true, predicted)
+    )
+    return (
+        f'<div class="pair">{one} taken for {other}: {count}'
+        f'<div class="images">{images}</div></div>'
+    )
 
 
 def _badge(session: int) -> str:
     return f'<span class="badge">{"base" if session == 0 else f"session {session}"}</span>'
 
 
-def _calibration(answers: Sequence[Answers]) -> str:
-    given = [one for one in answers if len(one.confidence)]
-    if not given:
+def _calibration(runs: Sequence[Predictions]) -> str:
+    with_confidence = [run for run in runs if len(run.confidence)]
+    if not with_confidence:
         return ""
-    confidence = np.concatenate([one.confidence for one in given])
-    right = np.concatenate([one.predicted == one.labels for one in given])
-    error = 100 * expected_calibration_error(torch.from_numpy(confidence), torch.from_numpy(right))
-    sure, true = 100 * confidence.mean(), 100 * right.mean()
-    told = f"{sure:.1f} % confident and {true:.1f} % right on average; expected calibration error {error:.1f} points"
+    confidence = np.concatenate([run.confidence for run in with_confidence])
+    correct = np.concatenate([run.predicted == run.labels for run in with_confidence])
+    error = 100 * expected_calibration_error(
+        torch.from_numpy(confidence), torch.from_numpy(correct)
+    )
+    summary = (
+        f"{100 * confidence.mean():.1f} % confident and {100 * correct.mean():.1f} % right "
+        f"on average; expected calibration error {error:.1f} points"
+    )
+    diagram = figures.reliability_figure(confidence, correct.astype(np.float64))
     return (
-        f"<h2>Calibration</h2>\n<p>After the last session: {told}. "
-        "A confidence is the largest share of the softmax of the method's scores, as they are.</p>\n"
-        + _figure(
-            figures.to_svg(figures.reliability_figure(confidence, right.astype(np.float64))),
-            f"Reliability diagram: {told}.",
-        )
+        f"<h2>Calibration</h2>\n<p>After the last session: {summary}. A confidence is "
+        "the largest share of the softmax of the method's scores, as they are.</p>\n"
+        + _figure(figures.to_svg(diagram), f"Reliability diagram: {summary}.")
     )
 
 
 def _costs(result: RunResult) -> str:
     stages = list(dict.fromkeys(stage for run in result.seconds for stage in run))
     rows = [(stage, f"{_mean([run.get(stage) for run in result.seconds])} s") for stage in stages]
+    if WALL_CLOCK in stages and any(result.shared_stage1):
+        total = f"{_mean(result.total_seconds)} s"
+        rows.append((f"{WALL_CLOCK}, with the shared stage 1", total))
     rows.append(("peak memory", f"{max(result.peak_memory_mb):,.0f} MB"))
     cells = "".join(
         f'<tr><th scope="row">{escape(name)}</th><td>{value}</td></tr>' for name, value in rows
     )
-    beside = result.machine.get("side_by_side", 1)
-    machine = ", ".join(
-        f"{key} {value}" for key, value in result.machine.items() if key != "side_by_side"
-    )
-    machine += f"; {beside} runs side by side" if beside > 1 else ""
-    return f'<h2>Time and memory</h2>\n<p class="faint">{escape(machine)}</p>\n' + _scroll(
-        f"<table><tbody>{cells}</tbody></table>", "seconds by stage and peak memory"
+    side_by_side = result.machine.get("side_by_side", 1)
+    facts = {key: value for key, value in result.machine.items() if key != "side_by_side"}
+    machine = ", ".join(f"{key} {value}" for key, value in facts.items())
+    machine += f"; {side_by_side} runs side by side" if side_by_side > 1 else ""
+    table = f"<table><tbody>{cells}</tbody></table>"
+    return f'<h2>Time and memory</h2>\n<p class="faint">{escape(machine)}</p>\n' + _scroll_box(
+        table, "seconds by stage and peak memory"
     )
 
 
 def _repeat(result: RunResult, config: dict[str, Any]) -> str:
     seeds = ", ".join(map(str, dict.fromkeys(result.seeds)))
-    about = (
-        f"seeds {seeds}; split {result.split}; commit {result.commit or 'unknown'}; {result.date}"
-    )
-    settings = json.dumps(config, indent=1, ensure_ascii=False)
+    commit = result.commit or "unknown"
+    about = f"seeds {seeds}; split {result.split}; commit {commit}; {result.date}"
+    settings = escape(json.dumps(config, indent=1, ensure_ascii=False))
     return (
-        f'<h2>How to repeat it</h2>\n<pre>{escape(result.command)}</pre>\n<p class="faint">{escape(about)}</p>\n'
-        f"<h2>Config</h2>\n<details><summary>All settings</summary><pre>{escape(settings)}</pre></details>"
+        f"<h2>How to repeat it</h2>\n<pre>{escape(result.command)}</pre>\n"
+        f'<p class="faint">{escape(about)}</p>\n<h2>Config</h2>\n'
+        f"<details><summary>All settings</summary><pre>{settings}</pre></details>"
     )
 
 
-# ---- their parts
+# Parts of the sections
 
 
 def _mean(values: Iterable[float | None]) -> str:
     mean, std = mean_std([np.nan if value is None else value for value in values])
     if np.isnan(mean):
         return "–"
-    return tables.number(float(mean)) + (
-        f" ± {tables.number(float(std))}" if not np.isnan(std) else ""
-    )
+    deviation = "" if np.isnan(std) else f" ± {tables.number(float(std))}"
+    return tables.number(float(mean)) + deviation
 
 
-def _scroll(content: str, label: str) -> str:
-    """What may be wider than a phone scrolls in its own box, by keyboard too."""
-    return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}">{content}</div>'
+def _scroll_box(content: str, label: str) -> str:
+    """Wrap what may be wider than a phone in a box that scrolls, by keyboard too."""
+    attributes = f'class="scroll" role="region" tabindex="0" aria-label="{escape(label)}"'
+    return f"<div {attributes}>{content}</div>"
 
 
 def _figure(svg: str, alt: str) -> str:
-    """A figure in the colours of the page."""
-    for colour, name in COLOURS.items():
-        svg = re.sub(re.escape(colour), f"var(--{name})", svg, flags=re.IGNORECASE)
+    """Return a figure in the colors of the page."""
+    for color, name in COLORS.items():
+        svg = re.sub(re.escape(color), f"var(--{name})", svg, flags=re.IGNORECASE)
     svg = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1)
     return f"<figure>{svg}</figure>"
 
 
 def _image(images: ImageSet, index: int, alt: str) -> str:
-    """One image of a set, in the page itself."""
+    """Embed one image of a set in the page."""
     image = Image.fromarray(images.image(int(index)).permute(1, 2, 0).cpu().numpy())
     tiny = max(image.size) <= TINY
     image.thumbnail((THUMBNAIL, THUMBNAIL))
     data = io.BytesIO()
-    kind, look = ("png", ' class="tiny"') if tiny else ("jpeg", "")
+    kind, attribute = ("png", ' class="tiny"') if tiny else ("jpeg", "")
     image.save(data, kind)
     source = f"data:image/{kind};base64,{base64.b64encode(data.getvalue()).decode()}"
-    return f'<img{look} src="{source}" alt="{escape(alt)}">'
+    return f'<img{attribute} src="{source}" alt="{escape(alt)}">'

@@ -1,0 +1,144 @@
+"""Declare the options of the research commands, and turn them into the runner's options."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:  # torch waits until a command runs
+    from fewmore.research.runner import RunOptions
+
+PLACES = ("--data-root", "--runs", "--record", "--out")  # differ from machine to machine
+
+# Options that `run` and `reproduce` share.
+RecipeName = Annotated[
+    str | None,
+    typer.Option(
+        "--recipe", help="official, paper, mild or quick.", show_default="the benchmark's"
+    ),
+]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-root", envvar="FEWMORE_DATA", help="Where data sets lie.", show_default=False
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", help="cpu, cuda or mps.", show_default="cuda if there is one"),
+]
+Parallel = Annotated[
+    int | None,
+    typer.Option("--parallel", min=1, help="Runs side by side.", show_default="5 on a GPU, else 1"),
+]
+Accel = Annotated[
+    bool, typer.Option("--accel/--no-accel", help="Use the GPU fast path, or plain PyTorch.")
+]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        help="Of training on a GPU: fp32, tf32, bf16 or fp16.",
+        show_default="bf16 where the GPU has it",
+    ),
+]
+
+# Options of `run` alone.
+BenchmarkName = Annotated[
+    str,
+    typer.Argument(
+        help="A benchmark (see: fewmore benchmarks), or folder:PATH.", show_default=False
+    ),
+]
+MethodNames = Annotated[
+    list[str],
+    typer.Option(
+        "--method",
+        "-m",
+        help="A method (see: fewmore methods), file.py:Class, or all. Repeatable.",
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a setting: --set pretrain.epochs=50. Repeatable."),
+]
+Seeds = Annotated[
+    int | None, typer.Option("--seeds", min=1, help="Run seeds 0 … N−1.", show_default="1")
+]
+Seed = Annotated[
+    int | None, typer.Option("--seed", min=0, help="Run this one seed.", show_default=False)
+]
+Draws = Annotated[
+    int | None,
+    typer.Option("--draws", min=1, help="Draw the shots anew N times.", show_default=False),
+]
+Draw = Annotated[
+    int | None,
+    typer.Option(
+        "--draw", min=0, help="Use this one draw of the shots.", show_default="the official lists"
+    ),
+]
+Base = Annotated[
+    int | None, typer.Option("--base", help="Base classes.", show_default="the benchmark's")
+]
+Way = Annotated[
+    int | None, typer.Option("--way", help="Classes a session.", show_default="the benchmark's")
+]
+Shot = Annotated[
+    int | None,
+    typer.Option("--shot", help="Images of a new class.", show_default="the benchmark's"),
+]
+ClassOrder = Annotated[
+    int | None,
+    typer.Option(
+        "--class-order", help="Shuffle the classes by this seed.", show_default="label order"
+    ),
+]
+Runs = Annotated[Path, typer.Option("--runs", help="Where run folders go.")]
+Resume = Annotated[
+    bool,
+    typer.Option("--resume", help="Go on with the newest unfinished run of the same settings."),
+]
+Fresh = Annotated[
+    bool,
+    typer.Option("--fresh", help="Train stage 1 anew even where another method's can be shared."),
+]
+Record = Annotated[
+    Path | None,
+    typer.Option("--record", help="Also write each result into this folder.", show_default=False),
+]
+
+
+def command_line(words: list[str]) -> str:
+    """Return the typed command without the places that differ from machine to machine."""
+    recorded = ["fewmore"]
+    for before, word in zip(["", *words], words, strict=False):
+        if before not in PLACES and word.partition("=")[0] not in PLACES:
+            recorded.append(word)
+    return shlex.join(recorded)
+
+
+def run_options(
+    device: str | None,
+    parallel: int | None,
+    accel: bool,
+    precision: str | None,
+    stage1_cache: Path | None,
+) -> "RunOptions":
+    """Return the runner's options, and say where the device cannot do what was asked for."""
+    from fewmore.research.runner import RunOptions
+    from fewmore.training.device import select_device
+
+    chosen = RunOptions(
+        select_device(device),
+        command=command_line(sys.argv[1:]),
+        parallel=parallel,
+        stage1_cache=stage1_cache,
+        accel=accel,
+        precision=precision,
+    )
+    for note in chosen.notes():
+        typer.secho(note, err=True, fg="yellow")
+    return chosen

@@ -1,0 +1,67 @@
+"""Record where a result was measured: device, versions and the commit of the code."""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import torch
+
+
+def machine_facts(device: torch.device | str = "cpu") -> dict[str, str | int]:
+    """Return the device's name, the usable cores and the versions that numbers depend on."""
+    device = torch.device(device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor_name()
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return {
+        "device": name,
+        "cores": cores,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+
+
+def _processor_name() -> str:
+    try:  # on Linux the platform module does not know the model
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(models), "") or platform.processor() or platform.machine()
+
+
+def commit() -> str | None:
+    """Return the commit of this code, or None outside a checkout.
+
+    It ends in "-dirty" if the code was changed since. A copy of the code on another machine has no
+    history; there, $FEWMORE_COMMIT names the commit that it is a copy of.
+    """
+    this_file = Path(__file__).resolve()
+    package = this_file.parents[1]
+    # A package that is installed below a checkout of something else is not tracked there.
+    if not _git(package, "ls-files", "--error-unmatch", str(this_file)):
+        return os.environ.get("FEWMORE_COMMIT")
+    version = _git(package, "rev-parse", "--short=12", "HEAD")
+    changed = _git(package, "status", "--porcelain", "--", ".")
+    return version and version + ("-dirty" if changed else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Return the output of a git command in a folder, or None if it fails."""
+    # Inside a git hook, GIT_* variables point to another repository.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,34 @@
+"""Hold results and store them as small JSON files: schema, gathering, reading, writing, naming.
+
+May import metrics.py and machine.py beside it, io and errors; nothing here draws or prints.
+Start at schema.py. The JSON has every key, always in one order, so that diffs are readable.
+"""
+
+from fewmore.research.results.gathering import gather
+from fewmore.research.results.naming import file_name, names
+from fewmore.research.results.reading import from_json, read
+from fewmore.research.results.schema import (
+    SHARED_STAGE1,
+    WALL_CLOCK,
+    Run,
+    RunResult,
+    SessionSize,
+    Table,
+)
+from fewmore.research.results.writing import to_json, write
+
+__all__ = [
+    "SHARED_STAGE1",
+    "WALL_CLOCK",
+    "Run",
+    "RunResult",
+    "SessionSize",
+    "Table",
+    "file_name",
+    "from_json",
+    "gather",
+    "names",
+    "read",
+    "to_json",
+    "write",
+]

@@ -1,0 +1,104 @@
+"""Define the result of an experiment: one method on one benchmark under one recipe and split."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fewmore.research import metrics
+from fewmore.research.metrics import Floats, Summary
+
+SCHEMA = 1
+WALL_CLOCK = "share of the wall clock"  # keys of a run's seconds
+SHARED_STAGE1 = "pretrain (shared)"
+
+# Runs × sessions; None where undefined, as for classes without a test image.
+Table = tuple[tuple[float | None, ...], ...]
+
+
+@dataclass(frozen=True)
+class SessionSize:
+    """Count all classes seen up to a session, and the test images of them."""
+
+    classes: int
+    test: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """Hold the measures of one run, before runs are gathered into a result."""
+
+    seed: int
+    draw: int | None  # None: the official lists
+    summary: Summary
+    seconds: Mapping[str, float]  # by stage
+    peak_memory_mb: float
+    extra: Mapping[str, Sequence[float]] = field(default_factory=dict)  # named series over sessions
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Hold an experiment's runs. The fields are the keys of the JSON, in this order."""
+
+    benchmark: str
+    method: str
+    recipe: str | None
+    split: str  # "official", or how it was drawn
+    command: str
+    seeds: tuple[int, ...]  # one a run, as are the draws
+    draws: tuple[int | None, ...]
+    commit: str | None
+    date: str
+    machine: Mapping[str, Any]
+    settings: Mapping[str, Any]  # those that differ from the recipe's
+    sessions: tuple[SessionSize, ...]
+    accuracy: tuple[tuple[float, ...], ...]  # runs × sessions, in percent
+    base: Table
+    novel: Table  # None in session 0, and so is the harmonic mean
+    harmonic: Table
+    forgetting: Table  # runs × sessions but the last, in points
+    gacc: tuple[float | None, ...]  # None without a new session
+    seconds: tuple[Mapping[str, float], ...]
+    peak_memory_mb: tuple[float, ...]
+    extra: Mapping[str, Table]
+    keeps: str | None  # what the method keeps of old images
+
+    @property
+    def runs(self) -> int:
+        """Return the number of runs."""
+        return len(self.seeds)
+
+    @property
+    def average(self) -> tuple[float, ...]:
+        """Return the mean accuracy over the sessions, one a run."""
+        return tuple(metrics.average(row) for row in self._accuracies())
+
+    @property
+    def last(self) -> tuple[float, ...]:
+        """Return the accuracy after the last session, one a run."""
+        return tuple(metrics.last(row) for row in self._accuracies())
+
+    @property
+    def pd(self) -> tuple[float, ...]:
+        """Return the performance drop, one a run."""
+        return tuple(metrics.performance_drop(row) for row in self._accuracies())
+
+    @property
+    def total_seconds(self) -> tuple[float | None, ...]:
+        """Return the seconds that each run needs, one a run; None where they were not measured.
+
+        A run that took over another's stage 1 counts the seconds that stage 1 took to train.
+        """
+        return tuple(
+            times[WALL_CLOCK] + times.get(SHARED_STAGE1, 0.0) if WALL_CLOCK in times else None
+            for times in self.seconds
+        )
+
+    @property
+    def shared_stage1(self) -> tuple[bool, ...]:
+        """Return whether stage 1 was taken over from another run, one a run."""
+        return tuple(SHARED_STAGE1 in times for times in self.seconds)
+
+    def _accuracies(self) -> Floats:
+        return np.array(self.accuracy, dtype=np.float64)

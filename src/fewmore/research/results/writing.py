@@ -1,0 +1,58 @@
+"""Write results as JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from fewmore.io import write_bytes
+from fewmore.research.results.schema import SCHEMA, RunResult
+
+DECIMALS = {"seconds": 2, "peak_memory_mb": 1}  # 4 for all other fields
+UNROUNDED = ("machine", "settings")  # a learning rate must stay as it is
+
+
+def to_json(result: RunResult) -> str:
+    """Return the result as JSON, one key a line and one run a line, numbers rounded."""
+    lines = [f' "schema": {SCHEMA}']
+    for field in fields(result):
+        value = _to_plain(field.name, getattr(result, field.name))
+        lines.append(f" {_dump(field.name)}: {_dump_field(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def write(path: Path, result: RunResult) -> None:
+    """Write the JSON atomically: the file is the old one or the whole new one."""
+    data = to_json(result).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, data)
+
+
+def _to_plain(name: str, value: Any) -> Any:
+    """Return a field as lists, dicts and rounded numbers."""
+    if name == "sessions":
+        return [{"classes": size.classes, "test": size.test} for size in value]
+    if name in UNROUNDED:
+        return value
+    return _round(value, DECIMALS.get(name, 4))
+
+
+def _round(value: Any, decimals: int) -> Any:
+    if isinstance(value, float):
+        return round(value, decimals) + 0.0  # no -0.0
+    if isinstance(value, Mapping):
+        return {key: _round(item, decimals) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_round(item, decimals) for item in value]
+    return value
+
+
+def _dump_field(value: Any) -> str:
+    if not (isinstance(value, list) and any(isinstance(item, list) for item in value)):
+        return _dump(value)
+    return "[\n" + ",\n".join("  " + _dump(row) for row in value) + "\n ]"
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,115 @@
+"""Create and find run folders.
+
+runs/<benchmark>-<method>-<time>/
+    config.json              the experiment
+    result.json              its result, once all runs are done
+    report.html              the result on one page
+    figures/                 accuracy by session, base against novel
+    seed0/ or seed0-draw1/   one folder a run:
+        metrics.jsonl            every round and session, as it happens
+        checkpoint.safetensors   the state that a killed run resumes from
+        predictions.safetensors  the predicted class of every test image after every session
+        model.safetensors        the trained model
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fewmore.errors import CheckpointError
+from fewmore.io import write_bytes
+from fewmore.research.experiment import Experiment
+
+CONFIG = "config.json"
+RESULT = "result.json"
+
+
+def ensure_parent(runs: Path) -> None:
+    """Create the folder that run folders go into, or say why it cannot be."""
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_create(runs, error) from error
+
+
+def create(runs: Path, experiment: Experiment) -> Path:
+    """Create a run folder for an experiment, with its config in it."""
+    benchmark = experiment.benchmark.replace(":", "-").replace("/", "-")
+    method = Path(experiment.method).stem
+    stem = f"{benchmark}-{method}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for suffix in ("", *(f"-{n}" for n in range(2, 100))):
+        folder = runs / (stem + suffix)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _cannot_create(folder, error) from error
+        write_bytes(folder / CONFIG, experiment.to_json().encode())
+        return folder
+    raise CheckpointError(f"no name is left for a run folder {runs / stem}")
+
+
+def _cannot_create(folder: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"{folder} cannot be made ({error.strerror}): "
+        "give another place for run folders with --runs"
+    )
+
+
+def discard_unused(folder: Path) -> None:
+    """Remove a run folder in which no run began."""
+    if [path.name for path in folder.iterdir()] == [CONFIG]:
+        (folder / CONFIG).unlink()
+        folder.rmdir()
+
+
+def is_finished(folder: Path) -> bool:
+    """Return whether a run folder holds a result."""
+    return (folder / RESULT).exists()
+
+
+def find(
+    runs: Path, experiments: Sequence[Experiment], prefer_finished: bool = True
+) -> list[Path | None]:
+    """Find the newest folder of each experiment, or None.
+
+    Where an experiment has several, finished ones go before unfinished ones, or the other way
+    round.
+    """
+    configs = sorted(runs.glob(f"*/{CONFIG}"), key=_modified, reverse=True)
+    known = [(path.parent, path.read_text()) for path in configs]
+
+    def newest(experiment: Experiment) -> Path | None:
+        config = experiment.to_json()
+        candidates = [folder for folder, text in known if text == config]
+        return min(
+            candidates, key=lambda folder: is_finished(folder) != prefer_finished, default=None
+        )
+
+    return [newest(experiment) for experiment in experiments]
+
+
+def _modified(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def find_resumable(runs: Path, experiments: Sequence[Experiment]) -> list[Path | None]:
+    """Find where each experiment of a stopped command goes on.
+
+    That is its newest unfinished folder, else its finished one, and None where it was not begun.
+    """
+    folders = find(runs, experiments, prefer_finished=False)
+    begun = [folder for folder in folders if folder is not None]
+    if not begun:
+        raise CheckpointError(
+            f"there is nothing to resume: no run below {runs} has these settings; "
+            "leave out --resume to start one"
+        )
+    if len(begun) == len(folders) and all(map(is_finished, begun)):
+        names = " ".join(map(str, begun))
+        state = f"{names} is finished" if len(begun) == 1 else f"all {len(begun)} runs are finished"
+        raise CheckpointError(
+            f"there is nothing to resume: {state}; see it with: fewmore compare {names}"
+        )
+    return folders

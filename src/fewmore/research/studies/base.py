@@ -1,0 +1,117 @@
+"""Define a study: the experiments behind a table or figure, and how it is drawn from them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fewmore.data.benchmarks import Task
+from fewmore.io import write_bytes
+from fewmore.methods.base import Recipe
+from fewmore.research import recipes, results
+from fewmore.research.experiment import Experiment
+from fewmore.research.reporting import formats
+from fewmore.research.reporting.tables import Grid, Table
+from fewmore.research.results import RunResult
+
+EPISODIC = ("cec", "cec-meta")  # methods that are trained on episodes of base classes
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Hold what a study is run with."""
+
+    benchmark: str
+    task: Task
+    recipe: str | None = None  # None: the benchmark's own
+    quick: bool = False
+    seeds: tuple[int, ...] = (0,)
+
+    def experiment(self, method: str, *changes: str) -> Experiment:
+        """Return a method's experiment under the recipe with changed settings.
+
+        Episodes that the base session is too small for are made to fit.
+        """
+        recipe = recipes.recipe(self.recipe, self.task.benchmark, method, changes)
+        if method in EPISODIC:
+            changes = (*changes, *self._fit_episodes(recipe))
+            recipe = recipes.recipe(self.recipe, self.task.benchmark, method, changes)
+        settings = dict(change.split("=", 1) for change in changes)
+        return Experiment(self.benchmark, method, recipe, settings, self.seeds)
+
+    def _fit_episodes(self, recipe: Recipe) -> list[str]:
+        """Return settings with fewer ways or queries, if an episode is larger than the base."""
+        pseudo = recipe.method.pseudo
+        same_classes = pseudo.same_classes and bool(pseudo.angles)
+        if self.fits(pseudo.base_way, pseudo.base_shot + pseudo.base_query, same_classes):
+            return []
+        classes, images = self._base_size()
+        way = min(pseudo.base_way, classes if same_classes else classes // 2)
+        query = min(pseudo.base_query, images - pseudo.base_shot)
+        return [
+            f"pseudo.{group}_{name}={max(1, size)}"
+            for name, size in (("way", way), ("query", query))
+            for group in ("base", "new")
+        ]
+
+    def fits(self, way: int, images: int, same_classes: bool = True) -> bool:
+        """Return whether the base session has enough classes and images for an episode."""
+        classes, smallest = self._base_size()
+        return way * (1 if same_classes else 2) <= classes and images <= smallest
+
+    def _base_size(self) -> tuple[int, int]:
+        """Return the number of base classes, and the images of the smallest."""
+        base = self.task.split.sessions[0].select_from(self.task.train)
+        counts = base.class_counts()
+        return len(counts), int(counts.min())
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Hold a finished experiment: its result, and the folder with its runs."""
+
+    experiment: Experiment
+    folder: Path
+    result: RunResult
+
+
+@dataclass(frozen=True)
+class Study:
+    """Describe one table or figure of the paper."""
+
+    name: str
+    paper: str  # where it is in the paper
+    size: int  # experiments, where none is left out and the base session is large enough
+    title: str
+    experiments: Callable[[Setting], dict[str, Experiment]]  # by label
+    # Draws the figures into a folder and returns the table.
+    draw: Callable[[Setting, Mapping[str, Finished], Path], Table | Grid]
+
+
+def write(
+    study: Study, setting: Setting, finished: Mapping[str, Finished], out: Path
+) -> Table | Grid:
+    """Write a study's figures, its table in three formats and the results behind it.
+
+    Returns the table.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    table = study.draw(setting, finished, out)
+    if isinstance(table, Table):
+        texts = {
+            "md": formats.to_markdown(table),
+            "csv": formats.to_csv([table]),
+            "tex": formats.to_latex(table),
+        }
+    else:
+        texts = {
+            "md": formats.grid_to_markdown(table),
+            "csv": formats.grid_to_csv(table),
+            "tex": formats.grid_to_latex(table),
+        }
+    for suffix, text in texts.items():
+        write_bytes(out / f"table.{suffix}", text.encode())
+    for old in out.glob("results/*.json"):  # of rows that are no longer in the table
+        old.unlink()
+    for each in finished.values():
+        results.write(out / "results" / f"{results.file_name(each.result)}.json", each.result)
+    return table
