@@ -1,4 +1,4 @@
-"""Stage 2: what an episode is made of, what is trained by it, and going on where it was stopped."""
+"""Test stage 2: what an episode is made of, what it trains, and resuming."""
 
 import math
 from collections.abc import Callable
@@ -20,10 +20,10 @@ from fewmore.nn.backbones import Backbone, build
 from fewmore.random import derive_seed
 from fewmore.training import pseudo_incremental as module
 from fewmore.training.checkpoint import Checkpoint
-from fewmore.training.loop import Round, Runtime
 from fewmore.training.pseudo_incremental import PseudoConfig, pseudo_incremental
+from fewmore.training.runtime import Round, Runtime
 
-# Four episodes in two rounds, for images that are drawn by the fixtures; none of them augmented.
+# Four episodes in two rounds, for the images of the fixtures; none of them augmented.
 CONFIG = PseudoConfig(
     lr=0.01,
     milestones=(),
@@ -50,11 +50,13 @@ PLAIN = replace(CONFIG, angles=())
 
 @pytest.fixture(autouse=True)
 def _short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make rounds of two episodes."""
     monkeypatch.setattr(module, "ROUND", 2)
 
 
 @pytest.fixture
 def images(tiny_images: Callable[..., ImageSet]) -> ImageSet:
+    """Return seven base classes with eight images each."""
     return tiny_images(7, 8)
 
 
@@ -62,7 +64,7 @@ def images(tiny_images: Callable[..., ImageSet]) -> ImageSet:
 
 
 class Pixels(Backbone):
-    """Features that are the pixels themselves: they tell which image they were."""
+    """Return the pixels themselves as features, which tell which image they were."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,41 +80,43 @@ class Pixels(Backbone):
 
 @dataclass
 class Episode:
-    """What the adapter was given, and what was expected of it."""
+    """Hold what the adapter was given, and the labels of its loss."""
 
-    rows: Tensor
+    prototypes: Tensor
     queries: Tensor
     labels: Tensor
 
 
 @dataclass
 class Stage:
-    """Runs stage 2 on pixels, without changing anything, and keeps what it saw."""
+    """Run stage 2 on pixels, without changing anything, and record its episodes."""
 
     images: ImageSet
     transform: Transform
     monkeypatch: pytest.MonkeyPatch
 
     def episodes(self, config: PseudoConfig, seed: int = 0) -> list[Episode]:
+        """Return the episodes of a run, in their order."""
         seen: list[Episode] = []
         adapter = Adapter(3 * 8 * 8)
-        forward, cross_entropy = adapter.forward, F.cross_entropy
+        forward = adapter.forward
+        cross_entropy = F.cross_entropy
 
-        def watched_forward(
+        def recorded_forward(
             features: Tensor, prototypes: Tensor, generator: Generator | None = None
         ) -> Tensor:
             assert adapter.training
             seen.append(Episode(prototypes.detach(), features.detach(), torch.empty(0)))
             return forward(features, prototypes, generator)
 
-        def watched_loss(scores: Tensor, labels: Tensor) -> Tensor:
+        def recorded_loss(logits: Tensor, labels: Tensor) -> Tensor:
             seen[-1].labels = labels
-            assert scores.shape == (len(seen[-1].queries), len(seen[-1].rows))
-            return cross_entropy(scores, labels)
+            assert logits.shape == (len(seen[-1].queries), len(seen[-1].prototypes))
+            return cross_entropy(logits, labels)
 
         with self.monkeypatch.context() as patch:
-            patch.setattr(adapter, "forward", watched_forward)
-            patch.setattr(F, "cross_entropy", watched_loss)
+            patch.setattr(adapter, "forward", recorded_forward)
+            patch.setattr(F, "cross_entropy", recorded_loss)
             pseudo_incremental(
                 Pixels(),
                 adapter,
@@ -124,27 +128,30 @@ class Stage:
             )
         return seen
 
-    def found(self, features: Tensor) -> list[tuple[int, int] | None]:
-        """Which image each feature was, and by how many quarter turns it was turned; None for one that is not there."""
+    def find(self, features: Tensor) -> list[tuple[int, int] | None]:
+        """Return image and rotation (in quarters) of each feature; None where it is no image."""
         views = augment.test_view(self.images, torch.arange(len(self.images)), self.transform)
         known = {}
-        for turns in range(4):
-            for index, view in enumerate(rotate90(views, torch.full((len(views),), turns))):
-                known[view.flatten().numpy().tobytes()] = (index, turns)
+        for rotation in range(4):
+            rotated = rotate90(views, torch.full((len(views),), rotation))
+            for index, view in enumerate(rotated):
+                known[view.flatten().numpy().tobytes()] = (index, rotation)
         return [known.get(feature.numpy().tobytes()) for feature in features]
 
-    def parts(self, features: Tensor) -> tuple[list[int], list[int]]:
-        """Images and turns; all must be there."""
-        found = [place for place in self.found(features) if place is not None]
+    def images_and_rotations(self, features: Tensor) -> tuple[list[int], list[int]]:
+        """Return the images of features, and their rotations; each must be an image."""
+        found = [place for place in self.find(features) if place is not None]
         assert len(found) == len(features)
-        return [index for index, _ in found], [turns for _, turns in found]
+        return [index for index, _ in found], [rotation for _, rotation in found]
 
     def classes(self, images: list[int]) -> list[int]:
+        """Return the classes of images."""
         return [int(self.images.labels[index]) for index in images]
 
 
 @pytest.fixture
 def stage(images: ImageSet, tiny_transform: Transform, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """Return stage 2 with the images of this file."""
     return Stage(images, tiny_transform, monkeypatch)
 
 
@@ -152,91 +159,87 @@ def stage(images: ImageSet, tiny_transform: Transform, monkeypatch: pytest.Monke
     "config", [CONFIG, OTHERS, PLAIN], ids=["same classes", "other classes", "plain"]
 )
 def test_an_episode_has_its_ways_shots_and_queries(stage: Stage, config: PseudoConfig) -> None:
-    """Rows of different classes, queries of the class that their label says and turned as its row, and no image twice."""
+    """Check classes, labels and rotations: all classes differ, and no image is used twice."""
     episodes = stage.episodes(config)
     assert len(episodes) == 4
     for episode in episodes:
         ways = config.base_way + config.new_way
-        assert len(episode.rows) == ways
-        assert (
-            len(episode.queries)
-            == config.base_way * config.base_query + config.new_way * config.new_query
-        )
-        rows, row_turns = stage.parts(episode.rows)
-        queries, query_turns = stage.parts(episode.queries)
-        labels = episode.labels.tolist()
+        assert len(episode.prototypes) == ways
         expected = [config.base_query] * config.base_way + [config.new_query] * config.new_way
+        assert len(episode.queries) == sum(expected)
+        support, support_rotations = stage.images_and_rotations(episode.prototypes)
+        queries, query_rotations = stage.images_and_rotations(episode.queries)
+        labels = episode.labels.tolist()
         assert [labels.count(label) for label in range(ways)] == expected
-        assert stage.classes(queries) == [stage.classes(rows)[label] for label in labels]
-        assert query_turns == [row_turns[label] for label in labels]
-        shown = list(zip(rows + queries, row_turns + query_turns, strict=True))
+        assert stage.classes(queries) == [stage.classes(support)[label] for label in labels]
+        assert query_rotations == [support_rotations[label] for label in labels]
+        shown = list(zip(support + queries, support_rotations + query_rotations, strict=True))
         assert len(set(shown)) == len(shown)
-        assert len(set(zip(stage.classes(rows), row_turns, strict=True))) == ways
-        assert row_turns[: config.base_way] == [0] * config.base_way
-    assert episodes[0].rows.tolist() != episodes[1].rows.tolist()
+        assert len(set(zip(stage.classes(support), support_rotations, strict=True))) == ways
+        assert support_rotations[: config.base_way] == [0] * config.base_way
+    assert episodes[0].prototypes.tolist() != episodes[1].prototypes.tolist()
 
 
-def test_pseudo_incremental_classes_are_the_same_images_turned(stage: Stage) -> None:
-    turned = set()
+def test_pseudo_incremental_classes_are_the_same_images_rotated(stage: Stage) -> None:
+    seen = set()
     for episode in stage.episodes(replace(CONFIG, episodes=12)):
-        for features, ways in ((episode.rows, 3), (episode.queries, 6)):
-            images, turns = stage.parts(features)
-            assert images[:ways] == images[ways:]
-            assert 0 not in turns[ways:]
-            turned.update(turns[ways:])
-    assert turned == {1, 2, 3}
+        for features, base in ((episode.prototypes, 3), (episode.queries, 6)):
+            images, rotations = stage.images_and_rotations(features)
+            assert images[:base] == images[base:]
+            assert 0 not in rotations[base:]
+            seen.update(rotations[base:])
+    assert seen == {1, 2, 3}
 
 
-def test_or_they_are_other_classes_turned(stage: Stage) -> None:
+def test_or_they_are_other_classes_rotated(stage: Stage) -> None:
     for episode in stage.episodes(OTHERS):
-        rows, turns = stage.parts(episode.rows)
-        assert len(set(stage.classes(rows))) == 5
-        assert turns[:3] == [0, 0, 0]
-        assert 0 not in turns[3:]
+        images, rotations = stage.images_and_rotations(episode.prototypes)
+        assert len(set(stage.classes(images))) == 5
+        assert rotations[:3] == [0, 0, 0]
+        assert 0 not in rotations[3:]
 
 
-def test_plain_meta_learning_turns_nothing_and_takes_other_classes(stage: Stage) -> None:
+def test_plain_meta_learning_rotates_nothing_and_takes_other_classes(stage: Stage) -> None:
     for episode in stage.episodes(PLAIN):
-        rows, turns = stage.parts(episode.rows)
-        assert len(set(stage.classes(rows))) == 6
-        assert turns == [0] * 6
-        assert stage.parts(episode.queries)[1] == [0] * 12
+        images, rotations = stage.images_and_rotations(episode.prototypes)
+        assert len(set(stage.classes(images))) == 6
+        assert rotations == [0] * 6
+        assert stage.images_and_rotations(episode.queries)[1] == [0] * 12
 
 
 @pytest.mark.parametrize("angles", [(180,), (90, 450, -270), (-90, 270)])
-def test_any_whole_quarter_turns(stage: Stage, angles: tuple[int, ...]) -> None:
-    wanted = {angle // 90 % 4 for angle in angles}
-    turns = {
-        t
+def test_any_multiples_of_90_degrees(stage: Stage, angles: tuple[int, ...]) -> None:
+    rotations = {
+        rotation
         for episode in stage.episodes(replace(CONFIG, angles=angles))
-        for t in stage.parts(episode.rows)[1][3:]
+        for rotation in stage.images_and_rotations(episode.prototypes)[1][3:]
     }
-    assert turns == wanted
+    assert rotations == {angle // 90 % 4 for angle in angles}
 
 
 def test_small_angles(stage: Stage) -> None:
-    """Each class by its own of the two, support and queries alike."""
-    met = set()
+    """Check that each class has one of two angles, for its support and its queries."""
+    seen = set()
     for episode in stage.episodes(replace(CONFIG, angles=(-5, 5))):
         for way in range(3):
-            straight = torch.cat(
-                [episode.rows[way : way + 1], episode.queries[2 * way : 2 * way + 2]]
+            upright = torch.cat(
+                [episode.prototypes[way : way + 1], episode.queries[2 * way : 2 * way + 2]]
             ).view(3, 3, 8, 8)
-            turned = torch.cat(
-                [episode.rows[3 + way : 4 + way], episode.queries[6 + 2 * way : 8 + 2 * way]]
+            rotated = torch.cat(
+                [episode.prototypes[3 + way : 4 + way], episode.queries[6 + 2 * way : 8 + 2 * way]]
             ).view(3, 3, 8, 8)
             angles = [
-                a
-                for a in (-5, 5)
-                if torch.allclose(turned, rotate(straight, torch.full((3,), a)), atol=1e-5)
+                angle
+                for angle in (-5, 5)
+                if torch.allclose(rotated, rotate(upright, torch.full((3,), angle)), atol=1e-5)
             ]
             assert len(angles) == 1
-            met.update(angles)
-    assert met == {-5, 5}
+            seen.update(angles)
+    assert seen == {-5, 5}
 
 
-def test_rows_are_means_of_the_support(stage: Stage) -> None:
-    """Of some two or three images of the class that are no queries."""
+def test_prototypes_are_means_of_the_support(stage: Stage) -> None:
+    """Find each prototype among the means of images of its class that are no queries."""
     config = replace(
         CONFIG,
         episodes=2,
@@ -249,62 +252,62 @@ def test_rows_are_means_of_the_support(stage: Stage) -> None:
     )
     views = augment.test_view(stage.images, torch.arange(len(stage.images)), stage.transform)
     for episode in stage.episodes(config):
-        assert len(episode.rows) == 4
-        queries, _ = stage.parts(episode.queries)
-        own_class = stage.classes(queries)
+        assert len(episode.prototypes) == 4
+        queries, _ = stage.images_and_rotations(episode.queries)
+        classes = stage.classes(queries)
         for way, shots in ((0, 2), (1, 2), (2, 3), (3, 3)):
             others = [
                 i
                 for i in range(len(stage.images))
-                if int(stage.images.labels[i]) == own_class[2 * way] and i not in queries
+                if int(stage.images.labels[i]) == classes[2 * way] and i not in queries
             ]
-            turned = torch.rot90(views[others], 1 if way >= 2 else 0, (2, 3)).flatten(1)
+            rotated = torch.rot90(views[others], 1 if way >= 2 else 0, (2, 3)).flatten(1)
             choices = torch.combinations(torch.arange(len(others)), shots)
-            means = turned[choices].mean(1)
-            assert float((means - episode.rows[way]).abs().amax(1).min()) < 1e-5
+            means = rotated[choices].mean(1)
+            assert float((means - episode.prototypes[way]).abs().amax(1).min()) < 1e-5
 
 
 def test_augmentation_ends_after_its_rounds(stage: Stage) -> None:
-    """Of two rounds of two episodes the first is augmented: by crops, here, which move images by a pixel."""
-    augmented = [
-        None in stage.found(e.queries) for e in stage.episodes(replace(CONFIG, augmented_rounds=1))
-    ]
-    assert augmented == [True, True, False, False]
-    assert all(
-        None in stage.found(e.queries)
-        for e in stage.episodes(replace(CONFIG, augmented_rounds=100))
-    )
+    """Augment the first of two rounds of two episodes, by crops that move images by a pixel."""
+
+    def augmented(rounds: int) -> list[bool]:
+        episodes = stage.episodes(replace(CONFIG, augmented_rounds=rounds))
+        return [None in stage.find(episode.queries) for episode in episodes]
+
+    assert augmented(1) == [True, True, False, False]
+    assert augmented(100) == [True, True, True, True]
 
 
 def test_the_loss_is_algorithm_1s(
     images: ImageSet, tiny_transform: Transform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One episode, line by line, with a graph for every query."""
+    """Compute one episode line by line, with a graph for every query."""
     monkeypatch.setattr(module, "ROUND", 1)
     config = replace(CONFIG, episodes=1, same_classes=False, base_shot=2, new_shot=3, new_query=4)
-    backbone, adapter = build("resnet8", 0), Adapter(64, generator=Generator().manual_seed(0))
-    told: list[Round] = []
+    backbone = build("resnet8", 0)
+    adapter = Adapter(64, generator=Generator().manual_seed(0))
+    reports: list[Round] = []
 
     episodes = module._Episodes(images, config)
-    row = episodes.draw(Generator().manual_seed(derive_seed(3, "pseudo-incremental", 0, "draw")))[0]
-    base, new, angles = episodes.unpacked(row)
+    generator = Generator().manual_seed(derive_seed(3, "pseudo-incremental", 0, "draw"))
+    base, new, angles = episodes.unpack(episodes.sample(generator)[0])
 
     @torch.no_grad()
-    def embedded(index: int, turns: int) -> Tensor:
+    def embed(index: int, rotation: int) -> Tensor:
         view = augment.test_view(images, torch.tensor([index]), tiny_transform)
-        return backbone.eval()(torch.rot90(view, turns, (2, 3)))[0].double()
+        return backbone.eval()(torch.rot90(view, rotation, (2, 3)))[0].double()
 
-    weights, tested, label = [], [], 0
-    for drawn, shot, turns in (
+    prototypes: list[Tensor] = []
+    queries: list[tuple[Tensor, int]] = []
+    for positions, shot, rotations in (
         (base, 2, [0, 0, 0]),
         (new, 3, [config.angles[number] // 90 for number in angles.tolist()]),
     ):
         for way in range(3):
-            features = [embedded(int(index), turns[way]) for index in drawn[way]]
-            weights.append(sum(features[:shot], torch.zeros(64)) / shot)
-            tested += [(feature, label) for feature in features[shot:]]
-            label += 1
-    assert len(tested) == 3 * 2 + 3 * 4
+            features = [embed(int(index), rotations[way]) for index in positions[way]]
+            queries += [(feature, len(prototypes)) for feature in features[shot:]]
+            prototypes.append(sum(features[:shot], torch.zeros(64)) / shot)
+    assert len(queries) == 3 * 2 + 3 * 4
 
     with torch.no_grad():
         q, k, v, fc, bias = (
@@ -318,33 +321,36 @@ def test_the_loss_is_algorithm_1s(
             )
         )
         losses = []
-        for x, label in tested:
-            nodes = torch.stack([*weights, x])
+        for x, label in queries:
+            nodes = torch.stack([*prototypes, x])
             attention = ((nodes @ q.T) @ (nodes @ k.T).T / 8).softmax(1)
             nodes = F.layer_norm(nodes + (attention @ nodes @ v.T) @ fc.T + bias, (64,))
-            scores = [
+            logits = [
                 16 * float(F.cosine_similarity(nodes[-1], node, dim=0)) for node in nodes[:-1]
             ]
-            losses.append(math.log(sum(map(math.exp, scores))) - scores[label])
+            losses.append(math.log(sum(map(math.exp, logits))) - logits[label])
 
     pseudo_incremental(
-        backbone, adapter, images, tiny_transform, config, Runtime(on_round=told.append), 3
+        backbone, adapter, images, tiny_transform, config, Runtime(on_round=reports.append), 3
     )
-    assert [(r.stage, r.round, r.rounds) for r in told] == [("pseudo-incremental", 1, 1)]
-    assert told[0].loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert [(r.stage, r.round, r.rounds) for r in reports] == [("pseudo-incremental", 1, 1)]
+    assert reports[0].loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
 # What is trained
 
 
 def tensors(backbone: Backbone, adapter: Adapter) -> dict[str, Tensor]:
-    found = {f"backbone.{name}": t for name, t in backbone.state_dict().items()} | {
-        f"adapter.{n}": t for n, t in adapter.state_dict().items()
+    """Copy the parameters and buffers of both, by name."""
+    return {
+        f"{name}.{key}": tensor.detach().clone()
+        for name, module in (("backbone", backbone), ("adapter", adapter))
+        for key, tensor in module.state_dict().items()
     }
-    return {name: tensor.detach().clone() for name, tensor in found.items()}
 
 
 def untrained() -> tuple[Backbone, Adapter]:
+    """Build a backbone and an adapter, the same ones each time."""
     return build("resnet8", 0), Adapter(64, generator=Generator().manual_seed(0))
 
 
@@ -355,12 +361,14 @@ def learnt(
     runtime: Runtime | None = None,
     seed: int = 0,
 ) -> dict[str, Tensor]:
+    """Train stage 2 and return all parameters and buffers."""
     backbone, adapter = untrained()
     pseudo_incremental(backbone, adapter, images, transform, config, runtime or Runtime(), seed)
     return tensors(backbone, adapter)
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    """Say whether tensors are the same, bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -375,7 +383,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 def test_only_what_the_settings_say_is_trained(
     images: ImageSet, tiny_transform: Transform, encoder: str, trained: tuple[str, ...]
 ) -> None:
-    """And never the statistics of the batch norms."""
+    """Check that batch-norm statistics are never trained, too."""
     before = tensors(*untrained())
     after = learnt(images, tiny_transform, replace(CONFIG, encoder=encoder))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -385,7 +393,9 @@ def test_only_what_the_settings_say_is_trained(
 
 
 @pytest.mark.parametrize("encoder", ["all", "last", "none"])
-def test_what_it_leaves_behind(images: ImageSet, tiny_transform: Transform, encoder: str) -> None:
+def test_modes_and_gradients_after_training(
+    images: ImageSet, tiny_transform: Transform, encoder: str
+) -> None:
     backbone, adapter = untrained()
     backbone.train()
     pseudo_incremental(
@@ -396,28 +406,26 @@ def test_what_it_leaves_behind(images: ImageSet, tiny_transform: Transform, enco
     assert all(p.requires_grad for part in (backbone, adapter) for p in part.parameters())
 
 
-def test_adapter_and_encoder_have_rates_of_their_own(
+def test_adapter_and_encoder_have_their_own_learning_rates(
     images: ImageSet, tiny_transform: Transform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One plain step: what changes is in proportion to the rate."""
+    """Take one plain step, which is proportional to the learning rate."""
     monkeypatch.setattr(module, "ROUND", 1)
     before = tensors(*untrained())
     plain = replace(CONFIG, episodes=1, momentum=0.0, nesterov=False, weight_decay=0.0)
 
-    def moved(name: str, lr: float, encoder_lr: float) -> Tensor:
-        return (
-            learnt(images, tiny_transform, replace(plain, lr=lr, encoder_lr=encoder_lr))[name]
-            - before[name]
-        )
+    def step_of(name: str, lr: float, encoder_lr: float) -> Tensor:
+        config = replace(plain, lr=lr, encoder_lr=encoder_lr)
+        return learnt(images, tiny_transform, config)[name] - before[name]
 
     for name, rates, doubled, other in (
         ("adapter.values", (0.01, 0.01), (0.02, 0.01), (0.01, 0.02)),
         ("backbone.layer3.0.conv2.weight", (0.01, 0.01), (0.01, 0.02), (0.02, 0.01)),
     ):
-        step = moved(name, *rates)
-        torch.testing.assert_close(moved(name, *doubled), 2 * step, rtol=1e-3, atol=1e-6)
-        assert torch.equal(moved(name, *other), step)
-    assert not bool(moved("backbone.conv1.weight", 0.01, 0.0).any())
+        step = step_of(name, *rates)
+        torch.testing.assert_close(step_of(name, *doubled), 2 * step, rtol=1e-3, atol=1e-6)
+        assert torch.equal(step_of(name, *other), step)
+    assert not bool(step_of("backbone.conv1.weight", 0.01, 0.0).any())
 
 
 @pytest.mark.parametrize(
@@ -425,15 +433,15 @@ def test_adapter_and_encoder_have_rates_of_their_own(
     [CONFIG, OTHERS, PLAIN, replace(CONFIG, angles=(-5, 5))],
     ids=["same", "others", "plain", "small"],
 )
-def test_it_learns(images: ImageSet, tiny_transform: Transform, config: PseudoConfig) -> None:
-    told: list[Round] = []
+def test_the_loss_falls(images: ImageSet, tiny_transform: Transform, config: PseudoConfig) -> None:
+    reports: list[Round] = []
     learnt(
         images,
         tiny_transform,
         replace(config, episodes=24, augmented_rounds=2),
-        Runtime(on_round=told.append),
+        Runtime(on_round=reports.append),
     )
-    losses = [r.loss for r in told]
+    losses = [r.loss for r in reports]
     assert len(losses) == 12
     assert sum(losses[-4:]) < 0.9 * sum(losses[:4])
 
@@ -468,14 +476,14 @@ def test_dropout_is_on_in_training_and_drawn_from_the_seed(
 
 
 class Stopped(Exception):
-    pass
+    """Stand for a kill."""
 
 
 @pytest.mark.parametrize("stopped_in", [2, 3, 4])
-def test_a_stopped_run_goes_on_to_the_same_bits(
+def test_a_stopped_run_resumes_to_the_same_bits(
     tmp_path: Path, images: ImageSet, tiny_transform: Transform, stopped_in: int
 ) -> None:
-    """Before, at and after the round in which augmentation ends."""
+    """Stop before, at and after the round in which augmentation ends."""
     config = replace(CONFIG, episodes=8, augmented_rounds=2, milestones=(3,))
     whole = learnt(images, tiny_transform, config)
     assert not same(whole, learnt(images, tiny_transform, replace(config, augmented_rounds=0)))
@@ -491,27 +499,27 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
             config,
             Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0), on_round=stop),
         )
-    told: list[Round] = []
+    reports: list[Round] = []
     resumed = learnt(
         images,
         tiny_transform,
         config,
-        Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0), on_round=told.append),
+        Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0), on_round=reports.append),
     )
-    assert [r.round for r in told] == list(range(stopped_in, 5))
+    assert [r.round for r in reports] == list(range(stopped_in, 5))
     assert same(whole, resumed)
 
 
-def test_a_stage_that_was_done_is_taken_as_it_is(
+def test_a_finished_stage_is_not_trained_again(
     tmp_path: Path, images: ImageSet, tiny_transform: Transform
 ) -> None:
     whole = learnt(
         images, tiny_transform, runtime=Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0))
     )
-    told: list[Round] = []
-    runtime = Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0), on_round=told.append)
+    reports: list[Round] = []
+    runtime = Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint", 0), on_round=reports.append)
     assert same(whole, learnt(images, tiny_transform, runtime=runtime))
-    assert told == []
+    assert reports == []
 
 
 # Settings
@@ -519,19 +527,15 @@ def test_a_stage_that_was_done_is_taken_as_it_is(
 
 def test_rounds_of_fifty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROUND", 50)
-    assert [PseudoConfig(episodes=episodes).rounds for episodes in (1, 50, 120, 5000)] == [
-        1,
-        1,
-        2,
-        100,
-    ]
+    rounds = [PseudoConfig(episodes=episodes).rounds for episodes in (1, 50, 120, 5000)]
+    assert rounds == [1, 1, 2, 100]
 
 
 @pytest.mark.parametrize(
-    ("changed", "sentence"),
+    ("changed", "words"),
     [
         *(
-            ({name: 0, "same_classes": False}, f"^pseudo: {name} must be at least 1, not 0$")
+            ({name: 0, "same_classes": False}, f"^pseudo: {name} .*not 0$")
             for name in (
                 "episodes",
                 "base_way",
@@ -542,26 +546,20 @@ def test_rounds_of_fifty(monkeypatch: pytest.MonkeyPatch) -> None:
                 "new_query",
             )
         ),
-        ({"encoder": "first"}, "^pseudo: encoder must be all, last or none, not 'first'$"),
-        ({"encoder_lr": -1.0}, "^pseudo: encoder_lr must not be negative, and is -1.0$"),
-        ({"augmented_rounds": -1}, "^pseudo: augmented_rounds must not be negative, and is -1$"),
-        (
-            {"new_way": 5},
-            "^pseudo: with same_classes, pseudo-base and pseudo-incremental classes need the same ways, shots and queries$",
-        ),
-        (
-            {"angles": (90, 360)},
-            r"^pseudo: angles must turn an image, and \(90, 360\) holds one that does not$",
-        ),
+        ({"encoder": "first"}, "^pseudo: encoder .*'first'$"),
+        ({"encoder_lr": -1.0}, "^pseudo: encoder_lr .*-1.0$"),
+        ({"augmented_rounds": -1}, "^pseudo: augmented_rounds .*-1$"),
+        ({"new_way": 5}, "^pseudo: .*same_classes.* same ways, shots and queries$"),
+        ({"angles": (90, 360)}, r"^pseudo: angles .*\(90, 360\)"),
         (
             {"angles": (0,), "encoder": "", "episodes": -1},
-            "episodes must be .*; encoder must be .*; angles must turn",
+            "episodes .*-1; encoder .*; angles .*0",
         ),
-        ({"lr": -1.0}, "^optimiser: lr must be a number of at least 0, not -1.0$"),
+        ({"lr": -1.0}, "^optimizer: lr .*-1.0$"),
     ],
 )
-def test_settings_that_cannot_be_are_named(changed: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
+def test_settings_that_cannot_be_are_named(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         PseudoConfig(**changed)
 
 
@@ -571,32 +569,17 @@ def test_ways_may_differ_where_classes_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "sentence"),
+    ("changed", "words"),
     [
-        (
-            {"base_way": 8, "new_way": 8},
-            "an episode of 8 classes was asked for, and there are 7 base classes: lower the ways",
-        ),
-        (
-            {"angles": (), "base_way": 4, "new_way": 4},
-            "an episode of 8 classes was asked for, and there are 7",
-        ),
-        (
-            {"same_classes": False, "base_way": 5},
-            "an episode of 8 classes was asked for, and there are 7",
-        ),
-        (
-            {"base_query": 8, "new_query": 8},
-            "an episode takes 9 images a class, and the smallest base class has 8: lower shots",
-        ),
-        (
-            {"same_classes": False, "new_query": 9},
-            "an episode takes 10 images a class, and the smallest base class has 8",
-        ),
+        ({"base_way": 8, "new_way": 8}, "8 classes .*7 base classes: .*ways"),
+        ({"angles": (), "base_way": 4, "new_way": 4}, "8 classes .*7 base classes"),
+        ({"same_classes": False, "base_way": 5}, "8 classes .*7 base classes"),
+        ({"base_query": 8, "new_query": 8}, "9 images .*smallest .*8: .*shots"),
+        ({"same_classes": False, "new_query": 9}, "10 images .*smallest .*8"),
     ],
 )
 def test_episodes_that_the_images_do_not_allow(
-    images: ImageSet, tiny_transform: Transform, changed: dict[str, Any], sentence: str
+    images: ImageSet, tiny_transform: Transform, changed: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(ConfigError, match=words):
         learnt(images, tiny_transform, replace(CONFIG, **changed))
