@@ -27,6 +27,7 @@ from fewmore.classifier.embedding import square_size
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.onnx_graphs import BackboneGraph, Graph, ScorerGraph, class_arrays
 from fewmore.errors import ConfigError, ExportError, StateError
+from fewmore.io import file_hash
 
 FORMAT = 1  # of classes.json
 TOLERANCE = 1e-4  # between onnxruntime and PyTorch; relative to the largest number above 1
@@ -106,7 +107,7 @@ def _export(
         if not is_reused:
             _write(graph, path)
         _check(graph, path)
-        description[name] = {"origin": digest, "sha256": _file_hash(path)}
+        description[name] = {"origin": digest, "sha256": file_hash(path)}
         files.append(ExportedFile(folder / name, not is_reused))
     # numpy's stubs take any keyword for one of savez's own switches.
     np.savez(temporary / "classes.npz", **arrays)  # type: ignore[arg-type]
@@ -209,7 +210,7 @@ def _is_reusable(claim: object, digest: str, path: Path) -> bool:
         isinstance(claim, dict)
         and claim.get("origin") == digest
         and path.exists()
-        and claim.get("sha256") == _file_hash(path)
+        and claim.get("sha256") == file_hash(path)
     )
 
 
@@ -220,7 +221,3 @@ def _graph_hash(graph: Graph) -> str:
     for name, tensor in graph.state_dict().items():
         digest.update(name.encode() + tensor.numpy().tobytes())
     return digest.hexdigest()[:32]
-
-
-def _file_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
