@@ -1,4 +1,4 @@
-"""A service to ask: inside this process, and as a process of its own."""
+"""Provide the service for tests: inside this process, and as a process of its own."""
 
 import io
 import os
@@ -25,7 +25,7 @@ Files = list[tuple[str, tuple[str, bytes, str]]]
 
 
 def draw(name: str, number: int = 0, size: int = 24) -> bytes:
-    """A PNG file: images of the same name look alike."""
+    """Return a PNG file; images of the same name look alike."""
     pattern = np.random.default_rng(list(name.encode())).integers(0, 256, (4, 4, 3))
     noise = np.random.default_rng([*name.encode(), 1000 + number]).normal(0, 12, (4, 4, 3))
     buffer = io.BytesIO()
@@ -42,13 +42,13 @@ def files(*images: bytes) -> Files:
 
 @pytest.fixture
 def model(small_model: Path, tmp_path: Path) -> Path:
-    """A model file that knows three birds."""
+    """Return a model file that knows three birds."""
     (tmp_path / "served").mkdir()
     return Path(shutil.copy(small_model, tmp_path / "served" / "birds.fewmore"))
 
 
 class Client:
-    """What a person's program would do, in words."""
+    """Send requests as a client's program would."""
 
     def __init__(self, http: Any) -> None:
         self.http = http
@@ -67,17 +67,18 @@ class Client:
 
     def classes(self) -> dict[str, int]:
         return {
-            one["name"]: one["images"] for one in self.http.get("/api/classes").json()["classes"]
+            known["name"]: known["images"]
+            for known in self.http.get("/api/classes").json()["classes"]
         }
 
     def version(self) -> int:
-        found: int = self.http.get("/api/model").json()["version"]
-        return found
+        version: int = self.http.get("/api/model").json()["version"]
+        return version
 
 
 @contextmanager
 def serve_inside(model: Path, thumbnails: bool = True, **options: Any) -> Iterator[Client]:
-    """The service in this process."""
+    """Serve a model in this process."""
     app = create_app(Store(model, thumbnails), workers=1, **options)
     with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False) as http:
         yield Client(http)
@@ -91,14 +92,14 @@ def client(model: Path) -> Iterator[Client]:
 
 @dataclass(frozen=True)
 class Served:
-    """A process that serves a model."""
+    """Hold a process that serves a model."""
 
     url: str
     model: Path
     process: "subprocess.Popen[str]"
 
     def stop(self) -> int:
-        """Ask it to end, as Ctrl+C does."""
+        """Interrupt it, as Ctrl+C does."""
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(timeout=30)
 
@@ -111,7 +112,7 @@ class Served:
 def serve_outside(
     model: Path, *options: str, before: tuple[str, ...] = (), **environment: str
 ) -> Iterator[Served]:
-    """`fewmore serve MODEL`, on a free port."""
+    """Run `fewmore serve MODEL` on a free port."""
     command = [
         *before,
         sys.executable,
@@ -140,24 +141,26 @@ def serve_outside(
 
 @pytest.fixture(scope="session")
 def image() -> Callable[..., bytes]:
-    """image("okapi", 2) is the content of a PNG file."""
+    """Return a function: image("okapi", 2) is the content of a PNG file."""
     return draw
 
 
 @pytest.fixture(scope="session")
 def inside() -> Callable[..., AbstractContextManager[Client]]:
-    """inside(model, access=…, limits=…) serves a model in this process."""
+    """Return a function: inside(model, access=…, limits=…) serves a model in this process."""
     return serve_inside
 
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[Served], Client]]:
-    """connect(served) talks to a process."""
+    """Return a function: connect(served) is a client of a process."""
     with ExitStack() as stack:
-        yield lambda one: Client(stack.enter_context(httpx2.Client(base_url=one.url, timeout=30)))
+        yield lambda served: Client(
+            stack.enter_context(httpx2.Client(base_url=served.url, timeout=30))
+        )
 
 
 @pytest.fixture(scope="session")
 def serving() -> Callable[..., AbstractContextManager[Served]]:
-    """serving(model, "--private", …) is a real server process, while the `with` lasts."""
+    """Return a function: serving(model, "--private", …) is a context with a server process."""
     return serve_outside

@@ -1,4 +1,4 @@
-"""The API, asked inside this process."""
+"""Test the API inside this process."""
 
 import io
 import re
@@ -12,7 +12,7 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from fewmore import IncrementalClassifier
-from fewmore.classifier import model_file as modelfile
+from fewmore.classifier.model_file import locked
 from fewmore.service.guard import Access
 from fewmore.service.journal import Journal
 from fewmore.service.limits import Limits
@@ -23,13 +23,13 @@ MakeImage = Callable[..., bytes]
 
 
 def problem(response: Any, status: int, detail: str) -> None:
-    """The answer is a problem of this status, and its sentence fits."""
+    """Check that the response is a problem with this status and a matching message."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
-    told = response.json()
-    assert told.keys() == {"type", "title", "status", "detail"}
-    assert told["status"] == status
-    assert re.search(detail, told["detail"]), told["detail"]
+    body = response.json()
+    assert body.keys() == {"type", "title", "status", "detail"}
+    assert body["status"] == status
+    assert re.search(detail, body["detail"]), body["detail"]
 
 
 # Predicting and teaching
@@ -67,18 +67,16 @@ def test_a_class_is_taught_and_recognised_at_once(client: Any, image: MakeImage)
     assert client.classes() == {"jay": 4, "robin": 5, "wren": 5, "okapi": 3}
 
 
-def test_it_is_what_the_library_learns(client: Any, image: MakeImage, model: Path):
+def test_teaching_equals_learning_with_the_library(client: Any, image: MakeImage, model: Path):
     images = [image("okapi", number) for number in range(5)]
     client.teach("okapi", *images)
-    there = client.http.get("/api/model/file")
-    assert there.headers["content-disposition"] == 'attachment; filename="birds.fewmore"'
-    (model.parent / "copy.fewmore").write_bytes(there.content)
-    here, other = (
-        IncrementalClassifier.load(model),
-        IncrementalClassifier.load(model.parent / "copy.fewmore"),
-    )
-    here.learn({"okapi": images})
-    for a, b in zip(here.model.class_set.classes, other.model.class_set.classes, strict=True):
+    downloaded = client.http.get("/api/model/file")
+    assert downloaded.headers["content-disposition"] == 'attachment; filename="birds.fewmore"'
+    (model.parent / "copy.fewmore").write_bytes(downloaded.content)
+    local = IncrementalClassifier.load(model)
+    served = IncrementalClassifier.load(model.parent / "copy.fewmore")
+    local.learn({"okapi": images})
+    for a, b in zip(local.model.class_set.classes, served.model.class_set.classes, strict=True):
         assert (a.name, a.count, a.hashes) == (b.name, b.count, b.hashes)
         assert a.feature_sum.tolist() == pytest.approx(b.feature_sum.tolist(), abs=1e-4)
 
@@ -121,9 +119,9 @@ def test_classes_are_forgotten_renamed_and_brought_back(client: Any):
         "images": 5,
     }
     assert client.classes() == {"jay": 4, "wren": 5, "forest giraffe": 3}
-    said = client.http.post("/api/sessions/undo").json()
-    assert said["version"] == 5
-    assert said["undone"].startswith("undone: the forget of robin (")
+    undone = client.http.post("/api/sessions/undo").json()
+    assert undone["version"] == 5
+    assert undone["undone"].startswith("undone: the forget of robin (")
     sessions = client.http.get("/api/sessions").json()
     assert [(one["number"], one["kind"], one["classes"]) for one in sessions["sessions"]] == [
         (0, "fit", ["jay", "robin", "wren"]),
@@ -166,13 +164,13 @@ def test_the_map_has_every_class(client: Any):
     assert client.http.get("/api/map").json()["classes"] == []
 
 
-def test_thumbnails_are_kept_shown_and_swept(client: Any, model: Path):
+def test_thumbnails_are_stored_shown_and_removed(client: Any, model: Path):
     client.teach("okapi")
     (okapi,) = client.http.get("/api/classes", params={"query": "okapi"}).json()["classes"]
     assert len(okapi["thumbnails"]) == 3
-    there = client.http.get(okapi["thumbnails"][0])
-    assert there.headers["content-type"] == "image/jpeg"
-    assert Image.open(io.BytesIO(there.content)).size == (96, 96)
+    downloaded = client.http.get(okapi["thumbnails"][0])
+    assert downloaded.headers["content-type"] == "image/jpeg"
+    assert Image.open(io.BytesIO(downloaded.content)).size == (96, 96)
     folder = model.with_name("birds.fewmore.thumbnails")
     assert len(list(folder.iterdir())) == 3
     problem(
@@ -196,15 +194,15 @@ def test_thumbnails_can_be_turned_off(model: Path, inside: Inside):
     assert not model.with_name("birds.fewmore.thumbnails").exists()
 
 
-def test_it_is_all_in_the_model_file_at_the_end(model: Path, inside: Inside):
+def test_everything_is_in_the_model_file_at_the_end(model: Path, inside: Inside):
     with inside(model) as client:
         client.teach("okapi")
     assert "okapi" in IncrementalClassifier.load(model).classes_
-    with modelfile.locked(model, 0):
+    with locked(model, 0):
         pass
 
 
-def test_a_key_makes_a_request_once(client: Any, image: MakeImage):
+def test_a_request_with_a_key_is_applied_once(client: Any, image: MakeImage):
     key = {"Idempotency-Key": "0f8fad5b"}
     first = client.teach("okapi", **key)
     again = client.teach("okapi", **key)
@@ -214,38 +212,29 @@ def test_a_key_makes_a_request_once(client: Any, image: MakeImage):
     problem(
         client.teach("okapi", image("okapi", 9), **key),
         422,
-        "the Idempotency-Key 0f8fad5b came with another request before",
+        "Idempotency-Key 0f8fad5b",
     )
     problem(client.teach("zebra", **key), 422, "came with another request")
+    http = client.http
     for _ in range(2):
-        assert (
-            client.http.post("/api/sessions/undo", headers={"Idempotency-Key": "u"}).json()[
-                "version"
-            ]
-            == 3
+        undone = http.post("/api/sessions/undo", headers={"Idempotency-Key": "u"})
+        assert undone.json()["version"] == 3
+        forgotten = http.delete("/api/classes?name=jay", headers={"Idempotency-Key": "d"})
+        assert forgotten.json()["version"] == 4
+        renamed = http.patch(
+            "/api/classes?name=wren", json={"name": "x"}, headers={"Idempotency-Key": "r"}
         )
-        assert (
-            client.http.delete("/api/classes?name=jay", headers={"Idempotency-Key": "d"}).json()[
-                "version"
-            ]
-            == 4
-        )
-        assert (
-            client.http.patch(
-                "/api/classes?name=wren", json={"name": "x"}, headers={"Idempotency-Key": "r"}
-            ).json()["version"]
-            == 5
-        )
+        assert renamed.json()["version"] == 5
     assert client.version() == 5
 
 
 def test_teachers_at_once_take_turns(client: Any):
-    answers: list[Any] = []
+    responses: list[Any] = []
     work = [
         (f"class {number % 6}", {"Idempotency-Key": str(number % 6)}) for number in range(12)
     ]  # each of them twice
     threads = [
-        threading.Thread(target=lambda one=one: answers.append(client.teach(one[0], **one[1])))
+        threading.Thread(target=lambda one=one: responses.append(client.teach(one[0], **one[1])))
         for one in work
     ]
     for thread in threads:
@@ -269,8 +258,8 @@ def test_predictions_go_on_while_a_class_is_written(
         real(journal, record)
 
     monkeypatch.setattr(Journal, "append", slow)
-    answers: list[Any] = []
-    teacher = threading.Thread(target=lambda: answers.append(client.teach("okapi")))
+    responses: list[Any] = []
+    teacher = threading.Thread(target=lambda: responses.append(client.teach("okapi")))
     teacher.start()
     assert writing.wait(20)
     found = client.predict(image("okapi", 5)).json()
@@ -278,20 +267,20 @@ def test_predictions_go_on_while_a_class_is_written(
     assert all(one["name"] != "okapi" for one in found["predictions"][0]["classes"])
     go_on.set()
     teacher.join()
-    assert answers[0].json()["version"] == 2
+    assert responses[0].json()["version"] == 2
     assert (
         client.predict(image("okapi", 5)).json()["predictions"][0]["classes"][0]["name"] == "okapi"
     )
 
 
-# What cannot be
+# Errors
 
 
-def test_images_that_cannot_be(client: Any, image: MakeImage):
+def test_bad_images_are_refused(client: Any, image: MakeImage):
     problem(
         client.predict(b"no image"),
         422,
-        r"^image 1 cannot be read as an image \(it is empty, or of no known image format\)",
+        "^image 1 cannot be read",
     )
     problem(
         client.predict(image("a"), b"", b"x"), 422, "^2 images cannot be used: image 2 .*; image 3 "
@@ -299,7 +288,7 @@ def test_images_that_cannot_be(client: Any, image: MakeImage):
     problem(
         client.teach("okapi", image("okapi"), b"x"),
         422,
-        "^image 2 of okapi cannot be read as an image",
+        "^image 2 of okapi cannot be read",
     )
     problem(client.predict(image("a")[:-30]), 422, "image 1 cannot be read")
     assert client.classes() == {"jay": 4, "robin": 5, "wren": 5}
@@ -322,14 +311,12 @@ def test_postscript_is_never_run(model: Path, inside: Inside, monkeypatch: pytes
     assert EpsImagePlugin.gs_binary == "gs"
 
 
-def test_names_that_cannot_be(client: Any):
+def test_bad_names_are_refused(client: Any):
     problem(client.teach("   "), 422, "a class's name must not be empty")
     problem(client.teach("x" * 201), 422, "name: String should have at most 200 characters")
     problem(client.teach("a\x07b"), 422, "must hold no control characters")
-    problem(
-        client.teach("robin"), 409, "'robin' is the name of a class already: add images to that one"
-    )
-    problem(client.teach("robins", add=True), 404, "no class is named 'robins': did you mean robin")
+    problem(client.teach("robin"), 409, "'robin' is the name of a class already")
+    problem(client.teach("robins", add=True), 404, "did you mean robin")
     problem(client.http.delete("/api/classes", params={"name": "robni"}), 404, "did you mean robin")
     problem(
         client.http.patch("/api/classes?name=robin", json={"name": "wren"}),
@@ -359,11 +346,11 @@ def test_names_that_cannot_be(client: Any):
 def test_without_classes_nothing_is_predicted(client: Any, image: MakeImage):
     for name in ("jay", "robin", "wren"):
         client.http.delete("/api/classes", params={"name": name})
-    problem(client.predict(image("a")), 409, "no class is known, all were forgotten")
+    problem(client.predict(image("a")), 409, "no class is known")
     assert client.teach("okapi").status_code == 200
 
 
-def test_what_is_too_much(model: Path, inside: Inside, image: MakeImage):
+def test_limits_are_enforced(model: Path, inside: Inside, image: MakeImage):
     limits = Limits(body_bytes=30_000, image_bytes=5000, pixels=10_000, images=3, classes=4)
     with inside(model, limits=limits) as client:
         problem(
@@ -390,7 +377,7 @@ def test_what_is_too_much(model: Path, inside: Inside, image: MakeImage):
         }
 
 
-def test_when_too_much_waits_it_says_when_to_come_again(
+def test_a_busy_service_says_when_to_retry(
     model: Path, inside: Inside, image: MakeImage, monkeypatch: pytest.MonkeyPatch
 ):
     with inside(model, limits=Limits(images_waiting=2, changes_waiting=0)) as client:
@@ -405,7 +392,7 @@ def test_when_too_much_waits_it_says_when_to_come_again(
         problem(client.predict(image("a")), 503, "too many images are being sent")
 
 
-def test_a_full_disk_is_told_and_nothing_changes(client: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_is_reported_and_nothing_changes(client: Any, monkeypatch: pytest.MonkeyPatch):
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -414,27 +401,27 @@ def test_a_full_disk_is_told_and_nothing_changes(client: Any, monkeypatch: pytes
         problem(
             client.teach("okapi"),
             503,
-            "could not be written to the disk .No space left on device., and was not made",
+            "No space left on device",
         )
     assert client.version() == 1
     assert client.teach("okapi").status_code == 200
 
 
-def test_a_fault_of_ours_tells_nothing_of_the_inside(
+def test_an_internal_error_reveals_no_details(
     client: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(IncrementalClassifier, "info", lambda _: 1 / 0)
     response = client.http.get("/api/model")
-    problem(response, 500, "^the service failed at this request, and its log says why")
+    problem(response, 500, "its log says why")
     assert "division" not in response.text
     assert "division" in caplog.text
     assert response.headers["x-content-type-options"] == "nosniff"
 
 
-# Who may ask
+# Access
 
 
-def test_every_answer_carries_the_headers(client: Any):
+def test_every_response_has_the_security_headers(client: Any):
     for path in ("/api/model", "/nowhere", "/health"):
         headers = client.http.get(path).headers
         assert headers["content-security-policy"].startswith(
@@ -457,20 +444,20 @@ def test_other_sites_pages_cannot_use_it(client: Any, image: MakeImage):
         "http://127.0.0.1:9",
         "https://127.0.0.1.evil.example",
     ):
-        problem(client.teach("okapi", Origin=origin), 403, "comes from another site's page")
+        problem(client.teach("okapi", Origin=origin), 403, "another site")
     assert client.teach("okapi", Origin="http://127.0.0.1").status_code == 200
     for host in ("evil.example", "127.0.0.1.evil.example", "", "[::1", "127.0.0.1@evil.example"):
         problem(client.http.get("/api/model", headers={"Host": host}), 400, "this service is not ")
     for host in ("localhost:8000", "127.0.0.1", "[::1]:80"):
         assert client.http.get("/api/model", headers={"Host": host}).status_code == 200
-    answer = client.http.options(
+    response = client.http.options(
         "/api/classes",
         headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"},
     )
-    assert not any(name.startswith("access-control") for name in answer.headers)
+    assert not any(name.startswith("access-control") for name in response.headers)
 
 
-def test_changes_take_the_token(model: Path, inside: Inside, image: MakeImage):
+def test_changes_need_the_token(model: Path, inside: Inside, image: MakeImage):
     with inside(model, access=Access(TOKEN, hosts=None)) as client:
         assert client.http.get("/api/model").json()["token"] == "changes"
         assert client.predict(image("a")).status_code == 200
@@ -485,7 +472,7 @@ def test_changes_take_the_token(model: Path, inside: Inside, image: MakeImage):
             ("POST", "/api/sessions/undo"),
         ):
             response = client.http.request(method, path)
-            problem(response, 401, "the token is missing: send the header")
+            problem(response, 401, "the token is missing")
             assert response.headers["www-authenticate"] == "Bearer"
             for wrong in (
                 f"Bearer {TOKEN}x",
@@ -503,7 +490,7 @@ def test_changes_take_the_token(model: Path, inside: Inside, image: MakeImage):
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_the_openapi_document_says_what_takes_the_token(model: Path, inside: Inside, private: bool):
+def test_the_openapi_document_says_what_needs_the_token(model: Path, inside: Inside, private: bool):
     with inside(model, access=Access(TOKEN, private)) as client:
         document = client.http.get(
             "/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"}
@@ -511,13 +498,13 @@ def test_the_openapi_document_says_what_takes_the_token(model: Path, inside: Ins
         assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
         for path, methods in document["paths"].items():
             for method, described in methods.items():
-                answer = client.http.request(
+                response = client.http.request(
                     method, path.replace("{thumbnail}", "0123456789abcdef")
                 )
-                assert ("security" in described) == (answer.status_code == 401), (method, path)
+                assert ("security" in described) == (response.status_code == 401), (method, path)
 
 
-def test_reading_takes_the_token_where_asked_for(model: Path, inside: Inside, image: MakeImage):
+def test_reading_needs_the_token_in_private_mode(model: Path, inside: Inside, image: MakeImage):
     with inside(model, access=Access(TOKEN, private=True)) as client:
         for path in (
             "/api/model",

@@ -1,4 +1,4 @@
-"""Images of many requests, gathered for the backbone."""
+"""Test that images of many requests are gathered into batches."""
 
 import asyncio
 import threading
@@ -32,13 +32,13 @@ def batcher(classifier: IncrementalClassifier) -> Iterator[Batcher]:
 
 @pytest.fixture
 def queue(classifier: IncrementalClassifier) -> Batcher:
-    """Without workers: what is put in is taken by the test alone."""
+    """Return a batcher without workers: only the test takes images out."""
     return Batcher(lambda: classifier, 0, 100)
 
 
 @pytest.fixture
 def held(batcher: Batcher, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, list[int]]:
-    """The backbone waits for this; and how large its batches were."""
+    """Let the backbone wait for an event; return it, and the sizes of the batches."""
     go_on, sizes = threading.Event(), []
     real = batcher.embedder.features
 
@@ -51,23 +51,23 @@ def held(batcher: Batcher, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.E
     return go_on, sizes
 
 
-def test_what_waits_is_gathered(
+def test_waiting_images_are_gathered(
     batcher: Batcher, held: tuple[threading.Event, list[int]], image: MakeImage, classifier: Any
 ):
     go_on, sizes = held
     images = [image(name, number) for name in ("robin", "wren", "jay") for number in range(7)]
 
-    async def ask() -> list[Any]:
-        asked = [
+    async def request() -> list[Any]:
+        tasks = [
             asyncio.create_task(batcher.predict([one], [""], 1 + number % 3))
             for number, one in enumerate(images)
         ]
         while not sizes or sizes[0] + batcher.waiting < len(images):
             await asyncio.sleep(0.001)
         go_on.set()
-        return await asyncio.gather(*asked)
+        return await asyncio.gather(*tasks)
 
-    found = asyncio.run(ask())
+    found = asyncio.run(request())
     rest = len(images) - sizes[0]  # the first batch is what was there when the worker woke
     assert sizes[1:] == ([16, rest - 16] if rest > 16 else [rest])
     for number, (one, expected) in enumerate(
@@ -78,17 +78,17 @@ def test_what_waits_is_gathered(
         assert one.version == 1
 
 
-def test_lessons_have_a_quarter_of_the_places(queue: Batcher):
-    queue._to_predict.extend(("prediction", place) for place in range(40))  # type: ignore[misc]
-    queue._to_learn.extend(("lesson", place) for place in range(9))  # type: ignore[misc]
+def test_a_quarter_of_a_batch_is_for_learning(queue: Batcher):
+    queue._to_predict.extend(("predict", place) for place in range(40))  # type: ignore[misc]
+    queue._to_learn.extend(("learn", place) for place in range(9))  # type: ignore[misc]
     taken = [[what for what, _ in queue._take()] for _ in range(4)]
     assert [len(batch) for batch in taken] == [16, 16, 16, 1]
-    assert [batch.count("lesson") for batch in taken] == [4, 4, 1, 0]
+    assert [batch.count("learn") for batch in taken] == [4, 4, 1, 0]
 
 
-def test_what_waits_is_shared_among_the_workers_that_are_free(queue: Batcher):
-    queue._to_predict.extend(("prediction", place) for place in range(28))  # type: ignore[misc]
-    queue._idle = 2  # others, who come for their share as well
+def test_waiting_images_are_divided_among_idle_workers(queue: Batcher):
+    queue._to_predict.extend(("predict", place) for place in range(28))  # type: ignore[misc]
+    queue._idle = 2  # others, which take their share as well
     assert len(queue._take()) == 10
     queue._idle = 1
     assert len(queue._take()) == 9
@@ -96,30 +96,30 @@ def test_what_waits_is_shared_among_the_workers_that_are_free(queue: Batcher):
     assert len(queue._take()) == 9
 
 
-def test_a_lesson_comes_with_squares_and_fingerprints(
+def test_embedding_returns_squares_and_content_hashes(
     batcher: Batcher, image: MakeImage, classifier: Any
 ):
     images = [image("okapi", number) for number in range(20)]
-    seen = asyncio.run(batcher.embed(images, [""] * 20))
-    features, prints = classifier.embedder.embed(images, [""] * 20, hashes=True)
-    assert seen.prints == prints == tuple(map(image_hash, seen.squares))
-    assert (seen.features - features).abs().max() < 1e-4
+    embedded = asyncio.run(batcher.embed(images, [""] * 20))
+    features, hashes = classifier.embedder.embed(images, [""] * 20, hashes=True)
+    assert embedded.hashes == hashes == tuple(map(image_hash, embedded.squares))
+    assert (embedded.features - features).abs().max() < 1e-4
 
 
 def test_broken_images_are_named_and_others_go_on(batcher: Batcher, image: MakeImage):
-    async def ask() -> list[Any]:
+    async def request() -> list[Any]:
         broken = batcher.predict([b"x", image("a"), b"y"], ["first", "second", "third"], 1)
         return await asyncio.gather(
             broken, batcher.predict([image("robin")], [""], 1), return_exceptions=True
         )
 
-    error, fine = asyncio.run(ask())
+    error, fine = asyncio.run(request())
     assert isinstance(error, ImageError)
     assert str(error).startswith("2 images cannot be used: first cannot")
     assert fine.predictions[0].names == ("robin",)
 
 
-def test_a_fault_ends_a_request_and_not_the_worker(
+def test_an_exception_fails_a_request_and_not_the_worker(
     batcher: Batcher, image: MakeImage, monkeypatch: pytest.MonkeyPatch
 ):
     with monkeypatch.context() as patch:
@@ -132,13 +132,13 @@ def test_a_fault_ends_a_request_and_not_the_worker(
     assert batcher.alive
 
 
-def test_after_the_end_nothing_is_taken(
+def test_after_close_nothing_is_accepted(
     batcher: Batcher, held: tuple[threading.Event, list[int]], image: MakeImage
 ):
     go_on, sizes = held
 
-    async def ask() -> list[Any]:
-        asked = [
+    async def request() -> list[Any]:
+        tasks = [
             asyncio.create_task(batcher.predict([image("robin", number)], [""], 1))
             for number in range(5)
         ]
@@ -146,9 +146,9 @@ def test_after_the_end_nothing_is_taken(
             await asyncio.sleep(0.001)
         threading.Timer(0.05, go_on.set).start()
         await asyncio.to_thread(batcher.close)
-        return await asyncio.gather(*asked, return_exceptions=True)
+        return await asyncio.gather(*tasks, return_exceptions=True)
 
-    found = asyncio.run(ask())
+    found = asyncio.run(request())
     assert all(one.predictions for one in found[: sizes[0]])
     assert all(isinstance(one, asyncio.CancelledError) for one in found[sizes[0] :])
     with pytest.raises(Busy):

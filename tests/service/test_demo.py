@@ -1,4 +1,4 @@
-"""The demo's model knows a symbol again that was drawn five times by hand."""
+"""Test that the demo's model recognises symbols that were drawn five times by hand."""
 
 import math
 import random
@@ -36,21 +36,23 @@ SYMBOLS: dict[str, list[Stroke]] = {
 }
 
 
+def rotated(x: float, y: float, angle: float) -> tuple[float, float]:
+    cos, sin = math.cos(angle), math.sin(angle)
+    return x * cos - y * sin, x * sin + y * cos
+
+
 def drawing(
     name: str, rng: random.Random, size: int = 128, ink: str = "black", paper: str = "white"
 ) -> Image.Image:
-    """By an unsteady hand: leaning, turned and stretched a little. The page sends it so: in the middle, 70 % of the side."""
-    turn, wide, lean = rng.gauss(0, 0.12), rng.uniform(0.8, 1.2), rng.gauss(0, 0.12)
+    """Draw a symbol with a random rotation, stretch and shear, framed as the page frames it."""
+    angle = rng.gauss(0, 0.12)
+    stretch = rng.uniform(0.8, 1.2)
+    shear = rng.gauss(0, 0.12)
     strokes = []
     for stroke in SYMBOLS[name]:
         shaken = [(x + rng.gauss(0, 0.035), y + rng.gauss(0, 0.035)) for x, y in stroke]
-        leaning = [(wide * x + lean * y, y) for x, y in shaken]
-        strokes.append(
-            [
-                (x * math.cos(turn) - y * math.sin(turn), x * math.sin(turn) + y * math.cos(turn))
-                for x, y in leaning
-            ]
-        )
+        sheared = [(stretch * x + shear * y, y) for x, y in shaken]
+        strokes.append([rotated(x, y, angle) for x, y in sheared])
     xs, ys = zip(*(point for stroke in strokes for point in stroke), strict=True)
     scale = 1.4 * size / max(max(xs) - min(xs), max(ys) - min(ys))
     middle = (max(xs) + min(xs)) / 2, (max(ys) + min(ys)) / 2

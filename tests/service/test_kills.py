@@ -1,7 +1,7 @@
-"""SIGKILL at random moments, while classes are taught and images predicted.
+"""Kill the service at random moments, while classes are taught and images predicted.
 
-What was answered 200 must be there afterwards; what was not must be there whole or not at all; and the same request with the same key,
-sent again, must leave it there once.
+A change that was acknowledged must be there afterwards. Another must be there whole or not at all;
+sent again with the same key, it must be there once.
 """
 
 import random
@@ -35,7 +35,10 @@ def teach(url: str, name: str, images: list[bytes]) -> int:
 def load(
     url: str, number: int, image: MakeImage, seconds: float, kill: Callable[[], None]
 ) -> tuple[set[str], set[str]]:
-    """Three teachers and two who ask, until the process is gone: names of classes that were tried, and that were acknowledged."""
+    """Let three threads teach and two predict until the process is killed.
+
+    Returns the names of the classes that were tried, and of those that were acknowledged.
+    """
     tried: set[str] = set()
     acknowledged: set[str] = set()
     over = threading.Event()
@@ -49,21 +52,21 @@ def load(
             if teach(url, name, [image(name, shot) for shot in range(SHOTS)]) == 200:
                 acknowledged.add(name)
 
-    def asker() -> None:
+    def predict() -> None:
         while not over.is_set():
             try:
                 with httpx2.Client(base_url=url, timeout=PATIENCE) as http:
                     for _ in range(20):
-                        answer = http.post(
+                        response = http.post(
                             "/api/predict",
                             files=[("images", ("a.png", image("robin", 1), "image/png"))],
                         )
-                        assert answer.status_code == 200
+                        assert response.status_code == 200
             except httpx2.HTTPError:
                 time.sleep(0.01)
 
     threads = [threading.Thread(target=teacher, args=(who,)) for who in range(3)] + [
-        threading.Thread(target=asker) for _ in range(2)
+        threading.Thread(target=predict) for _ in range(2)
     ]
     for thread in threads:
         thread.start()
@@ -76,11 +79,11 @@ def load(
 
 
 def survive(model: Path, kills: int, serving: Serving, image: MakeImage, seed: int) -> int:
-    """Kill and look, again and again, on the same model file; how many classes were acknowledged in all."""
+    """Kill the service repeatedly on one model file; return how many classes were acknowledged."""
     rng = random.Random(seed)
     counts = {"jay": 4, "robin": 5, "wren": 5}
     promised: set[str] = set()
-    open_: set[str] = set()  # tried and not answered
+    open_: set[str] = set()  # tried and not acknowledged
     for number in range(kills + 1):
         with serving(model) as one, httpx2.Client(base_url=one.url, timeout=PATIENCE) as http:
             found = {
@@ -96,7 +99,7 @@ def survive(model: Path, kills: int, serving: Serving, image: MakeImage, seed: i
             assert sorted(row["classes"][0] for row in sessions[1:]) == sorted(
                 found.keys() - counts.keys()
             ), "doubled"
-            for name in sorted(open_)[:3]:  # what was not answered is asked for again
+            for name in sorted(open_)[:3]:  # what was not acknowledged is sent again
                 assert teach(one.url, name, [image(name, shot) for shot in range(SHOTS)]) == 200
                 promised.add(name)
             open_ -= promised

@@ -1,4 +1,4 @@
-"""The page, in a browser without a window, before a real `fewmore serve` process."""
+"""Test the page in a headless browser with a real `fewmore serve` process."""
 
 import base64
 import io
@@ -29,53 +29,93 @@ SPIRAL = [
     for t in (step / 16 for step in range(1, 17))
 ]
 
-# Every visible piece of text whose contrast with what lies behind it is below 4.5 : 1.
-PALE_TEXT = """() => {
-  const parse = (colour) => { const [r, g, b, a = 1] = colour.match(/[\\d.]+/g).map(Number); return [r, g, b, a]; };
-  const light = (rgb) => rgb.slice(0, 3).map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const ground = (element) => { for (let at = element; at; at = at.parentElement) {
-    const colour = parse(getComputedStyle(at).backgroundColor); if (colour[3] === 1) return colour; } return [255, 255, 255, 1]; };
+# Returns every visible piece of text whose contrast with its background is below 4.5 : 1.
+LOW_CONTRAST = """() => {
+  const parse = (colour) => {
+    const [r, g, b, a = 1] = colour.match(/[\\d.]+/g).map(Number);
+    return [r, g, b, a];
+  };
+  const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const luminance = ([r, g, b]) =>
+    0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+  const background = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = parse(getComputedStyle(at).backgroundColor);
+      if (colour[3] === 1) return colour;
+    }
+    return [255, 255, 255, 1];
+  };
   const found = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement;
-    const seen = walker.currentNode.data.trim() && element.checkVisibility({ opacityProperty: true });
-    if (!seen || element.closest(".visually-hidden, .remove, :disabled, svg")) continue;
-    const [front, back] = [light(parse(getComputedStyle(element).color)), light(ground(element))];
+    const text = walker.currentNode.data.trim();
+    if (!text || !element.checkVisibility({ opacityProperty: true })) continue;
+    if (element.closest(".visually-hidden, .remove, :disabled, svg")) continue;
+    const front = luminance(parse(getComputedStyle(element).color));
+    const back = luminance(background(element));
     const contrast = (Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05);
-    if (contrast < 4.5) found.push(`${walker.currentNode.data.trim()}: ${contrast.toFixed(2)}`);
+    if (contrast < 4.5) found.push(`${text}: ${contrast.toFixed(2)}`);
   }
   return found;
 }"""
 
-# Every control without a name for those who listen.
-NAMELESS = """() => [...document.querySelectorAll("button, input, canvas, summary, [role=img]")].filter((one) => one.checkVisibility())
-  .filter((one) => !(one.ariaLabel || one.labels?.[0]?.textContent.trim() || one.textContent.trim())).map((one) => one.outerHTML)"""
+# Returns every visible control without a name for screen readers.
+UNNAMED = """() => {
+  const controls = document.querySelectorAll("button, input, canvas, summary, [role=img]");
+  const nameOf = (one) =>
+    one.ariaLabel || one.labels?.[0]?.textContent.trim() || one.textContent.trim();
+  return [...controls]
+    .filter((one) => one.checkVisibility() && !nameOf(one))
+    .map((one) => one.outerHTML);
+}"""
+
+# Draws horizontal lines at these heights, as fast as events can come; between two of them it
+# begins another drawing.
+QUICK_LINES = """([pointerType, heights]) => {
+  const pad = document.getElementById("pad");
+  const box = pad.getBoundingClientRect();
+  pad.setPointerCapture = () => {};
+  const stroke = [
+    ["pointerdown", 0.2, 0],
+    ["pointermove", 0.5, -1],
+    ["pointermove", 0.8, -1],
+    ["pointerup", 0.8, 0],
+  ];
+  heights.forEach((height, index) => {
+    if (index) document.getElementById("another").click();
+    for (const [type, x, button] of stroke) {
+      const clientX = box.left + x * box.width;
+      const clientY = box.top + height;
+      const options = { pointerId: 7, pointerType, button, clientX, clientY, bubbles: true };
+      pad.dispatchEvent(new PointerEvent(type, options));
+    }
+  });
+}"""
 
 
 class Service:
-    """A served model, as another client sees it."""
+    """Send requests to the service as another client."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Any:
+    def request(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Any:
         request = urllib.request.Request(f"{self.url}/api/{path}", body, headers, method=method)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return json.load(response)
 
     def reset(self) -> None:
-        """Take back everything that was taught."""
-        while self.ask("GET", "sessions")["undoable"]:
-            self.ask("POST", "sessions/undo")
+        """Undo everything that was taught."""
+        while self.request("GET", "sessions")["undoable"]:
+            self.request("POST", "sessions/undo")
 
 
 @pytest.fixture(scope="module")
 def service(
     serving: Callable[..., Any], small_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Service]:
-    """One process for all of these tests: starting it takes longer than most of them."""
+    """Run one process for all tests: starting it takes longer than most of them."""
     with serving(
         Path(shutil.copy(small_model, tmp_path_factory.mktemp("page") / "birds.fewmore"))
     ) as process:
@@ -84,7 +124,7 @@ def service(
 
 @pytest.fixture
 def troubles() -> list[str]:
-    """What the browser complained about, and requests to elsewhere. A test that means to cause one clears them."""
+    """Collect the browser's errors and requests to elsewhere; a test that expects some clears it."""
     return []
 
 
@@ -92,7 +132,7 @@ def troubles() -> list[str]:
 def open_page(
     chromium: Browser, service: Service, troubles: list[str]
 ) -> Iterator[Callable[..., Page]]:
-    """open_page() gives the page of `service`, loaded; settings are those of the browser's context."""
+    """Return a function: open_page() loads the page of `service`, with settings for the context."""
     service.reset()
     contexts = []
 
@@ -127,7 +167,7 @@ def open_page(
 
 
 def draw(page: Page, *strokes: list[Point]) -> None:
-    """With the mouse."""
+    """Draw with the mouse."""
     pad = page.locator("#pad")
     pad.scroll_into_view_if_needed()
     box = pad.bounding_box()
@@ -142,7 +182,7 @@ def draw(page: Page, *strokes: list[Point]) -> None:
 
 
 def files(photos: Callable[..., Path], name: str, count: int) -> list[FilePayload]:
-    """Images of a class; the first of a bird that the model knows are those it was made from."""
+    """Return images of a class; the first ones of a known bird are those it was trained on."""
     folder = photos("photos", {name: count}) / name
     return [
         {"name": path.name, "mimeType": "image/png", "buffer": path.read_bytes()}
@@ -150,8 +190,8 @@ def files(photos: Callable[..., Path], name: str, count: int) -> list[FilePayloa
     ]
 
 
-def hand_over(page: Page, event: str, given: list[FilePayload]) -> None:
-    """Drop the files on the page, or paste them."""
+def transfer(page: Page, event: str, payloads: list[FilePayload]) -> None:
+    """Drop files on the page, or paste them."""
     page.evaluate(
         """([event, files]) => {
             const transfer = new DataTransfer();
@@ -160,14 +200,17 @@ def hand_over(page: Page, event: str, given: list[FilePayload]) -> None:
                 transfer.items.add(new File([bytes], name, { type: mimeType }));
             }
             const options = { bubbles: true, cancelable: true };
-            document.body.dispatchEvent(event === "drop" ? new DragEvent(event, { ...options, dataTransfer: transfer })
-                : new ClipboardEvent(event, { ...options, clipboardData: transfer }));
+            document.body.dispatchEvent(
+                event === "drop"
+                    ? new DragEvent(event, { ...options, dataTransfer: transfer })
+                    : new ClipboardEvent(event, { ...options, clipboardData: transfer }),
+            );
         }""",
         [
             event,
             [
                 {**one, "buffer": None, "data": base64.b64encode(one["buffer"]).decode()}
-                for one in given
+                for one in payloads
             ],
         ],
     )
@@ -214,17 +257,17 @@ def test_a_symbol_is_drawn_taught_recognised_reloaded_and_undone(
     expect(page.locator("#undo")).to_be_disabled()
 
 
-def test_dropped_images_are_seen_taught_renamed_and_forgotten(
+def test_dropped_images_are_predicted_taught_renamed_and_forgotten(
     open_page: Callable[..., Page], photos: Callable[..., Path]
 ) -> None:
     page = open_page()
-    hand_over(page, "drop", files(photos, "wren", 1))
+    transfer(page, "drop", files(photos, "wren", 1))
     expect(page.locator("#verdict")).to_have_text("wren")
     expect(page.locator(".bars .name").first).to_have_text("wren")
     expect(page.locator("#shown img")).to_have_attribute("alt", "00.png")
     page.get_by_role("button", name="Clear").click()
 
-    hand_over(page, "drop", files(photos, "okapi", 5))
+    transfer(page, "drop", files(photos, "okapi", 5))
     expect(page.locator(".tray .choose")).to_have_count(5)
     teach(page, "okapi")
     expect(card(page, "okapi")).to_contain_text("5 images · taught")
@@ -244,10 +287,10 @@ def test_a_name_is_text_wherever_it_is_shown(
     open_page: Callable[..., Page], photos: Callable[..., Path]
 ) -> None:
     page = open_page()
-    given = files(photos, "okapi", 2)
-    hand_over(page, "drop", given)
+    payloads = files(photos, "okapi", 2)
+    transfer(page, "drop", payloads)
     teach(page, HOSTILE)
-    hand_over(page, "drop", given[:1])
+    transfer(page, "drop", payloads[:1])
     for place in (
         "#verdict",
         ".choose span",
@@ -311,36 +354,25 @@ def test_a_phone_needs_no_sideways_scrolling_and_text_stands_out(
         page.get_by_label(mode, exact=True).check()
         page.get_by_role(
             "button", name="Teach", exact=True
-        ).click()  # its hint turns into a complaint
+        ).click()  # its hint says what is missing
         assert page.evaluate("document.documentElement.scrollWidth") == 360
-        assert page.evaluate(PALE_TEXT) == []
-        assert page.evaluate(NAMELESS) == []
+        assert page.evaluate(LOW_CONTRAST) == []
+        assert page.evaluate(UNNAMED) == []
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, ground[4:-1].split(","))) < 200) == (scheme == "dark")
 
 
-def test_a_quick_hand_loses_no_stroke(open_page: Callable[..., Page]) -> None:
+def test_fast_drawing_loses_no_stroke(open_page: Callable[..., Page]) -> None:
     page = open_page()
     page.get_by_label("Drawing", exact=True).check()
-    page.evaluate(
-        """() => {
-            const pad = document.getElementById("pad"), box = pad.getBoundingClientRect();
-            pad.setPointerCapture = () => {};
-            for (let drawing = 0; drawing < 3; drawing++) {
-                if (drawing) document.getElementById("another").click();
-                for (const [type, x] of [["pointerdown", 0.2], ["pointermove", 0.5], ["pointerup", 0.8]])
-                    pad.dispatchEvent(new PointerEvent(type, { pointerId: 7, button: type === "pointermove" ? -1 : 0,
-                        clientX: box.left + x * box.width, clientY: box.top + 100 + 20 * drawing, bubbles: true }));
-            }
-        }"""
-    )
+    page.evaluate(QUICK_LINES, ["mouse", [100, 120, 140]])
     expect(page.locator(".tile:not(.slot)")).to_have_count(3)
     expect(page.locator(".tile.now")).to_be_visible()
     teach(page, "line")
     expect(card(page, "line")).to_be_visible()
 
 
-# The long forms
+# Longer tests
 
 
 @pytest.mark.soak
@@ -349,15 +381,7 @@ def test_a_finger_and_a_pen_draw_as_the_mouse_does(open_page: Callable[..., Page
     page.get_by_label("Drawing", exact=True).check()
     page.locator("#pad").tap(position={"x": 200, "y": 200})  # a dot
     expect(page.locator(".tile.now")).to_be_visible()
-    page.evaluate(
-        """() => {
-            const pad = document.getElementById("pad"), box = pad.getBoundingClientRect();
-            pad.setPointerCapture = () => {};
-            for (const [type, x] of [["pointerdown", 0.2], ["pointermove", 0.5], ["pointermove", 0.8], ["pointerup", 0.8]])
-                pad.dispatchEvent(new PointerEvent(type, { pointerId: 7, pointerType: "pen", button: type === "pointermove" ? -1 : 0,
-                    clientX: box.left + x * box.width, clientY: box.top + 100, bubbles: true }));
-        }"""
-    )
+    page.evaluate(QUICK_LINES, ["pen", [100]])
     expect(page.locator("#verdict")).not_to_have_class("verdict resting")
     page.get_by_role("button", name="Draw another").click()
     expect(page.locator("#teach-hint")).to_have_text("1 of 5")
@@ -366,7 +390,7 @@ def test_a_finger_and_a_pen_draw_as_the_mouse_does(open_page: Callable[..., Page
 
 
 @pytest.mark.soak
-def test_what_is_sent_is_centred_and_as_thick_as_the_model_expects(
+def test_a_drawing_is_sent_centred_with_the_expected_line_width(
     open_page: Callable[..., Page],
 ) -> None:
     page = open_page()
@@ -391,17 +415,17 @@ def test_images_can_be_pasted_and_chosen_and_added_to_a_class(
     open_page: Callable[..., Page], photos: Callable[..., Path]
 ) -> None:
     page = open_page()
-    given = files(photos, "robin", 8)
-    hand_over(page, "paste", given[:2])
+    payloads = files(photos, "robin", 8)
+    transfer(page, "paste", payloads[:2])
     expect(page.locator(".choose span")).to_have_text(["robin", "robin"])
     page.locator(".choose").nth(1).click()
-    expect(page.locator("#shown img")).to_have_attribute("alt", given[1]["name"])
+    expect(page.locator("#shown img")).to_have_attribute("alt", payloads[1]["name"])
     page.get_by_role("button", name="Remove image 1").click()
     expect(page.locator(".choose")).to_have_count(1)
     page.get_by_role("button", name="Clear").click()
     with page.expect_file_chooser() as chooser:
         page.get_by_role("button", name="Add images to robin").click()
-    chooser.value.set_files(given[5:8])
+    chooser.value.set_files(payloads[5:8])
     expect(page.locator(".choose")).to_have_count(3)
     expect(page.get_by_label("Name of the class")).to_have_value("robin")
     page.get_by_role("button", name="Add", exact=True).click()
@@ -410,7 +434,7 @@ def test_images_can_be_pasted_and_chosen_and_added_to_a_class(
 
 
 @pytest.mark.soak
-def test_the_camera_is_watched_and_taught_from(open_page: Callable[..., Page]) -> None:
+def test_the_camera_is_predicted_and_taught_from(open_page: Callable[..., Page]) -> None:
     page = open_page(permissions=["camera"])
     page.get_by_role("button", name="Camera", exact=True).click()
     expect(page.locator("#verdict")).not_to_have_class("verdict resting")
@@ -425,12 +449,12 @@ def test_the_camera_is_watched_and_taught_from(open_page: Callable[..., Page]) -
 
 
 @pytest.mark.soak
-def test_errors_are_the_services_own_sentences(
+def test_errors_are_the_services_own_messages(
     open_page: Callable[..., Page], photos: Callable[..., Path], troubles: list[str]
 ) -> None:
     page = open_page()
     broken: FilePayload = {"name": "notes.png", "mimeType": "image/png", "buffer": b"no image"}
-    hand_over(page, "drop", [*files(photos, "wren", 1), broken])
+    transfer(page, "drop", [*files(photos, "wren", 1), broken])
     expect(page.locator("#notice")).to_contain_text("notes.png: image 1 cannot be read as an image")
     expect(page.locator(".choose span")).to_have_text(["wren", "unreadable"])
     page.get_by_label("Name of the class").fill("n" * 300)
@@ -449,7 +473,7 @@ def test_errors_are_the_services_own_sentences(
 
 
 @pytest.mark.soak
-def test_a_busy_service_is_asked_again_and_one_that_is_gone_is_told(
+def test_a_busy_service_is_retried_and_a_missing_one_is_reported(
     open_page: Callable[..., Page], photos: Callable[..., Path], troubles: list[str]
 ) -> None:
     page = open_page()
@@ -466,7 +490,7 @@ def test_a_busy_service_is_asked_again_and_one_that_is_gone_is_told(
         "**/api/classes",
         lambda route: busy_once(route) if route.request.method == "POST" else route.continue_(),
     )
-    hand_over(page, "drop", files(photos, "okapi", 2))
+    transfer(page, "drop", files(photos, "okapi", 2))
     teach(page, "okapi")
     assert len(keys) == 2
     assert keys[0] == keys[1]
@@ -482,16 +506,16 @@ def test_what_another_client_changes_shows_with_the_next_prediction(
     open_page: Callable[..., Page], service: Service, photos: Callable[..., Path]
 ) -> None:
     page = open_page()
-    service.ask(
+    service.request(
         "PATCH", "classes?name=jay", b'{"name": "magpie"}', **{"Content-Type": "application/json"}
     )
-    hand_over(page, "drop", files(photos, "jay", 1))
+    transfer(page, "drop", files(photos, "jay", 1))
     expect(card(page, "magpie")).to_be_visible()
     expect(page.locator("#verdict")).to_have_text("magpie")
 
 
 @pytest.mark.soak
-def test_with_nothing_known_it_says_what_to_do(
+def test_without_classes_it_says_what_to_do(
     open_page: Callable[..., Page], photos: Callable[..., Path], troubles: list[str]
 ) -> None:
     page = open_page()
@@ -499,7 +523,7 @@ def test_with_nothing_known_it_says_what_to_do(
         page.get_by_role("button", name=f"Forget {name}").click()
         expect(card(page, name)).to_have_count(0)
     expect(page.locator("#classes-empty")).to_be_visible()
-    hand_over(page, "drop", files(photos, "okapi", 1))
+    transfer(page, "drop", files(photos, "okapi", 1))
     expect(page.locator("#verdict")).to_contain_text("no class")
     teach(page, "okapi")
     expect(page.locator(".card h3")).to_have_text(["okapi"])
@@ -508,7 +532,7 @@ def test_with_nothing_known_it_says_what_to_do(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("private", [False, True])
-def test_the_token_is_asked_for_and_kept(
+def test_the_token_is_requested_and_remembered(
     open_page: Callable[..., Page],
     serving: Callable[..., Any],
     small_model: Path,
@@ -529,7 +553,7 @@ def test_the_token_is_asked_for_and_kept(
         token.fill("open-sesame")
         page.keyboard.press("Enter")
         expect(page.locator(".card")).to_have_count(3 if private else 2)
-        hand_over(page, "drop", files(photos, "okapi", 2))
+        transfer(page, "drop", files(photos, "okapi", 2))
         teach(page, "okapi")
         page.reload()
         expect(card(page, "okapi").locator("img").first).to_have_js_property("naturalWidth", 96)
@@ -559,7 +583,7 @@ def test_the_model_can_be_downloaded(open_page: Callable[..., Page], tmp_path: P
 
 @pytest.mark.soak
 def test_many_classes_can_be_searched_and_the_map_moves(open_page: Callable[..., Page]) -> None:
-    """The answers are made up here: forty classes, with an adapter."""
+    """Use made-up responses: forty classes, with an adapter."""
     names = [f"class {number}" for number in range(40)]
     classes = [
         {"name": name, "images": 5, "taught": number > 30, "thumbnails": []}

@@ -1,4 +1,4 @@
-"""The map of the classes."""
+"""Test the map of the classes."""
 
 from pathlib import Path
 

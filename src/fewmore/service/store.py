@@ -36,7 +36,7 @@ from fewmore.service.thumbnails import Thumbnails, thumbnail_folder
 
 MERGE_BYTES = 8_000_000  # a longer journal is merged at once
 MERGE_SECONDS = 5.0  # after the last change, so that other programs see it in the model file
-PATIENCE = 2.0  # seconds to wait for another process's lock
+LOCK_TIMEOUT = 2.0  # seconds to wait for another process's lock
 
 log = logging.getLogger("fewmore.service")
 
@@ -53,7 +53,7 @@ class Store:
         self._changing = threading.RLock()
         self._resources = ExitStack()
         try:
-            self._resources.enter_context(locked(self.path, PATIENCE))
+            self._resources.enter_context(locked(self.path, LOCK_TIMEOUT))
         except ModelFileError as error:
             raise ModelFileError(
                 f"{path} is served or changed by another process: stop that one first ({error})"
