@@ -241,8 +241,8 @@ def test_teachers_at_once_take_turns(client: Any):
         thread.start()
     for thread in threads:
         thread.join()
-    assert [one.status_code for one in answers] == [200] * 12
-    assert sorted({one.json()["version"] for one in answers}) == list(range(2, 8))
+    assert [one.status_code for one in responses] == [200] * 12
+    assert sorted({one.json()["version"] for one in responses}) == list(range(2, 8))
     assert client.classes() == {"jay": 4, "robin": 5, "wren": 5, **{name: 3 for name, _ in work}}
 
 

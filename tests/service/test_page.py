@@ -124,7 +124,7 @@ def service(
 
 @pytest.fixture
 def troubles() -> list[str]:
-    """Collect the browser's errors and requests to elsewhere; a test that expects some clears it."""
+    """Collect the browser's errors and requests to elsewhere; clear it where some are expected."""
     return []
 
 
