@@ -1,4 +1,4 @@
-"""Sessions to learn from."""
+"""Provide sessions to learn from."""
 
 import pytest
 
@@ -8,5 +8,5 @@ from fewmore.data.images import ImageSet
 
 @pytest.fixture
 def sessions(tiny_task: Task) -> list[ImageSet]:
-    """Each session's images, alone."""
+    """Return the images of each session."""
     return [session.select_from(tiny_task.train).compact() for session in tiny_task.split.sessions]

@@ -1,4 +1,4 @@
-"""CEC: class means of the tuned encoder, adapted to one another and to the query."""
+"""Test CEC: class means of the fine-tuned encoder, adapted to each other and to the query."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ from fewmore.training.runtime import Round, Runtime
 
 @pytest.fixture
 def recipe(tiny_task: Task, small_recipe: Callable[..., Recipe]) -> Recipe:
-    """Two rounds of two episodes, fast enough for the encoder to move."""
+    """Two rounds of two episodes, at a rate that changes the encoder noticeably."""
     return small_recipe("quick", tiny_task.benchmark, "cec", "pseudo.encoder_lr=0.02")
 
 
@@ -52,23 +52,25 @@ def test_scores_of_every_class_seen(
         assert method.sessions == number + 1
 
 
-def test_rows_are_means_of_the_tuned_encoder(recipe: Recipe, sessions: list[ImageSet]) -> None:
-    """Those of the base classes too: they are taken again after stage 2."""
+def test_prototypes_are_means_of_the_tuned_encoder(
+    recipe: Recipe, sessions: list[ImageSet]
+) -> None:
+    """Check those of the base classes too, which are computed again after stage 2."""
     method = learnt(recipe, sessions)
     expected = torch.cat([means(method.embed(session), session.labels) for session in sessions])
-    rows = method.network.classifier.prototypes.detach()
-    assert rows.shape == (8, 64)
-    torch.testing.assert_close(rows, expected, rtol=1e-5, atol=1e-6)
-    # The encoder has moved since stage 1, so means of then would not have done.
+    prototypes = method.network.classifier.prototypes.detach()
+    assert prototypes.shape == (8, 64)
+    torch.testing.assert_close(prototypes, expected, rtol=1e-5, atol=1e-6)
+    # Stage 2 changed the encoder, so means from stage 1 differ.
     first = CEC(recipe, Runtime(), 0).network
     first.fit(sessions[0], "cosine", 0)
     assert not torch.allclose(
-        means(first.embed(sessions[0]), sessions[0].labels), rows[:4], rtol=1e-3
+        means(first.embed(sessions[0]), sessions[0].labels), prototypes[:4], rtol=1e-3
     )
 
 
 def test_scores_are_the_adapters(recipe: Recipe, sessions: list[ImageSet], tiny_task: Task) -> None:
-    """Of all rows and the query, also after more rows have come."""
+    """Check the scores after prototypes were added."""
     method = learnt(recipe, sessions)
     features = method.embed(tiny_task.test)
     with torch.no_grad():
@@ -78,17 +80,17 @@ def test_scores_are_the_adapters(recipe: Recipe, sessions: list[ImageSet], tiny_
     assert not method.adapter.training
 
 
-def test_beside_them_the_plain_cosine_of_the_tuned_encoder(
+def test_plain_cosines_of_the_tuned_encoder_are_reported_too(
     recipe: Recipe, sessions: list[ImageSet], tiny_task: Task
 ) -> None:
     method = learnt(recipe, sessions)
     features = method.embed(tiny_task.test)
     also = method.also_scores_of(features)
     assert list(also) == ["cosine_after_pil"]
-    rows = torch.cat([means(method.embed(session), session.labels) for session in sessions])
+    prototypes = torch.cat([means(method.embed(session), session.labels) for session in sessions])
     torch.testing.assert_close(
         also["cosine_after_pil"],
-        16 * F.normalize(features) @ F.normalize(rows).T,
+        16 * F.normalize(features) @ F.normalize(prototypes).T,
         rtol=0,
         atol=1e-4,
     )
@@ -109,7 +111,7 @@ def test_any_grouping_into_sessions_gives_the_same_scores(
         torch.testing.assert_close(method.scores(tiny_task.test), expected, rtol=0, atol=1e-5)
 
 
-def test_the_order_of_classes_decides_the_order_of_scores_alone(
+def test_the_order_of_classes_changes_only_the_order_of_scores(
     recipe: Recipe, sessions: list[ImageSet], tiny_task: Task
 ) -> None:
     base, *new = sessions
@@ -129,7 +131,7 @@ def test_the_order_of_classes_decides_the_order_of_scores_alone(
 def test_the_same_images_score_the_same_before_and_after_others_are_embedded(
     recipe: Recipe, sessions: list[ImageSet]
 ) -> None:
-    """The encoder stands still after the base session."""
+    """Check that the encoder is frozen after the base session."""
     method = learnt(recipe, sessions[:1])
     before = method.embed(sessions[0])
     for session in sessions[1:]:
@@ -137,10 +139,10 @@ def test_the_same_images_score_the_same_before_and_after_others_are_embedded(
     assert torch.equal(method.embed(sessions[0]), before)
 
 
-def test_a_state_is_taken_up_by_another(
+def test_another_instance_restores_a_state(
     tmp_path: Path, recipe: Recipe, sessions: list[ImageSet], tiny_task: Task
 ) -> None:
-    """By way of a file, in the middle of a run, over what the other one had learnt."""
+    """Restore from a file, in the middle of a run, over what the other had learnt."""
     whole = learnt(recipe, sessions)
     write_state(tmp_path / "state", learnt(recipe, sessions[:2]).state())
     fresh, used = CEC(recipe, Runtime(), 0), learnt(recipe, sessions[:1], seed=1)
@@ -184,10 +186,10 @@ def test_seeds(recipe: Recipe, sessions: list[ImageSet], tiny_task: Task) -> Non
     assert not torch.allclose(one, other, atol=1e-2)
 
 
-def test_its_two_stages_are_told(recipe: Recipe, sessions: list[ImageSet]) -> None:
-    told: list[Round] = []
-    learnt(recipe, sessions, runtime=Runtime(on_round=told.append))
-    assert [(r.stage, r.round) for r in told] == [
+def test_both_stages_are_reported(recipe: Recipe, sessions: list[ImageSet]) -> None:
+    reports: list[Round] = []
+    learnt(recipe, sessions, runtime=Runtime(on_round=reports.append))
+    assert [(r.stage, r.round) for r in reports] == [
         ("pretrain", 1),
         ("pretrain", 2),
         ("pseudo-incremental", 1),
@@ -195,7 +197,7 @@ def test_its_two_stages_are_told(recipe: Recipe, sessions: list[ImageSet]) -> No
     ]
 
 
-def test_before_fit_it_says_what_to_call(recipe: Recipe) -> None:
+def test_the_adapter_before_fit_raises_not_fitted(recipe: Recipe) -> None:
     with pytest.raises(NotFittedError, match="call fit with the base session first"):
         _ = CEC(recipe, Runtime(), 0).adapter
 
@@ -206,7 +208,7 @@ def test_plain_meta_learning(
     recipe: Recipe,
     sessions: list[ImageSet],
 ) -> None:
-    """The same method but for what stage 2 is made of."""
+    """Check that only the episodes of stage 2 differ."""
     plain = small_recipe("quick", tiny_task.benchmark, "cec-meta", "pseudo.encoder_lr=0.02")
     assert plain == override(recipe, {"method": {"pseudo": {"angles": ()}}})
     method = METHODS["cec-meta"].build(plain, Runtime(), 0)

@@ -1,4 +1,4 @@
-"""DeepEMD on frozen feature maps; the exam has the rest."""
+"""Test DeepEMD on frozen feature maps; test_every_method has the rest."""
 
 import dataclasses
 
@@ -51,7 +51,7 @@ def test_the_mean_of_the_cells_are_the_features(tiny_images, tiny_transform):
 
 def test_cells_lie_row_by_row(tiny_images, tiny_transform, monkeypatch):
     class Pixels(nn.Module):
-        """Its map is the image."""
+        """Return the image as its feature map."""
 
         def maps(self, x: Tensor) -> Tensor:
             return x
@@ -68,10 +68,7 @@ def test_a_backbone_without_maps_is_refused(tiny_images, tiny_transform):
         def maps(self, x: Tensor) -> Tensor:
             return x.flatten(2)
 
-    with pytest.raises(
-        ConfigError,
-        match=r"compares feature maps.*this backbone gives \(3, 3, 64\): choose a convolutional one",
-    ):
+    with pytest.raises(ConfigError, match="choose a convolutional one"):
         embed_maps(Tokens(), tiny_images(1, 3), tiny_transform, 4)
 
 
@@ -111,9 +108,9 @@ def test_one_cell_that_is_not_centred_is_the_cosine_of_class_means(tiny_recipe, 
 
 
 def test_stage_1_is_shared_with_the_cosine_classifier(tiny_recipe_for, tiny_images, tmp_path):
-    told: list[str] = []
-    runtime = Runtime(stage1_cache=tmp_path, on_round=lambda r: told.append(r.stage))
+    stages: list[str] = []
+    runtime = Runtime(stage1_cache=tmp_path, on_round=lambda r: stages.append(r.stage))
     base: ImageSet = tiny_images(4, 6)
     for method in ("decoupled-cosine", "decoupled-deepemd"):
         METHODS[method].build(tiny_recipe_for(method), runtime, 0).fit(base)
-    assert told[-1] == "pretrain (shared)"
+    assert stages[-1] == "pretrain (shared)"

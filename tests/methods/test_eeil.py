@@ -1,4 +1,4 @@
-"""EEIL: its two parts, and its heads."""
+"""Test EEIL: both parts of a session, and its heads."""
 
 import dataclasses
 
@@ -32,10 +32,11 @@ def learnt(recipe, sessions, on_round=lambda report: None) -> EEIL:
 
 
 def test_a_session_has_two_parts(recipe, sessions):
-    told = []
-    method = learnt(recipe, sessions, on_round=told.append)
+    reports = []
+    method = learnt(recipe, sessions, on_round=reports.append)
     parts = [
-        (name, sum(r.stage == name for r in told)) for name in dict.fromkeys(r.stage for r in told)
+        (name, sum(r.stage == name for r in reports))
+        for name in dict.fromkeys(r.stage for r in reports)
     ]
     assert parts == [
         ("pretrain", 2),
@@ -44,7 +45,7 @@ def test_a_session_has_two_parts(recipe, sessions):
         ("session 2", 4),
         ("session 2, balanced", 3),
     ]
-    assert [r.lr for r in told if "balanced" in r.stage] == [0.003] * 6
+    assert [r.lr for r in reports if "balanced" in r.stage] == [0.003] * 6
     assert method.heads == [4, 2, 2]
 
 
@@ -52,17 +53,17 @@ def test_the_second_part_sees_as_many_of_each_class(recipe, sessions, monkeypatc
     seen = []
     from fewmore.methods import eeil
 
-    def watched(loss_of, modules, images, *rest):
+    def recorded(loss_of, modules, images, *rest):
         seen.append(images.class_counts().tolist())
         original(loss_of, modules, images, *rest)
 
     original = eeil.train_by_loss
-    monkeypatch.setattr(eeil, "train_by_loss", watched)
+    monkeypatch.setattr(eeil, "train_by_loss", recorded)
     learnt(recipe, sessions)
     assert seen == [[12] * 4 + [3] * 2, [3] * 6, [12] * 4 + [3] * 4, [3] * 8]
 
 
-def test_both_parts_change_the_answers(recipe, sessions, tiny_task):
+def test_both_parts_change_the_scores(recipe, sessions, tiny_task):
     both = learnt(recipe, sessions[:2]).scores(tiny_task.test)
     for part in ("session", "balanced"):
         without = override(recipe, {"method": {part: {"lr": 0.0}}})
@@ -70,7 +71,7 @@ def test_both_parts_change_the_answers(recipe, sessions, tiny_task):
         assert not torch.equal(both, other)
 
 
-def test_the_head_answers(recipe, sessions, tiny_task):
+def test_the_head_classifies(recipe, sessions, tiny_task):
     method = learnt(recipe, sessions)
     network = method.network
     assert network.classifier.similarity == "linear"

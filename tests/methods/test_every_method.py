@@ -1,4 +1,4 @@
-"""The exam that every registered method sits, and sits again with trained rows where class means are not its only way."""
+"""Examine every registered method, and again with trained prototypes where it can do both."""
 
 import dataclasses
 import json
@@ -7,13 +7,11 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from fewmore.training.sgd import SGD
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -22,32 +20,31 @@ from fewmore.errors import NotFittedError
 from fewmore.methods import METHODS, MethodInfo, find
 from fewmore.methods.base import FrozenBackbone, Method, MethodConfig, Recipe
 from fewmore.research import protocol
-from fewmore.training import loop
 from fewmore.training.checkpoint import Checkpoint, State, read_state, write_state
 from fewmore.training.runtime import Runtime
 
-TRAINS_ROWS = (
+TRAINS_PROTOTYPES = (
     "finetune",
     "linear",
     "cosine",
     "decoupled-linear",
     "decoupled-cosine",
     "decoupled-l2",
-)  # where data init is off
+)  # with data init off
 EXAMPLE = (
     f"{Path(__file__).resolve().parents[2] / 'docs' / 'examples' / 'power_means.py'}:PowerMeans"
 )
-CASES = [(name, True) for name in (*METHODS, EXAMPLE)] + [(name, False) for name in TRAINS_ROWS]
-if own := os.environ.get(
-    "FEWMORE_EXAM"
-):  # a method of one's own, path/to/file.py:ClassName, sits it alone
-    CASES = [(own, True)]
-SCORES = 1e-5  # how far scores may differ where only the order of additions does
+CASES = [(name, True) for name in (*METHODS, EXAMPLE)] + [
+    (name, False) for name in TRAINS_PROTOTYPES
+]
+if users_method := os.environ.get("FEWMORE_EXAM"):  # path/to/file.py:ClassName, examined alone
+    CASES = [(users_method, True)]
+TOLERANCE = 1e-5  # of scores that differ only in the order of additions
 
 
 @dataclass(frozen=True)
 class Case:
-    """A method to examine, and what it is shown."""
+    """Hold a method to examine, and the images that it sees."""
 
     info: MethodInfo
     recipe: Recipe
@@ -67,7 +64,7 @@ class Case:
         return method
 
     def expected(self, sessions: int) -> tuple[State, Tensor]:
-        """State and scores after some sessions; worked out once, as many questions compare with them."""
+        """Return state and scores after some sessions; computed once, as many tests need them."""
         key = (self.info.name, self.recipe.method, sessions)
         if key not in _expected:
             method = self.fitted(sessions)
@@ -97,7 +94,7 @@ def case(request, tiny_task, small_recipe) -> Case:
 
 
 def tensors(state: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of a state, with its path."""
+    """Yield every tensor of a state, with its path."""
     if isinstance(state, Tensor):
         yield name, state
     elif isinstance(state, dict):
@@ -106,7 +103,7 @@ def tensors(state: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def assert_same(one: object, other: object) -> None:
-    """Two states are the same, bit for bit."""
+    """Check that two states are the same, bit for bit."""
     if isinstance(one, dict) and isinstance(other, dict):
         assert one.keys() == other.keys()
         for key in one:
@@ -120,7 +117,7 @@ def assert_same(one: object, other: object) -> None:
 # ---- the contract
 
 
-def test_before_fit_it_says_what_to_call(case):
+def test_every_call_before_fit_raises_not_fitted(case):
     method = case.build()
     for call in (
         lambda: method.learn(case.sessions[0]),
@@ -135,7 +132,7 @@ def test_before_fit_it_says_what_to_call(case):
     assert method.images_kept() == 0
 
 
-def test_scores_are_finite_numbers_for_every_class_seen(case):
+def test_scores_are_finite_and_cover_every_class_seen(case):
     method = case.fitted()
     for learnt in range(len(case.sessions) + 1):
         if learnt:
@@ -169,17 +166,17 @@ def test_scores_of_an_image_do_not_depend_on_the_others(case):
     together = method.scores(case.test)
     some = torch.tensor([3, 17, 30])
     torch.testing.assert_close(
-        method.scores(case.test.select(some)), together[some], atol=SCORES, rtol=SCORES
+        method.scores(case.test.select(some)), together[some], atol=TOLERANCE, rtol=TOLERANCE
     )
 
 
 def test_it_learns_something(case):
-    """Base classes are told apart after a little more training than elsewhere in this exam."""
+    """Check the accuracy on base classes, after more epochs than in the other tests."""
     longer = dataclasses.replace(case.recipe.pretrain, epochs=12, milestones=(9,))
     method = case.info.build(dataclasses.replace(case.recipe, pretrain=longer), Runtime(), 0)
     method.fit(case.base)
-    asked = case.test.select_classes(range(len(case.base.class_names)))
-    assert (method.scores(asked).argmax(1) == asked.labels).float().mean() > 0.7
+    test = case.test.select_classes(range(len(case.base.class_names)))
+    assert (method.scores(test).argmax(1) == test.labels).float().mean() > 0.7
 
 
 # ---- randomness
@@ -197,10 +194,11 @@ def test_another_seed_another_result(case):
 
 
 def global_state() -> list[object]:
-    """All that a method might leave changed in the process."""
+    """Return all that a method might leave changed in the process."""
+    numpy_state = np.random.get_state()  # noqa: NPY002
     return [
         torch.get_rng_state().tolist(),
-        [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()],  # noqa: NPY002
+        [part.tolist() if isinstance(part, np.ndarray) else part for part in numpy_state],
         random.getstate(),
         torch.get_default_dtype(),
         torch.is_grad_enabled(),
@@ -211,7 +209,7 @@ def global_state() -> list[object]:
     ]
 
 
-def test_the_process_is_left_as_it_was(case):
+def test_global_state_is_unchanged(case):
     before = global_state()
     method = case.build()
     assert global_state() == before, "the constructor"
@@ -279,30 +277,31 @@ def test_a_state_is_a_snapshot(case):
 
 
 class Stopped(Exception):
-    """Stands for a kill."""
+    """Stand in for a kill."""
 
 
-def test_a_run_that_is_stopped_again_and_again_ends_the_same(case, tiny_task, tmp_path):
+def test_a_run_that_is_interrupted_repeatedly_ends_the_same(case, tiny_task, tmp_path):
     whole = case.build()
     expected = protocol.run(whole, tiny_task, Runtime())
-    told = 0
+    reports = 0
 
-    def stop_at_the_second(_: object) -> None:
-        nonlocal told
-        told += 1
-        if told == 2:
+    def stop_at_second_report(_: object) -> None:
+        nonlocal reports
+        reports += 1
+        if reports == 2:
             raise Stopped
 
-    outcome, stops = None, 0
+    outcome = None
+    stops = 0
     while outcome is None and stops < 50:
-        told = 0
+        reports = 0
         runtime = Runtime(
             checkpoint=Checkpoint(tmp_path / "checkpoint.safetensors", every=0),
-            on_round=stop_at_the_second,
+            on_round=stop_at_second_report,
         )
         method = case.build(runtime=runtime)
         try:
-            outcome = protocol.run(method, tiny_task, runtime, stop_at_the_second)
+            outcome = protocol.run(method, tiny_task, runtime, stop_at_second_report)
         except Stopped:
             stops += 1
     assert 2 <= stops < 50
@@ -310,7 +309,7 @@ def test_a_run_that_is_stopped_again_and_again_ends_the_same(case, tiny_task, tm
     assert_same(outcome.predictions, expected.predictions)
 
 
-# ---- what it is shown
+# ---- input
 
 
 def test_images_and_labels_are_not_modified(case):
@@ -326,7 +325,7 @@ def test_images_and_labels_are_not_modified(case):
 
 
 def test_how_images_are_stored_does_not_matter(case, tiny_task):
-    """A view of a larger storage gives what a copy of its own gives."""
+    """Check that a view of a larger storage gives the same as a compact copy."""
     method = case.build()
     base, first, *_ = (session.select_from(tiny_task.train) for session in tiny_task.split.sessions)
     method.fit(base)
@@ -336,7 +335,7 @@ def test_how_images_are_stored_does_not_matter(case, tiny_task):
 
 def test_order_of_classes_does_not_matter_for_class_means(case):
     if case.info.ordered or not case.data_init:
-        pytest.skip("rows that are trained depend on the order")
+        pytest.skip("trained prototypes depend on the order")
     known, session = len(case.base.class_names), case.sessions[0]
     _, expected = case.expected(1)
     state, _ = case.expected(0)
@@ -346,35 +345,39 @@ def test_order_of_classes_does_not_matter_for_class_means(case):
     swapped.learn(session.select_classes([1, 0]))
     scores = swapped.scores(case.test)
     torch.testing.assert_close(
-        scores[:, [*range(known), known + 1, known]], expected, atol=SCORES, rtol=SCORES
+        scores[:, [*range(known), known + 1, known]], expected, atol=TOLERANCE, rtol=TOLERANCE
     )
 
     backwards = case.build()
     backwards.restore(state)
     backwards.learn(session.select(torch.arange(len(session) - 1, -1, -1)))
-    torch.testing.assert_close(backwards.scores(case.test), expected, atol=SCORES, rtol=SCORES)
+    torch.testing.assert_close(
+        backwards.scores(case.test), expected, atol=TOLERANCE, rtol=TOLERANCE
+    )
 
     split = case.build()
     split.restore(state)
     split.learn(session.select_classes([0]).compact())
     split.learn(session.select_classes([1]).compact())
-    torch.testing.assert_close(split.scores(case.test), expected, atol=SCORES, rtol=SCORES)
+    torch.testing.assert_close(split.scores(case.test), expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-def held(value: object, met: set[int]) -> int:
-    """How many images are reachable from an object: sets of images, and loose tensors of bytes with three channels."""
-    if id(value) in met:
+def count_images(value: object, visited: set[int]) -> int:
+    """Count the images reachable from an object: image sets, and uint8 tensors of images."""
+    if id(value) in visited:
         return 0
-    met.add(id(value))
+    visited.add(id(value))
     if isinstance(value, ImageSet):
         return len(value.storage)
     if isinstance(value, Tensor):
         return len(value) if value.dtype == torch.uint8 and value.dim() == 4 else 0
     if isinstance(value, dict):
-        return sum(held(inner, met) for inner in value.values())
+        return sum(count_images(inner, visited) for inner in value.values())
     if isinstance(value, (list, tuple, set)):
-        return sum(held(inner, met) for inner in value)
-    return held(vars(value), met) if hasattr(value, "__dict__") and not callable(value) else 0
+        return sum(count_images(inner, visited) for inner in value)
+    if hasattr(value, "__dict__") and not callable(value):
+        return count_images(vars(value), visited)
+    return 0
 
 
 def test_it_keeps_no_more_images_than_it_declares(case):
@@ -386,7 +389,7 @@ def test_it_keeps_no_more_images_than_it_declares(case):
         kept = method.images_kept()
         if case.info.memory == "none":
             assert kept == 0
-        assert held(vars(method), set()) <= kept
+        assert count_images(vars(method), set()) <= kept
         pixels = sum(t.numel() for _, t in tensors(method.state()) if t.dtype == torch.uint8)
         assert pixels <= kept * case.base.image(0).numel()
 
@@ -398,7 +401,7 @@ def contents(images: ImageSet) -> Counter[tuple[str, bytes]]:
     )
 
 
-def test_what_keeps_every_image_keeps_exactly_those_shown(case):
+def test_a_method_that_keeps_every_image_keeps_exactly_those(case):
     if case.info.memory != "every image":
         pytest.skip(f"keeps {case.info.memory}")
     method = case.fitted(2)
@@ -412,7 +415,7 @@ def test_what_keeps_every_image_keeps_exactly_those_shown(case):
 # ---- training
 
 
-def test_every_parameter_is_trained(case, monkeypatch):
+def test_every_parameter_is_trained(case):
     no_decay = dataclasses.replace(case.recipe.pretrain, weight_decay=0.0)
     moved: dict[int, bool] = {}
     sizes: dict[int, int] = {}
@@ -422,21 +425,14 @@ def test_every_parameter_is_trained(case, monkeypatch):
             moved[id(p)] = moved.get(id(p), False) or (p.grad is not None and bool(p.grad.any()))
             sizes[id(p)] = p.numel()
 
-    class Watched(SGD):
-        def step(self) -> None:
-            look(chain.from_iterable(self.groups))
-            super().step()
-
     def state_after_fit(**changes: float) -> dict[str, Tensor]:
         recipe = dataclasses.replace(case.recipe, pretrain=dataclasses.replace(no_decay, **changes))
         method = case.info.build(recipe, Runtime(), 0)
         method.fit(case.base)
         return dict(tensors(method.state()))
 
-    monkeypatch.setattr(loop, "SGD", Watched)
-    # A method of one's own may train in its own way.
     handle = register_optimizer_step_pre_hook(
-        lambda theirs, *_: look(p for group in theirs.param_groups for p in group["params"])
+        lambda optimizer, *_: look(p for group in optimizer.param_groups for p in group["params"])
     )
     try:
         after = state_after_fit()
@@ -464,7 +460,7 @@ def test_every_parameter_is_trained(case, monkeypatch):
 def test_frozen_features_do_not_change(case):
     method = case.fitted()
     if not isinstance(method, FrozenBackbone):
-        pytest.skip("the network is trained on")
+        pytest.skip("the backbone is not frozen")
     before = method.embed(case.test)
     for session in case.sessions:
         method.learn(session)

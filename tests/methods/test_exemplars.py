@@ -1,4 +1,4 @@
-"""Exemplars: which images are kept, and how many."""
+"""Test which images are kept as exemplars, and how many."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ from fewmore.training.embed import embed
 
 
 def check_herding(features: Tensor, chosen: list[int]) -> None:
-    """Each choice is as near to the class mean as the paper's rule can come, one image after the other; two may come equally near."""
+    """Check that each choice is the best by the paper's rule, up to ties."""
     features = F.normalize(features, dim=1)
     for step in range(1, len(chosen) + 1):
         total, free = (

@@ -1,4 +1,4 @@
-"""iCaRL: what answers, what is trained, and what distillation does."""
+"""Test iCaRL: nearest means, training and distillation."""
 
 import dataclasses
 
@@ -39,7 +39,7 @@ def fitted(recipe, base, **settings) -> ICaRL:
     return method
 
 
-def test_the_answer_is_the_nearest_mean_of_exemplars(recipe, base, session, tiny_task):
+def test_the_prediction_is_the_nearest_mean_of_exemplars(recipe, base, session, tiny_task):
     method = fitted(recipe, base)
     method.learn(session)
     test = tiny_task.test
@@ -61,7 +61,7 @@ def test_the_answer_is_the_nearest_mean_of_exemplars(recipe, base, session, tiny
 
 
 def test_means_follow_the_network(recipe, base, session, tiny_task):
-    """The head is not asked, and old classes' means are taken anew after each session."""
+    """Check that the head is not used, and that means are computed anew after each session."""
     method = fitted(recipe, base)
     before = method.exemplars.means(method.network.backbone, recipe.transform).prototypes
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_means_follow_the_network(recipe, base, session, tiny_task):
     assert scores.shape[1] == 4
 
 
-def test_distillation_holds_the_old_answers(recipe, base, session):
+def test_distillation_keeps_the_old_logits(recipe, base, session):
     gently = {"lr": 0.002, "frozen_norm": True}
     drift = {}
     for weight in (0.0, 3.0):
@@ -91,5 +91,5 @@ def test_new_classes_are_learnt_and_all_their_images_kept(recipe, base, session,
     assert method.images_kept() == 4 * 12
     method.learn(session)
     assert method.images_kept() == 4 * 12 + 2 * 3
-    asked = tiny_task.test.select_classes(range(6))
-    assert (method.scores(asked).argmax(1) == asked.labels).float().mean() > 0.5
+    test = tiny_task.test.select_classes(range(6))
+    assert (method.scores(test).argmax(1) == test.labels).float().mean() > 0.5

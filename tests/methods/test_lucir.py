@@ -1,4 +1,4 @@
-"""LUCIR: its losses, what stands still, and what answers."""
+"""Test LUCIR: its losses, frozen prototypes and nearest means."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ def test_ranking_by_hand():
     first = (max(0, 0.5 - 0.9 + 0.7) + max(0, 0.5 - 0.9 + 0.6)) / 2
     second = (
         max(0, 0.5 - 0.4 + 0.1) + max(0, 0.5 - 0.4 - 0.2)
-    ) / 2  # the nearest new rows are the third and the fourth
+    ) / 2  # the nearest new prototypes are the third and the fourth
     assert float(ranking_loss(cosines, labels, 2, 0.5, 2)) == pytest.approx((first + second) / 2)
     assert float(ranking_loss(cosines, torch.tensor([2, 3, 4]), 2, 0.5, 2)) == 0, (
         "a batch without old classes"
@@ -44,33 +44,33 @@ def test_ranking_by_hand():
     )
 
 
-def test_old_rows_stand_still_and_the_scale_is_learnt(recipe, sessions):
+def test_old_prototypes_are_frozen_and_the_scale_is_learnt(recipe, sessions):
     method = fitted(recipe, sessions)
     assert method.scale == TEMPERATURE
     before = method.network.classifier.prototypes.detach().clone()
     method.learn(sessions[1])
-    rows = method.network.classifier.prototypes.detach()
-    assert torch.equal(rows[:4], before)
+    prototypes = method.network.classifier.prototypes.detach()
+    assert torch.equal(prototypes[:4], before)
     assert method.scale != TEMPERATURE
     assert math.isfinite(method.scale)
     method.learn(sessions[2])
-    assert torch.equal(method.network.classifier.prototypes[:6], rows)
+    assert torch.equal(method.network.classifier.prototypes[:6], prototypes)
 
 
 def test_less_forget_keeps_the_directions(recipe, sessions):
-    turned = {}
+    drift = {}
     for weight in (0.0, 20.0):
         method = fitted(recipe, sessions, less_forget=weight)
         kept = method.exemplars.images
         before = method.network.embed(kept)
         method.learn(sessions[1])
-        turned[weight] = float(
+        drift[weight] = float(
             (1 - torch.nn.functional.cosine_similarity(before, method.network.embed(kept))).mean()
         )
-    assert 0 < turned[20.0] < turned[0.0]
+    assert 0 < drift[20.0] < drift[0.0]
 
 
-def test_the_nearest_mean_answers(recipe, sessions, tiny_task):
+def test_the_nearest_mean_classifies(recipe, sessions, tiny_task):
     method = fitted(recipe, sessions)
     method.learn(sessions[1])
     means = method.exemplars.means(method.network.backbone, recipe.transform)

@@ -1,4 +1,4 @@
-"""The table of methods, and methods of one's own."""
+"""Test the table of methods, and methods of a user's own file."""
 
 import dataclasses
 import importlib
@@ -123,7 +123,7 @@ def test_an_unknown_name_is_suggested():
         find("mine.txt:Mine")
 
 
-def test_a_class_of_ones_own_is_found(mine, tiny_recipe):
+def test_a_users_class_is_found(mine, tiny_recipe):
     info = find(f"{mine()}:Mine")
     assert (info.name, info.title, info.memory) == ("mine", "A method of my own.", "none")
     assert info.paper == mine()
@@ -133,7 +133,7 @@ def test_a_class_of_ones_own_is_found(mine, tiny_recipe):
     assert isinstance(method.recipe, Recipe)
 
 
-def test_what_ones_own_class_keeps_is_declared(mine):
+def test_what_a_users_class_keeps_is_declared(mine):
     assert find(f"{mine(keeps='two images a class')}:Mine").memory == "two images a class"
 
 
@@ -157,10 +157,7 @@ def test_two_files_of_the_same_name_are_two_methods(mine, tiny_recipe):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(
-        MissingData,
-        match=rf"there is no file {tmp_path}/none.py: give the path of the Python file that holds Mine",
-    ):
+    with pytest.raises(MissingData, match=r"none\.py"):
         find(f"{tmp_path}/none.py:Mine")
 
 
@@ -174,7 +171,7 @@ def test_a_missing_class_is_suggested(mine):
 
 
 @pytest.mark.parametrize("name", ["Other", "number"])
-def test_what_is_not_a_method_is_refused(name, mine):
+def test_a_class_that_is_no_method_is_refused(name, mine):
     with pytest.raises(
         MethodError,
         match=rf"{name} in .*mine.py is not a Method: derive it from fewmore.methods.base.Method",
@@ -207,7 +204,7 @@ def test_a_file_that_cannot_be_loaded(text, complaint, tmp_path):
         find(f"{tmp_path / 'mine.py'}:Mine")
 
 
-# ---- settings of one's own
+# ---- settings of a user's method
 
 
 LINEAR = """

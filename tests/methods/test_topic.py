@@ -1,4 +1,4 @@
-"""TOPIC: its neural gas, how that grows, and what its losses hold."""
+"""Test TOPIC: its neural gas, how that grows, and its losses."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ def recipe(tiny_recipe):
 
 @pytest.fixture
 def clusters(tiny_images):
-    """Four clusters of twelve points in the plane, one a class, and images to go with them."""
+    """Return four clusters of twelve points in the plane, one a class, with an image for each."""
     centres = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
     images = tiny_images(4, 12)
     return (
@@ -44,7 +44,7 @@ def test_nodes_find_the_clusters_wherever_they_start(clusters, seed):
     images, features, _ = clusters
     for node in range(4):
         label = int(gas.images.labels[node])
-        assert int(own[label].argmin()) == node, "its image is of the class that it lies in"
+        assert int(own[label].argmin()) == node, "its image is of the class of its cluster"
         nearest = int(torch.cdist(gas.centroids[node : node + 1], features).argmin())
         assert torch.equal(gas.images.image(node), images.image(nearest))
 
@@ -72,7 +72,7 @@ def test_there_are_no_more_nodes_than_images(clusters):
     assert not one.edges.any()
 
 
-def test_it_grows_a_node_a_class(clusters, tiny_images):
+def test_it_grows_a_node_for_each_class(clusters, tiny_images):
     gas = gas_of(clusters, 4)
     session = tiny_images(6, 3).select_classes([4, 5])
     features = torch.tensor(
@@ -112,18 +112,18 @@ def test_the_anchors_hold_the_nodes(recipe, sessions):
     assert drift[5.0] < drift[0.0]
 
 
-def test_rehearsal_asks_for_the_old_classes_too(recipe, sessions):
-    wrong = {}
+def test_rehearsal_trains_the_old_classes_too(recipe, sessions):
+    losses = {}
     for rehearse in (False, True):
         method = fitted(recipe, sessions, rehearse=rehearse)
         images = method.gas.images
         method.learn(sessions[1])
         scores = method.network.scores_of(method.network.embed(images))
-        wrong[rehearse] = float(torch.nn.functional.cross_entropy(scores, images.labels))
-    assert wrong[True] < wrong[False]
+        losses[rehearse] = float(torch.nn.functional.cross_entropy(scores, images.labels))
+    assert losses[True] < losses[False]
 
 
-def test_min_max_draws_a_class_to_its_node_and_away_from_its_neighbours(recipe, sessions):
+def test_min_max_pulls_a_class_to_its_node_and_away_from_neighbours(recipe, sessions):
     nearer = {}
     for weight in (0.0, 0.2):
         method = fitted(recipe, sessions, min_max=weight, anchor=0.0)
