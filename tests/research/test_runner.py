@@ -1,8 +1,7 @@
-"""Experiments and their run folders."""
+"""Test that experiments run, resume and share stage 1, and what they write."""
 
 import dataclasses
 import json
-import os
 import threading
 from pathlib import Path
 
@@ -10,43 +9,23 @@ import pytest
 import torch
 
 from fewmore import methods
-from fewmore.errors import CheckpointError, MethodError
+from fewmore.errors import ConfigError, MethodError
 from fewmore.methods import METHODS
 from fewmore.methods.base import override
-from fewmore.research import results, runner
+from fewmore.research import results, run_folder, runner
+from fewmore.research.experiment import run_name
 from fewmore.research.metrics import summarize
-from fewmore.research.runner import Experiment, Watcher
+from fewmore.research.results import SHARED_STAGE1, WALL_CLOCK
+from fewmore.research.runner import Plan, RunOptions, Watcher
 from fewmore.training.checkpoint import read_state
-from fewmore.training.loop import _TURNS
 from fewmore.training.runtime import Runtime
 
-CPU = torch.device("cpu")
 
-
-@pytest.fixture
-def make(tiny_recipe_for):
-    def make(method: str = "decoupled-cosine", **more: object) -> Experiment:
-        return Experiment("tiny", method, tiny_recipe_for(method), **more)
-
-    return make
-
-
-@pytest.fixture
-def go(tiny_task, tmp_path):
-    def go(
-        experiment: Experiment, folder: Path | None = None, **more: object
-    ) -> tuple[Path, results.RunResult]:
-        folder = folder or runner.new_folder(tmp_path / "runs", experiment)
-        return folder, runner.run(experiment, folder, CPU, task=tiny_task, **more)
-
-    return go
-
-
-class Diary(Watcher):
-    """Writes down what it is told, from whichever thread."""
+class Recorder(Watcher):
+    """Record all events, from whichever thread."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
+        self.events: list[tuple[str, str]] = []
         self.lock = threading.Lock()
 
     def on_task(self, task: object) -> None:
@@ -58,28 +37,29 @@ class Diary(Watcher):
     def on_session(self, run: str, outcome: object) -> None:
         self.add(run, f"after session {outcome.sessions - 1}")
 
-    def add(self, run: str, what: str) -> None:
+    def add(self, run: str, event: str) -> None:
         with self.lock:
-            self.told.append((run, what))
+            self.events.append((run, event))
 
-    def of(self, run: str) -> list[str]:
-        return [what for name, what in self.told if name == run]
+    def of(self, run: str, prefix: str = "") -> list[str]:
+        """Return the events of a run that begin with a prefix."""
+        return [event for name, event in self.events if name == run and event.startswith(prefix)]
 
 
 class Stopped(Exception):
-    """Stands for a kill."""
+    """Stand for a kill."""
 
 
-class Stopper(Diary):
-    """Stops at one moment."""
+class Stopper(Recorder):
+    """Stop at one event."""
 
     def __init__(self, at: tuple[str, str]) -> None:
         super().__init__()
         self.at = at
 
-    def add(self, run: str, what: str) -> None:
-        super().add(run, what)
-        if (run, what) == self.at:
+    def add(self, run: str, event: str) -> None:
+        super().add(run, event)
+        if (run, event) == self.at:
             raise Stopped
 
 
@@ -87,23 +67,22 @@ def lines(folder: Path, run: str = "seed0") -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
 
 
-def without_seconds(entries: list[dict[str, object]]) -> list[dict[str, object]]:
-    return [{key: value for key, value in entry.items() if key != "seconds"} for entry in entries]
+def without_seconds(lines: list[dict[str, object]]) -> list[dict[str, object]]:
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
 def predictions(folder: Path, run: str = "seed0") -> torch.Tensor:
     return read_state(folder / run / "predictions.safetensors")["predictions"][""]
 
 
-# ---- what a run folder holds
+# Files of a run
 
 
-def test_a_run_folder_has_everything(make, go, tiny_task):
-    experiment = make()
-    folder, result = go(experiment, command="fewmore run tiny")
-    assert sorted(
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-    ) == [
+def test_a_run_folder_has_everything(make_experiment, run, tiny_task):
+    experiment = make_experiment()
+    folder, result = run(experiment, command="fewmore run tiny")
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert sorted(path.relative_to(folder).as_posix() for path in files) == [
         "config.json",
         "result.json",
         "seed0/checkpoint.safetensors",
@@ -112,38 +91,25 @@ def test_a_run_folder_has_everything(make, go, tiny_task):
         "seed0/predictions.safetensors",
     ]
     assert results.to_json(results.read(folder)) == results.to_json(result)
-    assert (result.benchmark, result.method, result.recipe, result.command) == (
-        "tiny",
-        "decoupled-cosine",
-        "tiny",
-        "fewmore run tiny",
-    )
+    assert (result.benchmark, result.method) == ("tiny", "decoupled-cosine")
+    assert (result.recipe, result.command) == ("tiny", "fewmore run tiny")
     assert (result.seeds, result.draws, result.keeps) == ((0,), (None,), None)
     assert [(size.classes, size.test) for size in result.sessions] == [(4, 20), (6, 30), (8, 40)]
     assert result.split == tiny_task.split.name
+    assert result.machine["precision"] == "fp32"
+    assert result.machine["accel"].startswith("off"), "a CPU has no fast path"
+    assert result.machine["side_by_side"] == 1
 
 
-def test_the_config_says_what_was_asked_for(make, tmp_path, tiny_recipe):
-    experiment = make(settings={"pretrain.epochs": "2"}, seeds=(0, 1), draws=(0, 1, 2), way=2)
-    config = json.loads((runner.new_folder(tmp_path, experiment) / "config.json").read_text())
-    assert config["config"] == 1
-    assert (config["benchmark"], config["method"], config["way"], config["base"]) == (
-        "tiny",
-        "decoupled-cosine",
-        2,
-        None,
-    )
-    assert (config["seeds"], config["draws"], config["settings"]) == (
-        [0, 1],
-        [0, 1, 2],
-        {"pretrain.epochs": "2"},
-    )
-    assert config["recipe"]["pretrain"]["epochs"] == tiny_recipe.pretrain.epochs
-    assert config["recipe"]["transform"]["size"] == 8
+def test_a_precision_that_does_not_exist_is_refused(make_experiment, run, tmp_path):
+    with pytest.raises(ConfigError, match="fp32"):
+        RunOptions(precision="fp12").notes()
+    with pytest.raises(ConfigError, match="fp32"):
+        run(make_experiment(), precision="fp12")
 
 
-def test_every_test_image_has_a_prediction(make, go, tiny_task):
-    folder, result = go(make())
+def test_every_test_image_has_a_prediction(make_experiment, run, tiny_task):
+    folder, result = run(make_experiment())
     state = read_state(folder / "seed0" / "predictions.safetensors")
     found = predictions(folder)
     assert found.shape == (3, len(tiny_task.test))
@@ -155,17 +121,16 @@ def test_every_test_image_has_a_prediction(make, go, tiny_task):
     assert result.accuracy == (tuple(summary.accuracy.tolist()),)
 
 
-def test_the_model_gives_the_last_predictions(make, go, tiny_task, tiny_recipe_for):
-    folder, _ = go(make())
-    method = METHODS["decoupled-cosine"].build(
-        tiny_recipe_for("decoupled-cosine"), Runtime(), 0
-    )
+def test_the_model_gives_the_last_predictions(make_experiment, run, tiny_task, tiny_recipe_for):
+    folder, _ = run(make_experiment())
+    recipe = tiny_recipe_for("decoupled-cosine")
+    method = METHODS["decoupled-cosine"].build(recipe, Runtime(), 0)
     method.restore(read_state(folder / "seed0" / "model.safetensors"))
     assert torch.equal(method.scores(tiny_task.test).argmax(1), predictions(folder)[-1])
 
 
-def test_metrics_tell_every_round_and_session(make, go):
-    folder, result = go(make("finetune"))
+def test_metrics_have_every_round_and_session(make_experiment, run):
+    folder, result = run(make_experiment("finetune"))
     found = lines(folder)
     rounds = [(line["stage"], line["round"], line["rounds"]) for line in found if "stage" in line]
     assert rounds == [
@@ -176,99 +141,65 @@ def test_metrics_tell_every_round_and_session(make, go):
         for line in found
         if "stage" in line
     )
-    told = [line for line in found if "session" in line]
-    assert [line["session"] for line in told] == [0, 1, 2]
-    assert [line["accuracy"] for line in told] == pytest.approx(result.accuracy[0], abs=1e-3)
-    assert "novel" not in told[0], "what is undefined is left out"
-    assert {"base", "novel", "harmonic"} <= told[1].keys()
-    assert set(result.seconds[0]) == {
-        "fit",
-        "learn",
-        "test",
-        "pretrain",
-        "sessions",
-        "share of the wall clock",
-    }
+    sessions = [line for line in found if "session" in line]
+    assert [line["session"] for line in sessions] == [0, 1, 2]
+    assert [line["accuracy"] for line in sessions] == pytest.approx(result.accuracy[0], abs=1e-3)
+    assert "novel" not in sessions[0], "what is undefined is left out"
+    assert {"base", "novel", "harmonic"} <= sessions[1].keys()
+    stages = {"fit", "learn", "test", "pretrain", "sessions", WALL_CLOCK}
+    assert set(result.seconds[0]) == stages
 
 
-def test_what_is_kept_of_old_images_is_written(make, go):
-    result = go(make("joint"))[1]
+def test_what_is_kept_of_old_images_is_written(make_experiment, run):
+    result = run(make_experiment("joint"))[1]
     assert result.keeps == "every image"
     assert result.extra["images_kept"] == ((48.0, 54.0, 60.0),), "after each session"
-    assert "images_kept" not in go(make("finetune"))[1].extra
+    assert "images_kept" not in run(make_experiment("finetune"))[1].extra
 
 
-def test_two_folders_in_the_same_second_differ(make, tmp_path):
-    folders = {runner.new_folder(tmp_path, make()) for _ in range(3)}
-    assert len(folders) == 3
-    assert all(folder.name.startswith("tiny-decoupled-cosine-") for folder in folders)
+# Several seeds and draws
 
 
-def test_names_of_folders_have_no_strokes(make, tmp_path):
-    experiment = dataclasses.replace(make("some/where/mine.py:Mine"), benchmark="folder:/my/birds")
-    folder = runner.new_folder(tmp_path, experiment)
-    assert folder.parent == tmp_path
-    assert folder.name.startswith("folder--my-birds-mine-")
-
-
-def test_a_place_that_is_no_folder_is_refused(make, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"cannot be made .* --runs"):
-        runner.new_folder(tmp_path / "file", make())
-
-
-# ---- several seeds and draws
-
-
-def test_seeds_and_draws(make, go, tiny_task):
-    experiment = make(seeds=(0, 1), draws=(0, 1))
-    diary = Diary()
-    folder, result = go(experiment, watcher=diary)
-    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == [
-        "seed0-draw0",
-        "seed0-draw1",
-        "seed1-draw0",
-        "seed1-draw1",
-    ]
-    assert (
-        list(zip(result.seeds, result.draws, strict=True))
-        == [(0, 0), (0, 1), (1, 0), (1, 1)]
-        == experiment.runs()
-    )
+def test_seeds_and_draws(make_experiment, run, tiny_task):
+    experiment = make_experiment(seeds=(0, 1), draws=(0, 1))
+    recorder = Recorder()
+    folder, result = run(experiment, watcher=recorder)
+    names = ["seed0-draw0", "seed0-draw1", "seed1-draw0", "seed1-draw1"]
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == names
+    assert [run_name(*pair) for pair in experiment.runs()] == names
+    assert list(zip(result.seeds, result.draws, strict=True)) == experiment.runs()
+    assert experiment.runs() == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert len(result.accuracy) == 4
     assert result.split == "2 draws: 4 base, 2-way 3-shot"
-    assert {name for name, _ in diary.told} == {
-        "",
-        *(runner.run_name(*pair) for pair in experiment.runs()),
-    }
-    models = {
-        name: read_state(folder / name / "model.safetensors")
-        for name in ("seed0-draw0", "seed0-draw1", "seed1-draw0")
-    }
-    rows = {name: model["network"]["classifier"]["rows"] for name, model in models.items()}
-    assert torch.equal(rows["seed0-draw0"][:4], rows["seed0-draw1"][:4]), (
-        "another draw is the same base session"
-    )
-    assert not torch.equal(rows["seed0-draw0"][4:], rows["seed0-draw1"][4:]), "and other shots"
-    assert not torch.equal(rows["seed0-draw0"][:4], rows["seed1-draw0"][:4])
+    assert {name for name, _ in recorder.events} == {"", *names}
+
+    def prototypes(name: str) -> torch.Tensor:
+        return read_state(folder / name / "model.safetensors")["network"]["classifier"]["rows"]
+
+    first = prototypes("seed0-draw0")
+    other_draw = prototypes("seed0-draw1")
+    assert torch.equal(first[:4], other_draw[:4]), "another draw has the same base session"
+    assert not torch.equal(first[4:], other_draw[4:]), "and other shots"
+    assert not torch.equal(first[:4], prototypes("seed1-draw0")[:4])
 
 
-def test_runs_side_by_side_give_the_same(make, go, tmp_path):
-    experiment = make("finetune", seeds=(0, 1), draws=(0, 1))
-    one, single = go(experiment, parallel=1)
+def test_runs_side_by_side_give_the_same(make_experiment, run, tmp_path):
+    experiment = make_experiment("finetune", seeds=(0, 1), draws=(0, 1))
+    one_by_one, expected = run(experiment, parallel=1)
     # They write the stage 1 that draws share at the same time.
-    other, double = go(experiment, parallel=4, share=tmp_path / "stage1")
-    assert double.accuracy == single.accuracy
+    together, result = run(experiment, parallel=4, stage1_cache=tmp_path / "stage1")
+    assert result.accuracy == expected.accuracy
     for seed, draw in experiment.runs():
-        name = runner.run_name(seed, draw)
-        assert torch.equal(predictions(one, name), predictions(other, name))
+        name = run_name(seed, draw)
+        assert torch.equal(predictions(one_by_one, name), predictions(together, name))
 
 
 @pytest.mark.parametrize("parallel", [1, 2])
-def test_where_one_run_fails_the_others_stop(parallel, make, go):
-    experiment = override(make(seeds=(0, 1, 2)), {"recipe": {"pretrain": {"epochs": 500}}})
+def test_where_one_run_fails_the_others_stop(parallel, make_experiment, run):
+    experiment = make_experiment(seeds=(0, 1, 2))
+    experiment = override(experiment, {"recipe": {"pretrain": {"epochs": 500}}})
 
-    class Failing(Diary):
+    class Failing(Recorder):
         def on_round(self, run: str, report: object) -> None:
             super().on_round(run, report)
             if run == "seed0" and report.round == 3:
@@ -276,12 +207,12 @@ def test_where_one_run_fails_the_others_stop(parallel, make, go):
 
     watcher = Failing()
     with pytest.raises(MethodError, match="seed 0 fails"):
-        go(experiment, parallel=parallel, watcher=watcher)
-    assert len(watcher.told) < 500
-    assert not any("after" in what for _, what in watcher.told)
+        run(experiment, parallel=parallel, watcher=watcher)
+    assert len(watcher.events) < 500
+    assert not any("after" in event for _, event in watcher.events)
 
 
-# ---- going on
+# Resuming
 
 
 MOMENTS = [
@@ -296,201 +227,139 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_stopped_run_goes_on_to_the_same_end(moment, make, go):
-    experiment = make("finetune", seeds=(0, 1))
-    whole, expected = go(experiment)
+def test_a_stopped_run_goes_on_to_the_same_end(moment, make_experiment, run):
+    experiment = make_experiment("finetune", seeds=(0, 1))
+    whole, expected = run(experiment)
     stopper = Stopper(("seed1", moment))
-    folder = runner.new_folder(whole.parent, experiment)
+    folder = run_folder.create(whole.parent, experiment)
     with pytest.raises(Stopped):
-        go(experiment, folder, watcher=stopper, checkpoint_every=0)
+        run(experiment, folder, watcher=stopper, checkpoint_every=0)
     assert not (folder / "result.json").exists()
-    assert runner.folders_to_resume(whole.parent, [experiment]) == [folder]
+    assert run_folder.find_resumable(whole.parent, [experiment]) == [folder]
     with (folder / "seed1" / "metrics.jsonl").open("a") as file:
         file.write('{"stage": "pretr')  # a kill cuts a line
-    _, result = go(experiment, folder, checkpoint_every=0)
+    _, result = run(experiment, folder, checkpoint_every=0)
     assert result.accuracy == expected.accuracy
-    for run in ("seed0", "seed1"):
-        assert without_seconds(lines(folder, run)) == without_seconds(lines(whole, run))
-        assert torch.equal(predictions(folder, run), predictions(whole, run))
-        assert (folder / run / "model.safetensors").read_bytes() == (
-            whole / run / "model.safetensors"
-        ).read_bytes()
+    for name in ("seed0", "seed1"):
+        assert without_seconds(lines(folder, name)) == without_seconds(lines(whole, name))
+        assert torch.equal(predictions(folder, name), predictions(whole, name))
+        model, expected_model = (f / name / "model.safetensors" for f in (folder, whole))
+        assert model.read_bytes() == expected_model.read_bytes()
 
 
-def test_a_run_that_is_done_is_not_done_again(make, go):
-    experiment = make(seeds=(0, 1))
-    folder, expected = go(experiment)
+def test_a_run_that_is_done_is_not_done_again(make_experiment, run):
+    experiment = make_experiment(seeds=(0, 1))
+    folder, expected = run(experiment)
     (folder / "result.json").unlink()
-    diary = Diary()
-    _, result = go(experiment, folder, watcher=diary)
-    assert diary.told == [("", "task")]
+    recorder = Recorder()
+    _, result = run(experiment, folder, watcher=recorder)
+    assert recorder.events == [("", "task")]
     assert result.accuracy == expected.accuracy
 
 
-def test_nothing_to_resume_is_said(make, go, tmp_path):
-    runs = tmp_path / "runs"
-    with pytest.raises(
-        CheckpointError,
-        match=r"nothing to resume: no run below .*runs has these settings; leave out --resume",
-    ):
-        runner.folders_to_resume(runs, [make()])
-    folder, _ = go(make())
-    with pytest.raises(
-        CheckpointError,
-        match=rf"nothing to resume: {folder} is finished; see it with: fewmore compare {folder}",
-    ):
-        runner.folders_to_resume(runs, [make()])
-    with pytest.raises(CheckpointError, match="no run below"):
-        runner.folders_to_resume(runs, [make(seeds=(1,))])
-
-
-def test_the_newest_unfinished_folder_is_resumed(make, tmp_path):
-    old, new = runner.new_folder(tmp_path, make()), runner.new_folder(tmp_path, make())
-    os.utime(old / "config.json", (1, 1))
-    os.utime(new / "config.json", (2, 2))
-    assert runner.folders_to_resume(tmp_path, [make()]) == [new]
-    (new / "result.json").write_text("")
-    assert runner.folders_to_resume(tmp_path, [make()]) == [old]
-
-
-def test_of_several_experiments_the_finished_stay_and_the_others_begin(make, tmp_path):
-    experiments = [make(name) for name in ("finetune", "linear", "cosine")]
-    finished = runner.new_folder(tmp_path, experiments[0])
-    (finished / "result.json").write_text("")
-    assert runner.folders_to_resume(tmp_path, experiments) == [finished, None, None]
-    unfinished = runner.new_folder(tmp_path, experiments[1])
-    assert runner.folders_to_resume(tmp_path, experiments) == [finished, unfinished, None]
-    others = [finished, unfinished, runner.new_folder(tmp_path, experiments[2])]
-    for folder in others:
-        (folder / "result.json").write_text("")
-    with pytest.raises(
-        CheckpointError, match=r"all 3 runs are finished; see it with: fewmore compare .* .* "
-    ):
-        runner.folders_to_resume(tmp_path, experiments)
-
-
-# ---- stage 1 is shared
+# Shared stage 1
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_shared_stage_1_changes_nothing(method, make, go, tmp_path, tiny_task, small_recipe):
+def test_a_shared_stage_1_changes_nothing_but_the_seconds(
+    method, make_experiment, run, tmp_path, tiny_task, small_recipe
+):
     experiment = dataclasses.replace(
-        make(method), recipe=small_recipe("quick", tiny_task.benchmark, method)
+        make_experiment(method), recipe=small_recipe("quick", tiny_task.benchmark, method)
     )
-    share = tmp_path / "stage1"
+    cache = tmp_path / "stage1"
     for other in ("decoupled-linear", "decoupled-cosine"):
         config = METHODS[other].config("quick", tiny_task.benchmark)
         recipe = dataclasses.replace(experiment.recipe, method=config)
-        go(dataclasses.replace(experiment, method=other, recipe=recipe), share=share)
-    assert len(list(share.iterdir())) == 2
-    diary = Diary()
-    shared, with_it = go(experiment, share=share, watcher=diary)
-    alone, without_it = go(experiment)
-    assert [what for what in diary.of("seed0") if what.startswith("pretrain")] == [
-        "pretrain (shared) 2/2"
-    ]
+        run(dataclasses.replace(experiment, method=other, recipe=recipe), stage1_cache=cache)
+    assert len(list(cache.iterdir())) == 2
+    recorder = Recorder()
+    shared, with_it = run(experiment, stage1_cache=cache, watcher=recorder)
+    alone, without_it = run(experiment)
+    assert recorder.of("seed0", "pretrain") == ["pretrain (shared) 2/2"]
     assert with_it.accuracy == without_it.accuracy
     assert torch.equal(predictions(shared), predictions(alone))
+    [seconds] = with_it.seconds
+    assert seconds[SHARED_STAGE1] > 0, "what it took when it was trained"
+    assert with_it.total_seconds == (seconds[WALL_CLOCK] + seconds[SHARED_STAGE1],)
+    assert (with_it.shared_stage1, without_it.shared_stage1) == ((True,), (False,))
+    assert without_it.total_seconds == (without_it.seconds[0][WALL_CLOCK],)
 
 
 @pytest.mark.parametrize("change", ["seed", "settings", "head", "images"])
 def test_stage_1_is_not_shared_with_another(
-    change, make, go, tmp_path, tiny_task, tiny_images
+    change, make_experiment, run, tmp_path, tiny_task, tiny_images
 ):
-    share = tmp_path / "stage1"
-    go(make(), share=share)
-    experiment, diary = make(), Diary()
+    cache = tmp_path / "stage1"
+    run(make_experiment(), stage1_cache=cache)
+    experiment = make_experiment()
+    recorder = Recorder()
     task = tiny_task
     if change == "seed":
-        experiment = make(seeds=(1,))
+        experiment = make_experiment(seeds=(1,))
     elif change == "settings":
         experiment = override(experiment, {"recipe": {"pretrain": {"lr": 0.05}}})
     elif change == "head":
-        experiment = make("decoupled-linear")
+        experiment = make_experiment("decoupled-linear")
     else:
         task = dataclasses.replace(task, train=tiny_images(8, 12, seed=5))
-    folder = runner.new_folder(tmp_path / "runs", experiment)
-    runner.run(experiment, folder, CPU, task=task, share=share, watcher=diary)
-    assert diary.told[1][1] == "pretrain 1/2"
-    assert len(list(share.iterdir())) == 2
+    run(experiment, task=task, stage1_cache=cache, watcher=recorder)
+    assert recorder.events[1][1] == "pretrain 1/2"
+    assert len(list(cache.iterdir())) == 2
 
 
-# ---- several experiments
+# Several experiments
 
 
-def test_experiments_side_by_side_give_the_same_as_one_by_one(make, go, tiny_task, tmp_path):
-    experiments = [make(seeds=(0, 1)), make("finetune"), make("decoupled-linear")]
-    alone = [go(experiment)[1].accuracy for experiment in experiments]
-    plans = [
-        runner.Plan(e, runner.new_folder(tmp_path / "together", e), Diary()) for e in experiments
-    ]
-    found = runner.run_together(
-        plans, tiny_task, CPU, "fewmore", parallel=3, share=tmp_path / "stage1"
-    )
+def test_experiments_side_by_side_give_the_same_as_one_by_one(
+    make_experiment, run, tiny_task, tmp_path
+):
+    experiments = [make_experiment(name) for name in ("finetune", "decoupled-linear")]
+    experiments.append(make_experiment(seeds=(0, 1)))
+    alone = [run(experiment)[1].accuracy for experiment in experiments]
+    plans = [Plan(e, run_folder.create(tmp_path / "together", e), Recorder()) for e in experiments]
+    options = RunOptions(parallel=3, command="fewmore", stage1_cache=tmp_path / "stage1")
+    found = runner.run_plans(plans, tiny_task, options)
     assert [result.accuracy for result in found] == alone
     for plan, result in zip(plans, found, strict=True):
         assert results.to_json(results.read(plan.folder)) == results.to_json(result)
         assert set(plan.watcher.of("seed0")) > {"after session 0", "after session 2"}
-    assert runner.run_together([], tiny_task, CPU) == []
+    assert runner.run_plans([], tiny_task, options) == []
 
 
-@pytest.mark.parametrize("turns", [False, True], ids=["all at once", "taking turns"])
-def test_of_runs_side_by_side_one_makes_the_stage_1_that_all_need(
-    turns, make, tiny_task, tmp_path, monkeypatch
+@pytest.mark.parametrize("locked", [False, True], ids=["all at once", "taking turns"])
+def test_of_runs_side_by_side_one_trains_the_stage_1_that_all_need(
+    locked, make_experiment, tiny_task, tmp_path, monkeypatch
 ):
-    if turns:  # as on a GPU: who waits for another must not keep it from working
-        monkeypatch.setattr(runner, "beside_others", lambda device: _TURNS.taken())
+    if locked:  # as on a GPU: a run that waits for another must not keep it from working
+        sharing = pytest.importorskip("fewmore.accel.sharing")
+        monkeypatch.setattr(runner, "share_gpu", lambda device: sharing.GPU_LOCK.held())
     experiments = [
-        override(make("finetune"), {"recipe": {"method": {"session": {"epochs": n}}}})
+        override(make_experiment("finetune"), {"recipe": {"method": {"session": {"epochs": n}}}})
         for n in (2, 3, 4, 5)
     ]
-    plans = [runner.Plan(e, runner.new_folder(tmp_path / "runs", e), Diary()) for e in experiments]
+    plans = [Plan(e, run_folder.create(tmp_path / "runs", e), Recorder()) for e in experiments]
+    options = RunOptions(parallel=4, stage1_cache=tmp_path / "stage1")
     found: list[results.RunResult] = []
     worker = threading.Thread(
-        target=lambda: found.extend(
-            runner.run_together(plans, tiny_task, CPU, parallel=4, share=tmp_path / "stage1")
-        ),
-        daemon=True,
+        target=lambda: found.extend(runner.run_plans(plans, tiny_task, options)), daemon=True
     )
     worker.start()
     worker.join(120)
     assert len(found) == 4, "they wait for one another"
-    first = [
-        [what for what in plan.watcher.of("seed0") if what.startswith("pretrain")] for plan in plans
-    ]
-    assert sorted(first) == [["pretrain (shared) 2/2"]] * 3 + [["pretrain 1/2", "pretrain 2/2"]]
+    stage1 = [plan.watcher.of("seed0", "pretrain") for plan in plans]
+    assert sorted(stage1) == [["pretrain (shared) 2/2"]] * 3 + [["pretrain 1/2", "pretrain 2/2"]]
 
 
-def test_shares_of_the_wall_clock_add_up(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
-    clock = runner._Clock()
-    clock.start("a")
-    now[0] = 10
-    clock.start("b")
-    now[0] = 14
-    assert clock.stop("a") == 12
-    now[0] = 20
-    assert clock.stop("b") == 8
+# A user's own method
 
 
-def test_a_finished_folder_is_found_before_an_unfinished_one(make, tmp_path):
-    old, new = runner.new_folder(tmp_path, make()), runner.new_folder(tmp_path, make())
-    os.utime(old / "config.json", (1, 1))
-    assert runner.folders_of(tmp_path, [make(), make("finetune")]) == [new, None]
-    (old / "result.json").write_text("")
-    assert runner.folders_of(tmp_path, [make()]) == [old]
-
-
-# ---- a method of one's own
-
-
-OWN = """
+OWN_METHOD = """
 import torch
 from fewmore.methods.base import Method
 
 class Mine(Method):
-    \"\"\"Says the last class.\"\"\"
+    \"\"\"Predict the last class.\"\"\"
     keeps = "a little"
     def fit(self, base): self.classes = len(base.class_names)
     def learn(self, session): self.classes += len(session.class_names)
@@ -500,16 +369,16 @@ class Mine(Method):
 """
 
 
-def test_a_file_that_changes_while_it_runs_does_no_harm(make, go, tmp_path):
+def test_a_file_that_changes_while_it_runs_does_no_harm(make_experiment, run, tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text(OWN)
-    experiment = make(f"{path}:Mine", seeds=(0, 1))
+    path.write_text(OWN_METHOD)
+    experiment = make_experiment(f"{path}:Mine", seeds=(0, 1))
 
     class Editor(Watcher):
         def on_session(self, run: str, outcome: object) -> None:
             path.write_text("def")
 
-    _, result = go(experiment, watcher=Editor())
+    _, result = run(experiment, watcher=Editor())
     assert result.keeps == "a little"
     assert result.accuracy == ((25.0, pytest.approx(100 / 6), 12.5),) * 2
     with pytest.raises(MethodError, match="fails when it is loaded"):

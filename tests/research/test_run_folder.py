@@ -1,0 +1,101 @@
+"""Test how run folders are created, found and resumed."""
+
+import dataclasses
+import json
+import os
+
+import pytest
+
+from fewmore.errors import CheckpointError
+from fewmore.research import run_folder
+
+
+def test_the_config_says_what_was_asked_for(make_experiment, tmp_path, tiny_recipe):
+    experiment = make_experiment(
+        settings={"pretrain.epochs": "2"}, seeds=(0, 1), draws=(0, 1, 2), way=2
+    )
+    config = json.loads((run_folder.create(tmp_path, experiment) / "config.json").read_text())
+    assert config["config"] == 1
+    assert (config["benchmark"], config["method"]) == ("tiny", "decoupled-cosine")
+    assert (config["way"], config["base"]) == (2, None)
+    assert (config["seeds"], config["draws"]) == ([0, 1], [0, 1, 2])
+    assert config["settings"] == {"pretrain.epochs": "2"}
+    assert config["recipe"]["pretrain"]["epochs"] == tiny_recipe.pretrain.epochs
+    assert config["recipe"]["transform"]["size"] == 8
+
+
+def test_two_folders_in_the_same_second_differ(make_experiment, tmp_path):
+    folders = {run_folder.create(tmp_path, make_experiment()) for _ in range(3)}
+    assert len(folders) == 3
+    assert all(folder.name.startswith("tiny-decoupled-cosine-") for folder in folders)
+
+
+def test_names_of_folders_have_no_slashes(make_experiment, tmp_path):
+    experiment = dataclasses.replace(
+        make_experiment(), method="some/where/mine.py:Mine", benchmark="folder:/my/birds"
+    )
+    folder = run_folder.create(tmp_path, experiment)
+    assert folder.parent == tmp_path
+    assert folder.name.startswith("folder--my-birds-mine-")
+
+
+def test_a_file_in_place_of_the_folder_is_refused(make_experiment, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="--runs"):
+        run_folder.create(tmp_path / "file", make_experiment())
+    with pytest.raises(CheckpointError, match="--runs"):
+        run_folder.ensure_parent(tmp_path / "file")
+
+
+def test_only_a_folder_in_which_no_run_began_is_discarded(make_experiment, tmp_path):
+    unused = run_folder.create(tmp_path, make_experiment())
+    used = run_folder.create(tmp_path, make_experiment())
+    (used / "seed0").mkdir()
+    for folder in (unused, used):
+        run_folder.discard_unused(folder)
+    assert list(tmp_path.iterdir()) == [used]
+
+
+def test_nothing_to_resume_is_said(make_experiment, run, tmp_path):
+    runs = tmp_path / "runs"
+    with pytest.raises(CheckpointError, match=r"no run below .*leave out --resume"):
+        run_folder.find_resumable(runs, [make_experiment()])
+    folder, _ = run(make_experiment())
+    with pytest.raises(CheckpointError, match=f"{folder} is finished.*fewmore compare {folder}"):
+        run_folder.find_resumable(runs, [make_experiment()])
+    with pytest.raises(CheckpointError, match="no run below"):
+        run_folder.find_resumable(runs, [make_experiment(seeds=(1,))])
+
+
+def test_the_newest_unfinished_folder_is_resumed(make_experiment, tmp_path):
+    old = run_folder.create(tmp_path, make_experiment())
+    new = run_folder.create(tmp_path, make_experiment())
+    os.utime(old / "config.json", (1, 1))
+    os.utime(new / "config.json", (2, 2))
+    assert run_folder.find_resumable(tmp_path, [make_experiment()]) == [new]
+    (new / "result.json").write_text("")
+    assert run_folder.find_resumable(tmp_path, [make_experiment()]) == [old]
+
+
+def test_of_several_experiments_the_finished_stay_and_the_others_begin(make_experiment, tmp_path):
+    experiments = [make_experiment(name) for name in ("finetune", "linear", "cosine")]
+    finished = run_folder.create(tmp_path, experiments[0])
+    (finished / "result.json").write_text("")
+    assert run_folder.find_resumable(tmp_path, experiments) == [finished, None, None]
+    unfinished = run_folder.create(tmp_path, experiments[1])
+    assert run_folder.find_resumable(tmp_path, experiments) == [finished, unfinished, None]
+    folders = [finished, unfinished, run_folder.create(tmp_path, experiments[2])]
+    for folder in folders:
+        (folder / "result.json").write_text("")
+    with pytest.raises(CheckpointError, match=r"all 3 runs are finished.*fewmore compare .* .* "):
+        run_folder.find_resumable(tmp_path, experiments)
+
+
+def test_a_finished_folder_is_found_before_an_unfinished_one(make_experiment, tmp_path):
+    old = run_folder.create(tmp_path, make_experiment())
+    new = run_folder.create(tmp_path, make_experiment())
+    os.utime(old / "config.json", (1, 1))
+    experiments = [make_experiment(), make_experiment("finetune")]
+    assert run_folder.find(tmp_path, experiments) == [new, None]
+    (old / "result.json").write_text("")
+    assert run_folder.find(tmp_path, experiments[:1]) == [old]
