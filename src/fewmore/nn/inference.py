@@ -60,10 +60,14 @@ class _PointwiseConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         conv = self.conv
-        small_batch = x.is_cpu and x.dtype == torch.float32 and 4 <= len(x) < 16
-        if small_batch and not torch.compiler.is_compiling():
+        # While tracing, asking for the length of a batch would fix that length in the graph.
+        if not torch.compiler.is_compiling() and _suits_onednn(x):
             return torch.mkldnn_convolution(
                 x, conv.weight, conv.bias, (0, 0), conv.stride, conv.dilation, conv.groups
             )
         out: Tensor = conv(x)
         return out
+
+
+def _suits_onednn(x: Tensor) -> bool:
+    return x.is_cpu and x.dtype == torch.float32 and 4 <= len(x) < 16
