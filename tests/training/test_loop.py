@@ -287,7 +287,7 @@ def test_the_reported_loss_is_the_mean_over_the_rounds_steps() -> None:
     )
 
 
-def test_a_cpu_trains_in_fp32_whatever_was_asked_for() -> None:
+def test_a_cpu_trains_in_fp32_whatever_was_requested() -> None:
     seen = []
     net = network()
     net.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))

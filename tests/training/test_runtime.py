@@ -1,0 +1,85 @@
+"""Test the settings of a runtime: precisions, notes and what a result records."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from fewmore.errors import ConfigError
+from fewmore.training import fast_path
+from fewmore.training.runtime import PRECISIONS, Runtime
+
+CUDA = torch.device("cuda")
+
+
+@pytest.fixture(params=[True, False], ids=["bf16", "no bf16"])
+def bf16(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Mock a GPU that supports bfloat16, or one that only emulates it."""
+    native: bool = request.param
+    monkeypatch.setattr(
+        torch.cuda,
+        "is_bf16_supported",
+        lambda including_emulation=True: including_emulation or native,
+    )
+    return native
+
+
+@pytest.mark.parametrize("precision", ["half", "fp8", "FP32", ""])
+def test_an_unknown_precision_is_refused(precision: str) -> None:
+    with pytest.raises(ConfigError, match=f"precision .*bf16.*'{precision}'"):
+        Runtime(precision=precision)
+
+
+def test_the_default_is_a_cpu_without_notes() -> None:
+    runtime = Runtime()
+    assert runtime.device == torch.device("cpu")
+    assert not runtime.cuda
+    assert runtime.used_precision == "fp32"
+    assert runtime.notes() == []
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_cpu_uses_fp32_and_says_so(precision: str) -> None:
+    runtime = Runtime(precision=precision)
+    assert runtime.used_precision == "fp32"
+    assert isinstance(runtime.autocast(), nullcontext)
+    if precision == "fp32":
+        assert runtime.notes() == []
+    else:
+        (note,) = runtime.notes()
+        assert all(word in note for word in ("cpu", precision, "fp32"))
+
+
+def test_a_gpu_uses_bf16_where_it_has_it(bf16: bool) -> None:
+    best = "bf16" if bf16 else "fp32"
+    assert Runtime(CUDA).used_precision == best
+    assert Runtime(CUDA).notes() == [], "no precision was requested"
+    requested = Runtime(CUDA, "bf16")
+    assert requested.used_precision == best
+    assert len(requested.notes()) == (0 if bf16 else 1)
+    assert all("bf16" in note and "fp32" in note for note in requested.notes())
+
+
+@pytest.mark.usefixtures("bf16")
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+def test_a_gpu_uses_other_precisions_as_requested(precision: str) -> None:
+    runtime = Runtime(CUDA, precision)
+    assert runtime.used_precision == precision
+    assert runtime.notes() == []
+
+
+def test_what_a_result_records_of_a_cpu() -> None:
+    record = Runtime(precision="bf16").describe()
+    assert record.keys() == {"precision", "accel"}
+    assert record["precision"] == "fp32"
+    assert record["accel"].startswith("off: ")
+    assert "cpu" in record["accel"]
+
+
+def test_what_a_result_records_of_a_gpu(monkeypatch: pytest.MonkeyPatch, bf16: bool) -> None:
+    precision = "bf16" if bf16 else "fp32"
+    monkeypatch.setattr(fast_path, "accel", object())
+    assert Runtime(CUDA).describe() == {"precision": precision, "accel": "on"}
+    assert "switched off" in Runtime(CUDA, accel=False).describe()["accel"]
+    monkeypatch.setattr(fast_path, "accel", None)
+    assert "not installed" in Runtime(CUDA).describe()["accel"]
