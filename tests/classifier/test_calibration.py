@@ -1,4 +1,4 @@
-"""Temperature, threshold, calibration error and AUROC, against their definitions."""
+"""Temperature, threshold, calibration error and AUROC, compared with their definitions."""
 
 import math
 
@@ -13,14 +13,14 @@ from fewmore.classifier.calibration import (
     acceptance_threshold,
     auroc,
     expected_calibration_error,
-    temperature,
+    fit_temperature,
 )
 
 
 def test_calibration_error_by_hand():
-    sure = torch.tensor([0.9, 0.9, 0.9, 0.9, 0.3, 0.3])
-    right = torch.tensor([True, True, True, False, False, False])
-    assert expected_calibration_error(sure, right) == pytest.approx(
+    confidences = torch.tensor([0.9, 0.9, 0.9, 0.9, 0.3, 0.3])
+    correct = torch.tensor([True, True, True, False, False, False])
+    assert expected_calibration_error(confidences, correct) == pytest.approx(
         (4 * abs(0.9 - 0.75) + 2 * 0.3) / 6
     )
     assert expected_calibration_error(torch.ones(3), torch.ones(3, dtype=torch.bool)) == 0
@@ -30,13 +30,13 @@ def test_calibration_error_by_hand():
 
 def test_calibration_error_is_the_weighted_mean_over_bins():
     generator = np.random.default_rng(0)
-    sure, right = generator.random(1000), generator.random(1000) < 0.6
+    confidences, correct = generator.random(1000), generator.random(1000) < 0.6
     expected = 0.0
     for low in range(15):
-        inside = (sure > low / 15) & (sure <= (low + 1) / 15)
-        expected += abs(sure[inside].mean() - right[inside].mean()) * inside.mean()
+        inside = (confidences > low / 15) & (confidences <= (low + 1) / 15)
+        expected += abs(confidences[inside].mean() - correct[inside].mean()) * inside.mean()
     assert expected_calibration_error(
-        torch.from_numpy(sure), torch.from_numpy(right)
+        torch.from_numpy(confidences), torch.from_numpy(correct)
     ) == pytest.approx(expected)
 
 
@@ -45,25 +45,25 @@ def test_the_temperature_that_made_the_labels_is_found(true: float):
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(20_000, 5, generator=generator, dtype=torch.float64) * true * 2
     labels = torch.multinomial((scores / true).softmax(1), 1, generator=generator).squeeze(1)
-    found = temperature(scores, labels)
+    found = fit_temperature(scores, labels)
     assert found == pytest.approx(true, rel=0.05)
     after = (scores / found).softmax(1)
-    sure, answers = after.max(1)
-    assert expected_calibration_error(sure, answers == labels) < 0.02
+    confidences, predicted = after.max(1)
+    assert expected_calibration_error(confidences, predicted == labels) < 0.02
 
 
-def test_few_images_without_a_mistake_leave_doubt():
+def test_few_images_without_a_mistake_do_not_make_certain():
     scores = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    found = temperature(scores, torch.tensor([0, 1, 0]))
+    found = fit_temperature(scores, torch.tensor([0, 1, 0]))
     assert 0.7 < float((scores / found).softmax(1).amax()) < 0.95
     many = scores.repeat(100, 1)
-    assert temperature(many, torch.tensor([0, 1, 0]).repeat(100)) < found
+    assert fit_temperature(many, torch.tensor([0, 1, 0]).repeat(100)) < found
 
 
-def test_a_temperature_of_next_to_nothing():
-    assert temperature(torch.empty(0, 3), torch.empty(0, dtype=torch.int64)) == 1
-    assert temperature(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64)) == 1
-    assert math.isfinite(temperature(torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])))
+def test_the_temperature_of_few_scores():
+    assert fit_temperature(torch.empty(0, 3), torch.empty(0, dtype=torch.int64)) == 1
+    assert fit_temperature(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64)) == 1
+    assert math.isfinite(fit_temperature(torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])))
 
 
 def test_the_threshold_accepts_95_percent():

@@ -1,16 +1,17 @@
-"""Scorers: rows that grow without copying, contexts that follow, and the correction for few images."""
+"""Scorers: prototypes that grow without copying, contexts that follow, few-image correction."""
 
 import pytest
 import torch
+from torch import Tensor
 
-from fewmore.classifier.classes import KnownClass
+from fewmore.classifier.classes import KnownClass, empty_class
 from fewmore.classifier.heads import Head, Scorer
 from fewmore.nn.adapter import Adapter
 
 DIM = 12
 
 
-def some(count: int, seed: int = 0) -> tuple[KnownClass, ...]:
+def random_classes(count: int, seed: int = 0) -> tuple[KnownClass, ...]:
     generator = torch.Generator().manual_seed(seed)
     return tuple(
         KnownClass(f"{seed} {i}", torch.rand(DIM, generator=generator, dtype=torch.float64) * 3, 3)
@@ -18,89 +19,83 @@ def some(count: int, seed: int = 0) -> tuple[KnownClass, ...]:
     )
 
 
-def head(adapter: bool = False) -> Head:
-    made = (
-        Adapter(DIM, generator=torch.Generator().manual_seed(0)).eval().requires_grad_(False)
-        if adapter
-        else None
-    )
-    return Head(torch.device("cpu"), DIM, 0.05, made)
+def make_head(with_adapter: bool = False) -> Head:
+    adapter = None
+    if with_adapter:
+        adapter = Adapter(DIM, generator=torch.Generator().manual_seed(0))
+        adapter.eval().requires_grad_(False)
+    return Head(torch.device("cpu"), DIM, 0.05, adapter)
 
 
-def test_growing_shares_the_rows_of_before():
-    scorer = Scorer.of(head(), some(2))
+def test_growing_shares_the_prototypes_of_before():
+    scorer = Scorer.build(make_head(), random_classes(2))
     classes = scorer.classes
     for number in range(30):
-        classes = (*classes, *some(1, seed=number + 1))
-        grown = scorer.knowing(classes)
-        assert torch.equal(grown.unit_rows, Scorer.of(head(), classes).unit_rows)
-        assert torch.equal(scorer.unit_rows, grown.unit_rows[: len(scorer)])
+        classes = (*classes, *random_classes(1, seed=number + 1))
+        grown = scorer.with_classes(classes)
+        rebuilt = Scorer.build(make_head(), classes)
+        assert torch.equal(grown.unit_prototypes, rebuilt.unit_prototypes)
+        assert torch.equal(scorer.unit_prototypes, grown.unit_prototypes[: len(scorer)])
         scorer = grown
-    assert (
-        len(
-            {
-                scorer.rows.buffer.data_ptr(),
-                scorer.knowing((*classes, *some(1, seed=99))).rows.buffer.data_ptr(),
-            }
-        )
-        == 1
-    )
+    larger = scorer.with_classes((*classes, *random_classes(1, seed=99)))
+    assert scorer.prototypes.buffer.data_ptr() == larger.prototypes.buffer.data_ptr()
 
 
-def test_two_futures_of_one_past_do_not_meet():
-    past = Scorer.of(head(), some(3)).knowing((*some(3), *some(1, seed=5)))
-    one, other = some(1, seed=6), some(1, seed=7)
-    first, second = past.knowing((*past.classes, *one)), past.knowing((*past.classes, *other))
-    assert torch.equal(first.unit_rows, Scorer.of(head(), first.classes).unit_rows)
-    assert torch.equal(second.unit_rows, Scorer.of(head(), second.classes).unit_rows)
-    assert torch.equal(past.unit_rows, first.unit_rows[:4])
+def test_two_continuations_of_one_scorer_do_not_meet():
+    base = Scorer.build(make_head(), random_classes(3))
+    past = base.with_classes((*random_classes(3), *random_classes(1, seed=5)))
+    first = past.with_classes((*past.classes, *random_classes(1, seed=6)))
+    second = past.with_classes((*past.classes, *random_classes(1, seed=7)))
+    for scorer in (first, second):
+        rebuilt = Scorer.build(make_head(), scorer.classes)
+        assert torch.equal(scorer.unit_prototypes, rebuilt.unit_prototypes)
+    assert torch.equal(past.unit_prototypes, first.unit_prototypes[:4])
 
 
-@pytest.mark.parametrize("adapter", [False, True])
-def test_any_other_classes_are_the_same_as_built_anew(adapter: bool):
-    base = some(10)
-    scorer = Scorer.of(head(adapter), base)
-    refined = (*base[:4], base[4].refined(torch.rand(2, DIM)), *base[5:])
+@pytest.mark.parametrize("with_adapter", [False, True])
+def test_any_other_classes_are_the_same_as_rebuilt(with_adapter: bool):
+    base = random_classes(10)
+    head = make_head(with_adapter)
+    scorer = Scorer.build(head, base)
+    refined = (*base[:4], base[4].with_images(torch.rand(2, DIM)), *base[5:])
     features = torch.rand(7, DIM)
     for classes in (
         refined,
         base[:3] + base[4:],
         base[:1],
         base[::-1],
-        (*base[1:], *some(1, seed=3)),
-        some(10, seed=4),
-        (*base, *some(20, seed=5)),
+        (*base[1:], *random_classes(1, seed=3)),
+        random_classes(10, seed=4),
+        (*base, *random_classes(20, seed=5)),
     ):
-        scorer = scorer.knowing(classes)
-        anew = Scorer.of(head(adapter), classes)
-        assert torch.equal(scorer.unit_rows, anew.unit_rows)
-        assert torch.equal(scorer.likeness(features), anew.likeness(features))
+        scorer = scorer.with_classes(classes)
+        rebuilt = Scorer.build(head, classes)
+        assert torch.equal(scorer.unit_prototypes, rebuilt.unit_prototypes)
+        assert torch.equal(scorer.similarity(features), rebuilt.similarity(features))
         torch.testing.assert_close(
-            scorer.scores(features), anew.scores(features), atol=1e-4, rtol=1e-4
+            scorer.scores(features), rebuilt.scores(features), atol=1e-4, rtol=1e-4
         )
-    assert len(scorer.knowing(())) == 0
-    assert len(scorer.knowing(()).knowing(base)) == 10
+    assert len(scorer.with_classes(())) == 0
+    assert len(scorer.with_classes(()).with_classes(base)) == 10
 
 
 def test_a_class_of_few_images_is_not_at_a_disadvantage():
-    """Many images of one class: the corrected likeness to means of 1, 5 and 1,000 of them is the same on average."""
+    """On average, images are as similar to the corrected means of 1 and 5 as of 1,000 images."""
     generator = torch.Generator().manual_seed(0)
-    dim, noise = 200, 0.5
-    centre = torch.ones(dim, dtype=torch.float64)
-    draw = lambda count: (
-        centre + noise * torch.randn(count, dim, generator=generator, dtype=torch.float64)
-    )  # noqa: E731
-    wide = Head(torch.device("cpu"), dim, dim * noise**2)
+    dim = 200
+    noise = 0.5
+    center = torch.ones(dim, dtype=torch.float64)
+
+    def draw(count: int) -> Tensor:
+        return center + noise * torch.randn(count, dim, generator=generator, dtype=torch.float64)
+
+    corrected = Head(torch.device("cpu"), dim, dim * noise**2)
     queries = draw(300).float()
-    nothing = torch.zeros(dim, dtype=torch.float64)
-    likeness = []
+    similarities = []
     for count in (1, 5, 1000):
-        classes = [KnownClass(str(i), nothing, 0).refined(draw(count)) for i in range(20)]
-        likeness.append(float(Scorer.of(wide, classes).likeness(queries).mean()))
-    assert max(likeness) - min(likeness) < 0.01
-    plain = float(
-        Scorer.of(Head(torch.device("cpu"), dim), [KnownClass("1", nothing, 0).refined(draw(1))])
-        .likeness(queries)
-        .mean()
-    )
-    assert plain < likeness[0] - 0.05
+        classes = [empty_class(str(i), dim).with_images(draw(count)) for i in range(20)]
+        similarities.append(float(Scorer.build(corrected, classes).similarity(queries).mean()))
+    assert max(similarities) - min(similarities) < 0.01
+    uncorrected = Head(torch.device("cpu"), dim)
+    scorer = Scorer.build(uncorrected, [empty_class("1", dim).with_images(draw(1))])
+    assert float(scorer.similarity(queries).mean()) < similarities[0] - 0.05

@@ -1,0 +1,34 @@
+"""Decoding in a stream."""
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from fewmore.classifier.embedding import decode_batches
+from fewmore.classifier.fitting.transform import transform_for
+
+
+def test_only_a_few_images_are_in_memory():
+    """However many there are: those that are decoded ahead, and the current batch."""
+    alive = 0
+    most = 0
+    lock = threading.Lock()
+
+    class Images(list[Any]):
+        def __len__(self) -> int:
+            return 2000
+
+        def __getitem__(self, index: Any) -> Any:
+            nonlocal alive, most
+            with lock:
+                alive += 1
+                most = max(most, alive)
+            return np.full((4, 4), index % 256, np.uint8)
+
+    transform = transform_for("resnet8", pretrained=True)
+    for batch in decode_batches(Images(), [""] * 2000, transform, 8):
+        alive -= len(batch)
+    assert alive == 0
+    assert most <= 8 * (2 * (os.cpu_count() or 1) + 4)

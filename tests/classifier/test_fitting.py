@@ -1,0 +1,327 @@
+"""Training: from a pretrained backbone and from scratch, and what it decides."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fewmore import IncrementalClassifier
+from fewmore.classifier import estimator
+from fewmore.classifier.fitting import adapter, from_scratch, frozen
+from fewmore.data.images import ImageSet
+from fewmore.errors import (
+    ConfigError,
+    DataError,
+    DownloadError,
+    ImageError,
+    MissingData,
+    UnknownName,
+)
+from fewmore.methods.base import Recipe
+from fewmore.methods.cec import Config as CECConfig
+from fewmore.nn.adapter import AdapterConfig
+from fewmore.training.pseudo_incremental import PseudoConfig
+
+MakeImages = Callable[..., ImageSet]
+
+TWO_EPISODES = PseudoConfig(
+    episodes=2, base_way=2, new_way=2, base_query=2, new_query=2, milestones=()
+)
+
+
+def set_accuracies(monkeypatch: pytest.MonkeyPatch, *accuracies: list[float]) -> None:
+    """Decide what comparing the plain cosine with the adapter gives, image by image."""
+    result = torch.tensor(accuracies, dtype=torch.float64)
+    monkeypatch.setattr(frozen, "compare_heads", lambda *_: result)
+
+
+# With a pretrained backbone
+
+
+def test_it_is_trained_on_a_folder(tiny_folder: Path, weights: Path):
+    reports = []
+    clf = IncrementalClassifier("resnet8", weights)
+    returned = clf.fit(
+        str(tiny_folder), lambda stage, done, total: reports.append((stage, done, total))
+    )
+    assert returned is clf
+    assert clf.classes_ == [f"class {i}" for i in range(6)]
+    assert ("embedding images", 36, 36) in reports
+    assert any(stage == "training the adapter" for stage, _, _ in reports)
+    images = sorted(tiny_folder.glob("*/*.png"))
+    predicted = [prediction.names[0] for prediction in clf.predict(images)]
+    assert predicted == [path.parent.name for path in images]
+    assert clf.history_[0].kind == "fit"
+    assert clf.history_[0].images == 36
+
+
+def test_the_same_seed_gives_the_same_classifier(tiny_images: MakeImages, weights: Path):
+    results = []
+    for seed in (0, 0, 1):
+        clf = IncrementalClassifier("resnet8", weights, seed=seed).fit(tiny_images(4, 6))
+        sums = [known.feature_sum.tolist() for known in clf.model.class_set.classes]
+        results.append((clf.calibration, sums))
+    assert results[0] == results[1]
+    assert results[0][1] == results[2][1], "the means do not depend on the seed"
+
+
+def test_a_folder_and_a_dict_are_the_same(tiny_folder: Path, weights: Path):
+    by_class = {folder.name: sorted(folder.iterdir()) for folder in sorted(tiny_folder.iterdir())}
+    backwards = dict(reversed([(name, paths[::-1]) for name, paths in by_class.items()]))
+    one, other, third = (
+        IncrementalClassifier("resnet8", weights).fit(images)
+        for images in (tiny_folder, by_class, backwards)
+    )
+    assert [a.feature_sum.tolist() for a in one.model.class_set.classes] == [
+        b.feature_sum.tolist() for b in other.model.class_set.classes
+    ]
+    assert third.classes_ == list(reversed(one.classes_))
+    torch.testing.assert_close(
+        third.model.class_set.classes[-1].feature_sum, one.model.class_set.classes[0].feature_sum
+    )
+
+
+def test_measurements_are_reported(clf: IncrementalClassifier):
+    calibration = clf.calibration
+    assert calibration.held_out == 48
+    assert calibration.accuracy is not None
+    assert calibration.accuracy > 0.9
+    assert calibration.ece_before is not None
+    assert calibration.ece_after is not None
+    assert calibration.ece_after <= calibration.ece_before
+    assert calibration.auroc is not None
+    assert 0.5 < calibration.auroc <= 1
+    assert 0 <= calibration.sessions_plain <= 1
+    assert "resnet8 with" in clf.notes_[0]
+    assert any(note.startswith("the adapter is ") and "plain cosine" in note for note in clf.notes_)
+    info = json.loads(json.dumps(clf.info()))
+    assert info["classes"] == {f"class {i}": 8 for i in range(6)}
+    assert info["images"] == 48
+    assert [change["kind"] for change in info["history"]] == ["fit"]
+    assert info["history"][0]["classes"] == clf.classes_
+    assert info["classifier"] in ("adapter", "plain cosine")
+    assert info["bytes"]["backbone"] > 100_000
+
+
+def test_copies_do_not_make_a_class_large_enough_to_hold_out(
+    tiny_images: MakeImages, weights: Path
+):
+    images = tiny_images(4, 6)
+    copies = images.select(torch.tensor([0, 0, 0, 0, 0, *range(6, 24)]))
+    clf = IncrementalClassifier("resnet8", weights).fit(copies)
+    notes = " ".join(clf.notes_)
+    assert "class 'class 0' has 1 image, fewer than 4: nothing is held out" in notes
+    assert "4 duplicates of images in the same class" in notes
+    assert clf.info()["classes"]["class 0"] == 1
+
+
+def test_with_three_images_in_a_class_nothing_is_held_out(tiny_images: MakeImages, weights: Path):
+    images = tiny_images(4, 6)
+    few = images.select(torch.tensor([i for i in range(24) if i not in (3, 4, 5)]))
+    clf = IncrementalClassifier("resnet8", weights).fit(few)
+    notes = " ".join(clf.notes_)
+    assert "class 'class 0' has 3 images, fewer than 4: nothing is held out" in notes
+    assert clf.calibration.threshold is None
+    assert clf.calibration.held_out == 0
+    assert clf.info()["classifier"] == "plain cosine"
+    predicted = [prediction.names for prediction in clf.predict(images)]
+    assert predicted == [(images.class_names[label],) for label in images.labels]
+    assert all(prediction.known for prediction in clf.predict(np.zeros((8, 8), np.uint8)))
+
+
+@pytest.mark.parametrize("per_class", [1, 2, 4])
+def test_small_folders_train(tiny_images: MakeImages, weights: Path, per_class: int):
+    clf = IncrementalClassifier("resnet8", weights).fit(tiny_images(3, per_class))
+    assert clf.info()["images"] == 3 * per_class
+    assert clf.calibration.held_out == (12 if per_class == 4 else 0)
+
+
+def test_a_hundred_classes_train(weights: Path):
+    noise = np.random.default_rng(0)
+    images = {
+        f"class {i}": list(noise.integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)) for i in range(100)
+    }
+    assert len(IncrementalClassifier("resnet8", weights).fit(images).classes_) == 100
+
+
+def test_duplicates_in_training_count_once(tiny_images: MakeImages, weights: Path):
+    images = tiny_images(3, 4)
+    by_class = {
+        name: [images.image(4 * label + i) for i in range(4)]
+        for label, name in enumerate(images.class_names)
+    }
+    plain = IncrementalClassifier("resnet8", weights).fit(by_class)
+    by_class["class 0"].append(by_class["class 0"][1])
+    by_class["class 1"].append(by_class["class 0"][2])
+    clf = IncrementalClassifier("resnet8", weights).fit(by_class)
+    assert clf.info()["classes"] == {"class 0": 4, "class 1": 5, "class 2": 4}
+    notes = " ".join(clf.notes_)
+    assert "1 duplicate of images in the same class, not counted again: image 5 of class 0" in notes
+    assert "1 image in two classes: image 5 of class 1, also in class 0" in notes
+    torch.testing.assert_close(
+        clf.model.class_set.classes[0].feature_sum, plain.model.class_set.classes[0].feature_sum
+    )
+
+
+def test_training_input_that_cannot_be(tmp_path: Path, tiny_images: MakeImages, weights: Path):
+    clf = IncrementalClassifier("resnet8", weights)
+    image = np.zeros((8, 8), np.uint8)
+    with pytest.raises(DataError, match="one class was given, a,"):
+        clf.fit({"a": [image]})
+    with pytest.raises(MissingData, match="nowhere"):
+        clf.fit(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="'b' has no images"):
+        clf.fit({"a": [image], "b": []})
+    with pytest.raises(DataError, match="folder of class folders"):
+        clf.fit([1, 2])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="device 'abacus'"):
+        IncrementalClassifier("resnet8", weights, device="abacus").fit(tiny_images(2, 2))
+    with pytest.raises(MissingData, match="weight file"):
+        IncrementalClassifier("resnet8", tmp_path / "none.pth").fit(tiny_images(2, 2))
+    with pytest.raises(UnknownName, match="'resnet9': did you mean"):
+        IncrementalClassifier("resnet9", weights).fit(tiny_images(2, 2))
+
+
+def test_all_broken_images_are_named_at_once(tiny_folder: Path, tmp_path: Path, weights: Path):
+    whole = next((tiny_folder / "class 1").iterdir()).read_bytes()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(20):
+            content = b"no image" if i % 8 == 1 else whole
+            (tmp_path / name / f"{i:02}.png").write_bytes(content)
+    with pytest.raises(ImageError, match=r"^6 images .*a/01.png .*; .*a/09.png .*; .*and 1 more"):
+        IncrementalClassifier("resnet8", weights).fit(tmp_path)
+
+
+# The adapter
+
+
+def test_an_adapter_of_many_features_works_on_fewer(
+    weights: Path,
+    tiny_images: MakeImages,
+    queries: dict[str, list[Tensor]],
+    assert_same: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+):
+    set_accuracies(monkeypatch, [0.0], [1.0])
+    monkeypatch.setattr(adapter, "ADAPTER_DIM", 8)
+    clf = IncrementalClassifier("resnet8", weights).fit(tiny_images(4, 6))
+    head = clf.scorer.head
+    assert head.projection.shape == (64, 8)
+    assert head.adapter.dim == 8
+    clf.learn({"class 6": queries["class 6"]})
+    clf.save(tmp_path / "a.fewmore")
+    loaded = IncrementalClassifier.load(tmp_path / "a.fewmore")
+    assert_same(clf, loaded, torch.rand(6, 64), abs=2e-5)
+    gram = head.projection.T @ head.projection
+    torch.testing.assert_close(gram, gram[0, 0] * torch.eye(8), atol=1e-5, rtol=1e-4)
+
+
+def test_fewer_images_than_directions(
+    weights: Path, tiny_images: MakeImages, monkeypatch: pytest.MonkeyPatch
+):
+    set_accuracies(monkeypatch, [0.0], [1.0])
+    monkeypatch.setattr(adapter, "ADAPTER_DIM", 60)
+    head = IncrementalClassifier("resnet8", weights).fit(tiny_images(4, 6)).scorer.head
+    assert head.projection.shape[1] == head.adapter.dim < 24
+
+
+def test_an_adapter_that_is_better_only_by_chance_is_not_used(
+    weights: Path, tiny_images: MakeImages, monkeypatch: pytest.MonkeyPatch
+):
+    set_accuracies(monkeypatch, [0.5, 0.5, 0.0], [0.4, 0.5, 0.2])
+    clf = IncrementalClassifier("resnet8", weights).fit(tiny_images(4, 6))
+    assert clf.info()["classifier"] == "plain cosine"
+    (note,) = [note for note in clf.notes_ if note.startswith("the adapter is not used")]
+    assert "36.7 %" in note
+    assert "33.3 %" in note
+    assert clf.calibration.sessions_adapted == pytest.approx(0.3667, abs=1e-4)
+
+
+# From scratch
+
+
+def test_from_scratch_by_a_recipe(
+    tiny_images: MakeImages,
+    tiny_recipe: Recipe,
+    assert_same: Callable[..., None],
+    tmp_path: Path,
+):
+    stages = []
+    recipe = replace(tiny_recipe, method=CECConfig(TWO_EPISODES, AdapterConfig(heads=2)))
+    clf = IncrementalClassifier(weights=None, recipe=recipe)
+    clf.fit(tiny_images(4, 12), lambda stage, done, total: stages.append(stage))
+    assert set(stages) == {
+        "decoding images",
+        "pretrain",
+        "pseudo-incremental",
+        "embedding images",
+    }
+    assert clf.info()["classifier"] == "adapter"
+    assert clf.calibration.held_out == 4, "a tenth, at least one a class"
+    assert clf.info()["images"] == 48, "in the end, all of them count"
+    assert "resnet8 was trained from scratch" in clf.notes_
+    assert clf.evaluate(tiny_images(4, 6, seed=3)).accuracy > 0.8
+    images = tiny_images(5, 3, seed=2)
+    clf.learn({"new": [images.image(i) for i in range(12, 15)]})
+    clf.save(tmp_path / "a.fewmore")
+    loaded = IncrementalClassifier.load(tmp_path / "a.fewmore")
+    assert_same(clf, loaded, torch.rand(5, 64), abs=1e-5)
+
+
+@pytest.mark.parametrize(("size", "backbone"), [(32, "resnet20"), (64, "resnet18")])
+def test_the_size_of_images_decides_on_the_network(
+    tiny_images: MakeImages, monkeypatch: pytest.MonkeyPatch, size: int, backbone: str
+):
+    recipes = []
+
+    def stop(recipe: Recipe, *_: Any) -> None:
+        recipes.append(recipe)
+        raise ConfigError("far enough")
+
+    monkeypatch.setattr(from_scratch, "CEC", stop)
+    with pytest.raises(ConfigError, match="far enough"):
+        IncrementalClassifier(weights=None).fit(tiny_images(3, 5, size=size))
+    (recipe,) = recipes
+    assert recipe.backbone == backbone
+    pseudo = recipe.method.pseudo
+    # Of five images one is held out and one is the shot.
+    assert (pseudo.base_way, pseudo.base_query) == (3, 3)
+    assert recipe.pretrain.batch <= 12
+
+
+def test_the_recipe_follows_the_number_of_images():
+    recipe = from_scratch.recipe_for("resnet20", [500] * 60)
+    pseudo = recipe.method.pseudo
+    assert (pseudo.base_way, pseudo.base_query, recipe.pretrain.batch) == (15, 15, 128)
+    assert 2000 < pseudo.episodes <= 5000
+    small = from_scratch.recipe_for("resnet20", [2, 5, 9])
+    pseudo = small.method.pseudo
+    assert (pseudo.base_way, pseudo.base_query, small.pretrain.batch) == (3, 1, 16)
+
+
+def test_from_scratch_takes_two_images(tiny_images: MakeImages):
+    with pytest.raises(DataError, match="at least 2 a class"):
+        IncrementalClassifier(weights=None).fit(tiny_images(3, 1))
+
+
+def test_without_weights_it_trains_from_scratch_and_says_so(
+    tiny_images: MakeImages, tiny_recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: Any, **__: Any) -> Path:
+        raise DownloadError("no route to host")
+
+    recipe = replace(tiny_recipe, method=CECConfig(TWO_EPISODES))
+    monkeypatch.setattr(estimator, "pretrained_weights", fail)
+    monkeypatch.setattr(from_scratch, "recipe_for", lambda name, counts: recipe)
+    clf = IncrementalClassifier().fit(tiny_images(3, 5))
+    (note,) = [note for note in clf.notes_ if "no ImageNet weights for mobilenet_v2" in note]
+    assert "(no route to host)" in note
+    assert clf.classes_ == ["class 0", "class 1", "class 2"]
