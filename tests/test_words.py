@@ -128,7 +128,9 @@ def test_docstrings_begin_with_a_verb(trees: dict[str, ast.Module]) -> None:
 
 
 def begins_with_verb(docstring: str) -> bool:
-    """Return whether the first word may be a verb: a capitalized word that is not in the list."""
+    """Return whether the first word may be a verb: capitalized, not in the list, not a label."""
+    if re.match(r"\S+( \d+)?:", docstring):
+        return False
     word = docstring.split()[0].rstrip(",")
     return (
         re.fullmatch(r"[A-Z][a-z]+(-[a-z]+)?", word) is not None and word.lower() not in NOT_VERBS
@@ -145,6 +147,7 @@ def begins_with_verb(docstring: str) -> bool:
         ("How a run is judged.", False),
         ("`fewmore data`: fetch a benchmark.", False),
         ("ImageSet: labelled images.", False),
+        ("Stage 1: learn features.", False),
         ("images of any size", False),
     ],
 )

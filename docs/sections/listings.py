@@ -85,26 +85,28 @@ def backbones() -> str:
 
 
 def tree() -> str:
-    """Draw the source tree, each file with the first sentence of its docstring."""
+    """Draw the packages and their files, each with the first sentence of its docstring."""
     source = ROOT / "src" / "fewmore"
-    return "\n".join(["```text", *_tree_lines(source, 0), "```"]) + "\n"
+    lines = [_tree_line(source, 0), *_file_lines(source, 1)]
+    for package in _packages(source):
+        lines += [_tree_line(package, 1), *_file_lines(package, 2)]
+        lines += [_tree_line(inner, 2) for inner in _packages(package)]
+    return "\n".join(["```text", *lines, "```"]) + "\n"
 
 
-def _tree_lines(folder: Path, depth: int) -> list[str]:
-    """Describe a package, its files and then its subpackages."""
-    lines = [_tree_line(f"{folder.name}/", folder / "__init__.py", depth)]
-    lines += [
-        _tree_line(path.name, path, depth + 1)
-        for path in sorted(folder.glob("*.py"))
-        if not path.name.startswith("__")
-    ]
-    for child in sorted(path for path in folder.iterdir() if (path / "__init__.py").exists()):
-        lines += _tree_lines(child, depth + 1)
-    return lines
+def _packages(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if (path / "__init__.py").exists())
 
 
-def _tree_line(name: str, path: Path, depth: int) -> str:
-    """Write a name and the first sentence of its module's docstring."""
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    sentence = re.split(r"\.(?=\s|$)", docstring)[0]
+def _file_lines(folder: Path, depth: int) -> list[str]:
+    paths = sorted(path for path in folder.glob("*.py") if not path.name.startswith("__"))
+    return [_tree_line(path, depth) for path in paths]
+
+
+def _tree_line(path: Path, depth: int) -> str:
+    """Write the name of a file or package and the first sentence of its docstring."""
+    module = path / "__init__.py" if path.is_dir() else path
+    name = f"{path.name}/" if path.is_dir() else path.name
+    docstring = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+    sentence = re.split(r"\.(?=\s+[A-Z`]|$)", docstring)[0]
     return f"{'  ' * depth}{name:<24} {' '.join(sentence.split())}".rstrip()
