@@ -1,10 +1,11 @@
 """List, teach, rename and forget classes."""
 
 import hashlib
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response, UploadFile
+from fastapi import APIRouter, Depends, Query, Response
 
 from fewmore.classifier.classes import MAX_NAME_LENGTH, KnownClass, clean_name
 from fewmore.classifier.estimator import IncrementalClassifier
@@ -23,7 +24,6 @@ from fewmore.service.routes.dependencies import (
     read_images,
 )
 from fewmore.service.schemas import Changed, Classes, ClassOut, NewName, Taught
-from fewmore.service.state import Service
 
 router = APIRouter(tags=["classes"])
 
@@ -60,54 +60,48 @@ async def list_classes(
     )
 
 
+@dataclass(frozen=True)
+class LearnRequest:
+    """Collect what the two routes that teach receive."""
+
+    service: ServiceState
+    response: Response
+    name: FormName
+    images: ImageFiles
+    idempotency_key: KeyHeader = None
+
+
 @router.post("/api/classes", responses=change_problems(409, 413))
-async def teach(
-    service: ServiceState,
-    response: Response,
-    name: FormName,
-    images: ImageFiles,
-    idempotency_key: KeyHeader = None,
-) -> Taught:
+async def teach(request: Annotated[LearnRequest, Depends()]) -> Taught:
     """Teach a new class from a few images. 200: it is on the disk; else nothing has changed."""
-    return await _learn(service, response, name, images, idempotency_key, new=True)
+    return await _learn(request, new=True)
 
 
 @router.post("/api/classes/images", responses=change_problems(404, 409, 413))
-async def add_images(
-    service: ServiceState,
-    response: Response,
-    name: FormName,
-    images: ImageFiles,
-    idempotency_key: KeyHeader = None,
-) -> Taught:
+async def add_images(request: Annotated[LearnRequest, Depends()]) -> Taught:
     """Add images to a known class. Those that it already has are not counted again."""
-    return await _learn(service, response, name, images, idempotency_key, new=False)
+    return await _learn(request, new=False)
 
 
-async def _learn(
-    service: Service,
-    response: Response,
-    name: str,
-    uploads: list[UploadFile],
-    key_name: str | None,
-    new: bool,
-) -> Taught:
+async def _learn(request: LearnRequest, new: bool) -> Taught:
     """Embed the images in a batch with others, then learn the class in turn with other changes."""
-    name = clean_name(name)
-    images = await read_images(uploads, service.limits)
-    digests = [hashlib.sha256(image).hexdigest() for image in images]
-    key = IdempotencyKey.of(key_name, "teach" if new else "add", name, *digests)
-    if (earlier := service.repeated(key, response)) is not None:
-        return Taught(**earlier)
+    service = request.service
     store = service.store
     most_classes = service.limits.classes
+    name = clean_name(request.name)
+    images = await read_images(request.images, service.limits)
+    digests = [hashlib.sha256(image).hexdigest() for image in images]
+    route = "teach" if new else "add"
+    key = IdempotencyKey.of(request.idempotency_key, route, name, *digests)
+    if (earlier := service.repeated(key, request.response)) is not None:
+        return Taught(**earlier)
     _check_name(store.current, name, new, most_classes)  # before the costly part
     titles = [f"image {number} of {name}" for number in range(1, len(images) + 1)]
     embedded = await service.batcher.embed(images, titles)
     operation = Operation("learn", (name,), embedded.hashes, embedded.features)
 
     def learn() -> JSON:
-        if (earlier := service.repeated(key, response)) is not None:
+        if (earlier := service.repeated(key, request.response)) is not None:
             return earlier
         before = store.current
         _check_name(before, name, new, most_classes)  # again: others may have changed it meanwhile

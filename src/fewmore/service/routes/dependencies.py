@@ -5,7 +5,7 @@ refuse a request before its body is read, and it protects the page and the OpenA
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, File, Form, Header, Query, Request, UploadFile
 from pydantic import WithJsonSchema
@@ -16,32 +16,22 @@ from fewmore.service.limits import Limits
 from fewmore.service.state import Service
 
 
-def get_service(request: Request) -> Service:
-    """Return the service that the app was created with."""
+async def get_service(request: Request) -> Service:
+    """Return the service that the app was created with. Async: FastAPI runs others in threads."""
     service: Service = request.app.state.service
     return service
 
 
 ServiceState = Annotated[Service, Depends(get_service)]
 
-QueryName = Annotated[
-    str,
-    Query(
-        min_length=1,
-        max_length=MAX_NAME_LENGTH,
-        description="The class's name.",
-        examples=["okapi"],
-    ),
-]
-FormName = Annotated[
-    str,
-    Form(
-        min_length=1,
-        max_length=MAX_NAME_LENGTH,
-        description="The class's name.",
-        examples=["okapi"],
-    ),
-]
+_NAME: dict[str, Any] = {
+    "min_length": 1,
+    "max_length": MAX_NAME_LENGTH,
+    "description": "The class's name.",
+    "examples": ["okapi"],
+}
+QueryName = Annotated[str, Query(**_NAME)]
+FormName = Annotated[str, Form(**_NAME)]
 
 _ImageFile = Annotated[
     UploadFile,
