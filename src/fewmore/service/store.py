@@ -136,7 +136,7 @@ class Store:
         records = self._journal.records
         if records and records[0].head.get("backbone") != self._backbone:
             raise ModelFileError(
-                f"{self._journal.path} has lessons for another backbone than that of {self.path}: "
+                f"{self._journal.path} has changes for another backbone than that of {self.path}: "
                 "put the model file back that it belongs to, or move the journal away"
             )
         for record in records:
