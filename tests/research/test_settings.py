@@ -1,4 +1,4 @@
-"""What `--set` makes of recipes."""
+"""Test how `--set` changes recipes."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ def test_numbers_keep_the_kind_of_the_setting():
 
 
 def test_settings_are_checked_together():
-    """Each of these alone would be refused: the two groups of classes must be alike."""
+    """Check settings that would be refused alone: both groups of classes must be equally large."""
     with pytest.raises(ConfigError, match="same ways"):
         recipe("official", CIFAR, "cec", ["pseudo.base_way=5"])
     made = recipe("official", CIFAR, "cec", ["pseudo.base_way=5", "pseudo.new_way=5"])
@@ -136,7 +136,7 @@ def test_the_last_of_equal_settings_counts():
         ("weights=3", r"'3' is not a text or none"),
     ],
 )
-def test_what_cannot_be_set_is_said(setting, complaint):
+def test_wrong_settings_are_refused(setting, complaint):
     with pytest.raises(ConfigError, match=complaint):
         changed(setting)
 

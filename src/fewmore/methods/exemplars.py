@@ -1,8 +1,8 @@
 """Keep a few images of each class, and classify by the means of their features.
 
-Exemplars are chosen by herding (Rebuffi et al.: iCaRL, CVPR 2017, https://arxiv.org/abs/1611.07725):
-the next exemplar is the image that brings the mean of all chosen ones nearest to the mean of the
-class, so the first few represent the class best.
+Exemplars are chosen by herding (Rebuffi et al.: iCaRL, CVPR 2017,
+https://arxiv.org/abs/1611.07725): the next exemplar is the image that brings the mean of all chosen
+ones nearest to the mean of the class, so the first few represent the class best.
 
 C: classes   n: images of the largest class   d: features
 """
