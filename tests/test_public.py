@@ -9,7 +9,26 @@ import pytest
 
 import fewmore
 
-NAMES = {"IncrementalClassifier", "__version__"}
+NAMES = {
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "DownloadError",
+    "ExportError",
+    "FewmoreError",
+    "ImageError",
+    "IncrementalClassifier",
+    "MethodError",
+    "MissingData",
+    "ModelFileError",
+    "NotFittedError",
+    "Prediction",
+    "SplitError",
+    "StateError",
+    "UnknownName",
+    "__version__",
+    "load",
+}
 
 
 def test_the_public_names():
@@ -20,8 +39,26 @@ def test_the_public_names():
         fewmore.Classifier  # noqa: B018
 
 
+def test_all_errors_are_public():
+    classes = [value for value in vars(fewmore.errors).values() if isinstance(value, type)]
+    errors = {value.__name__ for value in classes if issubclass(value, Exception)}
+    assert "StateError" in errors
+    assert errors <= NAMES
+
+
+def test_load_reads_a_model_file(small_model: Path):
+    loaded = fewmore.load(small_model, device="cpu")
+    assert isinstance(loaded, fewmore.IncrementalClassifier)
+    assert loaded.classes_ == ["jay", "robin", "wren"]
+
+
 def test_importing_it_brings_no_torch():
-    code = "import sys, fewmore; assert 'torch' not in sys.modules; fewmore.IncrementalClassifier(); assert 'torch' in sys.modules"
+    code = (
+        "import sys, fewmore\n"
+        "assert 'torch' not in sys.modules\n"
+        "fewmore.IncrementalClassifier()\n"
+        "assert 'torch' in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

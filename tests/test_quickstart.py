@@ -1,4 +1,4 @@
-"""Every snippet of docs/quickstart.md runs as it stands, one after the other, with a small backbone in the large one's place."""
+"""Run every snippet of docs/quickstart.md as it stands, in order, with a small backbone."""
 
 import importlib.util
 import re
@@ -14,7 +14,7 @@ from fewmore import cli
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "quickstart.md"
 SNIPPETS = re.findall(r"^```(bash|python)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-TAKES_MORE = ("fewmore export", "onnxruntime")  # packages of an extra
+NEEDS_EXPORT = ("fewmore export", "onnxruntime")  # packages of an extra
 
 
 def run_commands(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_the_snippets_run(
     )
     names: dict[str, object] = {}
     for kind, text in SNIPPETS:
-        if not has_export and any(word in text for word in TAKES_MORE):
+        if not has_export and any(word in text for word in NEEDS_EXPORT):
             continue
         if kind == "bash":
             if "fewmore train" in text:

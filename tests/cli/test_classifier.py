@@ -1,4 +1,4 @@
-"""The practitioner's commands, as a person types them."""
+"""The commands for model files, as a person types them."""
 
 import csv
 import io
@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fewmore import IncrementalClassifier
+from fewmore import IncrementalClassifier, Prediction
 
 Photos = Callable[..., Path]
 Fewmore = Callable[..., tuple[int, str, str]]
@@ -30,7 +32,7 @@ def model(
     return Path("birds.fewmore")
 
 
-def known(model: Path) -> dict[str, int]:
+def class_counts(model: Path) -> dict[str, int]:
     classes: dict[str, int] = IncrementalClassifier.load(model).info()["classes"]
     return classes
 
@@ -43,7 +45,7 @@ def test_train_says_what_it_chose_and_what_to_type_next(photos: Photos, fewmore:
     photos("photos", BASE)
     code, out, err = fewmore("train", "photos", "-o", "my birds.fewmore")
     assert (code, err) == (0, "")
-    assert known(Path("my birds.fewmore")) == dict(sorted(BASE.items()))
+    assert class_counts(Path("my birds.fewmore")) == dict(sorted(BASE.items()))
     lines = out.splitlines()
     assert lines[0] == "embedding images …"
     assert "classes        3, from 14 images in 1 session" in out
@@ -59,14 +61,12 @@ def test_train_says_what_it_chose_and_what_to_type_next(photos: Photos, fewmore:
     ):
         assert word in out
     assert "Now type: fewmore predict 'my birds.fewmore' IMAGE…" in lines
-    # Never over an existing file
+    # An existing file is not replaced.
     before = Path("my birds.fewmore").read_bytes()
     code, out, err = fewmore("train", "photos", "-o", "my birds.fewmore")
     assert (code, out) == (2, "")
-    assert (
-        err
-        == "fewmore: my birds.fewmore is there already: give another name with -o, or replace it with --force\n"
-    )
+    assert err.startswith("fewmore: my birds.fewmore is there already")
+    assert "--force" in err
     assert Path("my birds.fewmore").read_bytes() == before
     shutil.copy("my birds.fewmore", "photos.fewmore")
     assert fewmore("train", "photos", "--seed", 1, "--force")[0] == 0
@@ -76,19 +76,10 @@ def test_train_says_what_it_chose_and_what_to_type_next(photos: Photos, fewmore:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["nowhere"], "nowhere is not there: give a folder that has one sub-folder a class"),
-        (
-            ["photos", "-o", "no/such/a.fewmore"],
-            "-o no/such/a.fewmore: there is no folder no/such; make it, or give another name",
-        ),
-        (
-            ["photos", "-o", "photos"],
-            "-o photos is a folder: give the name of a file, such as -o photos/model.fewmore",
-        ),
-        (
-            ["photos", "--backbone", "mobilnet"],
-            "no backbone with ImageNet weights is named 'mobilnet': did you mean mobilenet_v2?",
-        ),
+        (["nowhere"], "nowhere is not there"),
+        (["photos", "-o", "no/such/a.fewmore"], "-o no/such/a.fewmore: there is no folder no/such"),
+        (["photos", "-o", "photos"], "-o photos is a folder"),
+        (["photos", "--backbone", "mobilnet"], "no backbone with ImageNet weights is named"),
         (["photos", "--weights", "none.pth"], "there is no weight file none.pth"),
         (["photos", "--device", "tpu"], "device 'tpu' cannot be used"),
     ],
@@ -112,10 +103,7 @@ def test_train_checks_first_whether_it_may_write(
     monkeypatch.setattr("os.access", lambda path, mode: False)
     code, out, err = fewmore("train", "photos", "-o", "a.fewmore")
     assert (code, out) == (2, "")
-    assert (
-        err
-        == f"fewmore: -o a.fewmore: you may not write into the folder {tmp_path}; give another name\n"
-    )
+    assert err.startswith(f"fewmore: -o a.fewmore: you may not write into the folder {tmp_path}")
 
 
 # learn, forget, rename, undo
@@ -127,7 +115,7 @@ def test_learn_a_folder_of_classes(model: Path, photos: Photos, fewmore: Fewmore
     assert (code, err) == (0, "")
     assert "learnt owl: 3 images\nrefined robin: 7 images\n" in out
     assert out.endswith("birds.fewmore: 4 classes; take it back with: fewmore undo birds.fewmore\n")
-    assert known(model) == {"jay": 4, "robin": 7, "wren": 5, "owl": 3}
+    assert class_counts(model) == {"jay": 4, "robin": 7, "wren": 5, "owl": 3}
 
 
 def test_learn_images_of_one_class(model: Path, photos: Photos, fewmore: Fewmore) -> None:
@@ -139,7 +127,7 @@ def test_learn_images_of_one_class(model: Path, photos: Photos, fewmore: Fewmore
     assert out.startswith(f"refined okapi [x]: 4 images\nnote: {first} is a duplicate")
     code, out, _ = fewmore("learn", model, "--name", "okapi [x]", folder / "okapi [x]")
     assert out.endswith("birds.fewmore: nothing new was learnt, and it is as it was\n")
-    assert known(model)["okapi [x]"] == 4
+    assert class_counts(model)["okapi [x]"] == 4
 
 
 def test_learn_is_all_or_nothing(model: Path, photos: Photos, fewmore: Fewmore) -> None:
@@ -155,22 +143,13 @@ def test_learn_is_all_or_nothing(model: Path, photos: Photos, fewmore: Fewmore) 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["new/owl"], "new/owl has images straight in it, and without a name it must be a folder"),
-        (["new/owl/00.png"], "new/owl/00.png is an image, and without a name"),
-        (
-            ["new/owl/00.png", "new/owl/01.png"],
-            "2 places were given without a name: give one folder",
-        ),
-        (["nowhere"], "nowhere is not there: give a folder"),
-        (
-            ["--name", "owl", "nowhere.jpg"],
-            "nowhere.jpg is not there: give the path of an image file",
-        ),
+        (["new/owl"], "new/owl has images straight in it"),
+        (["new/owl/00.png"], "new/owl/00.png is an image"),
+        (["new/owl/00.png", "new/owl/01.png"], "2 places were given without a name"),
+        (["nowhere"], "nowhere is not there"),
+        (["--name", "owl", "nowhere.jpg"], "nowhere.jpg is not there"),
         (["--name", " ", "new/owl"], "a class's name must not be empty"),
-        (
-            ["--name", "owl", "new"],
-            "new has no images straight in it: give a folder that has some (.avif, ",
-        ),
+        (["--name", "owl", "new"], "new has no images straight in it"),
     ],
 )
 def test_learn_refuses_with_a_sentence(
@@ -194,19 +173,16 @@ def test_forget_rename_and_undo(model: Path, fewmore: Fewmore) -> None:
         0,
         "forgot wren, jay; birds.fewmore: 1 class; take it back with: fewmore undo birds.fewmore\n",
     )
-    assert known(model) == {"European robin": 5}
+    assert class_counts(model) == {"European robin": 5}
     code, out, _ = fewmore("undo", model)
     assert out.startswith("undone: the forget of wren, jay (")
     assert out.endswith("); birds.fewmore: 3 classes\n")
     assert fewmore("undo", model)[0] == 0
-    assert known(model) == {"jay": 4, "robin": 5, "wren": 5}
+    assert class_counts(model) == {"jay": 4, "robin": 5, "wren": 5}
     code, out, err = fewmore("undo", model)
     assert (code, out) == (2, "")
-    assert err == "fewmore: there is nothing to undo: no change was made since training\n"
-    assert (
-        fewmore("forget", model, "robbin")[2]
-        == "fewmore: no class is named 'robbin': did you mean robin?\n"
-    )
+    assert err.startswith("fewmore: there is nothing to undo")
+    assert "'robbin': did you mean robin?" in fewmore("forget", model, "robbin")[2]
     assert fewmore("rename", model, "robin", "wren")[2].startswith(
         "fewmore: 'wren' is the name of a class already"
     )
@@ -225,9 +201,7 @@ def test_forget_rename_and_undo(model: Path, fewmore: Fewmore) -> None:
 def test_a_model_file_that_is_not_there(fewmore: Fewmore, tmp_path: Path, words: list[str]) -> None:
     code, out, err = fewmore(*(word.format("gone.fewmore") for word in words))
     assert (code, out) == (2, "")
-    assert err.startswith(
-        "fewmore: there is no model file gone.fewmore: check its name, or make one with `fewmore train"
-    )
+    assert err.startswith("fewmore: there is no model file gone.fewmore")
     assert not list(tmp_path.iterdir())
 
 
@@ -245,7 +219,7 @@ def test_two_processes_that_learn_at_once_both_land(model: Path, photos: Photos)
     for process in running:
         out, err = process.communicate(timeout=120)
         assert (process.returncode, err) == (0, ""), out
-    assert known(model) == {"jay": 4, "robin": 5, "wren": 5, "owl": 2, "tern": 2}
+    assert class_counts(model) == {"jay": 4, "robin": 5, "wren": 5, "owl": 2, "tern": 2}
     assert IncrementalClassifier.load(model).version == 3
 
 
@@ -259,12 +233,10 @@ def test_predict_an_image_and_a_folder(model: Path, photos: Photos, fewmore: Few
     heading, *rows = [line.split() for line in out.splitlines()]
     assert heading == ["image", "is", "confidence"]
     assert [row[0] for row in rows if len(row) > 3 or row[0].startswith("holiday")] == [
-        *(
-            "holiday/robin/00.png",
-            "holiday/wren/00.png",
-            "holiday/wren/01.png",
-            "holiday/robin/00.png",
-        )
+        "holiday/robin/00.png",
+        "holiday/wren/00.png",
+        "holiday/wren/01.png",
+        "holiday/robin/00.png",
     ]
     assert "robin" in rows[0]
     assert rows[0] == rows[-1]
@@ -274,12 +246,16 @@ def test_predict_as_json_and_csv(model: Path, photos: Photos, fewmore: Fewmore) 
     photos("holiday", {"wren": 2})
     code, out, _ = fewmore("predict", model, "holiday", "--top", 2, "--json")
     assert code == 0
-    answers = json.loads(out)
-    assert [answer["image"] for answer in answers] == ["holiday/wren/00.png", "holiday/wren/01.png"]
-    for answer in answers:
-        assert answer["known"] in (True, False)
-        assert answer["classes"][0]["name"] == "wren"
-        assert 1 >= answer["classes"][0]["confidence"] > answer["classes"][1]["confidence"] >= 0
+    predictions = json.loads(out)
+    assert [prediction["image"] for prediction in predictions] == [
+        "holiday/wren/00.png",
+        "holiday/wren/01.png",
+    ]
+    for prediction in predictions:
+        assert prediction["known"] in (True, False)
+        first, second = prediction["classes"]
+        assert first["name"] == "wren"
+        assert 1 >= first["confidence"] > second["confidence"] >= 0
     code, out, _ = fewmore("predict", model, "holiday", "--top", 9, "--csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
@@ -293,7 +269,7 @@ def test_predict_as_json_and_csv(model: Path, photos: Photos, fewmore: Fewmore) 
 
 
 @pytest.mark.parametrize("form", ["", "--json", "--csv"])
-def test_one_bad_image_among_many_is_named_and_the_others_are_answered(
+def test_one_bad_image_among_many_is_named_and_the_others_are_predicted(
     model: Path, photos: Photos, fewmore: Fewmore, form: str
 ) -> None:
     folder = photos("holiday", {"wren": 3})
@@ -302,7 +278,12 @@ def test_one_bad_image_among_many_is_named_and_the_others_are_answered(
     assert code == 1
     assert [line.split()[1] for line in err.splitlines()] == ["holiday/wren/01.png", "gone.jpg"]
     if form == "--json":
-        assert ["error" in answer for answer in json.loads(out)] == [False, True, False, True]
+        assert ["error" in prediction for prediction in json.loads(out)] == [
+            False,
+            True,
+            False,
+            True,
+        ]
     elif form == "--csv":
         rows = list(csv.DictReader(io.StringIO(out)))
         assert [(row["name"], bool(row["error"])) for row in rows] == [
@@ -316,18 +297,18 @@ def test_one_bad_image_among_many_is_named_and_the_others_are_answered(
         assert out.count("wren ") == 2
 
 
-def test_what_is_like_no_class_is_none_of_these(
+def test_an_unknown_image_is_none_of_these(
     model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     predict = IncrementalClassifier.predict
 
-    def unsure(self: IncrementalClassifier, *given: object, **settings: object) -> object:
+    def predict_unknown(self: IncrementalClassifier, images: Any, top: int) -> list[Prediction]:
         return [
-            type(one)(one.names, one.confidences, False, 0.1)
-            for one in predict(self, *given, **settings)
-        ]  # type: ignore[arg-type]
+            replace(prediction, known=False, familiarity=0.1)
+            for prediction in predict(self, images, top)
+        ]
 
-    monkeypatch.setattr(IncrementalClassifier, "predict", unsure)
+    monkeypatch.setattr(IncrementalClassifier, "predict", predict_unknown)
     _, out, _ = fewmore("predict", model, "photos/wren/00.png")
     assert out.splitlines()[1].split() == ["photos/wren/00.png", "none", "of", "these"]
     assert "if any, wren" in out.splitlines()[2]
@@ -335,12 +316,9 @@ def test_what_is_like_no_class_is_none_of_these(
 
 def test_predict_refuses_with_a_sentence(model: Path, fewmore: Fewmore, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert fewmore("predict", model, "empty")[2].startswith(
-        "fewmore: empty has no images in it: give a folder that has some ("
-    )
-    assert fewmore("predict", model, "a.jpg", "--json", "--csv")[2].startswith(
-        "fewmore: --json and --csv were given together"
-    )
+    assert fewmore("predict", model, "empty")[2].startswith("fewmore: empty has no images in it")
+    both = fewmore("predict", model, "a.jpg", "--json", "--csv")[2]
+    assert both.startswith("fewmore: --json and --csv were given together")
     shutil.copy("photos/wren/00.png", "not.fewmore")
     assert "is damaged, or not a model file" in fewmore("predict", "not.fewmore", "a.jpg")[2]
 
@@ -364,6 +342,7 @@ def test_info(model: Path, photos: Photos, fewmore: Fewmore) -> None:
     about = json.loads(fewmore("info", model, "--json")[1])
     assert len(about["classes"]) == 133
     assert about["file bytes"] == model.stat().st_size
+    assert [change["kind"] for change in about["history"]] == ["fit", "learn"]
 
 
 def test_evaluate(model: Path, photos: Photos, fewmore: Fewmore) -> None:
@@ -371,9 +350,8 @@ def test_evaluate(model: Path, photos: Photos, fewmore: Fewmore) -> None:
     fewmore("rename", model, "robin", "European robin")
     test = photos("test", {"wren": 4, "European robin": 2, "owl": 2})
     shutil.rmtree(test / "wren")
-    shutil.copytree(
-        photos("other", {"jay": 4}) / "jay", test / "wren"
-    )  # all of its images are wrong
+    # All images of this class are wrong.
+    shutil.copytree(photos("other", {"jay": 4}) / "jay", test / "wren")
     code, out, err = fewmore("evaluate", model, "test")
     assert (code, err) == (0, "evaluating …\n")
     lines = out.splitlines()
@@ -384,9 +362,8 @@ def test_evaluate(model: Path, photos: Photos, fewmore: Fewmore) -> None:
     assert lines[-1] == "confusion matrix: birds-confusion.png"
     assert Path("birds-confusion.png").read_bytes().startswith(b"\x89PNG")
     code, out, err = fewmore("evaluate", model, "test", "--json", "--plot", "plots/a.svg")
-    found = json.loads(out)
     assert err == ""
-    assert found["by class"][0] == {
+    assert json.loads(out)["by class"][0] == {
         "class": "wren",
         "accuracy": 0.0,
         "images": 4,
@@ -399,32 +376,23 @@ def test_names_that_no_font_has(model: Path, photos: Photos, fewmore: Fewmore) -
     fewmore("rename", model, "robin", "日本の鳥")
     code, out, err = fewmore("evaluate", model, photos("test", {"日本の鳥": 2, "wren": 2}))
     assert (code, err) == (0, "evaluating …\n")
-    assert (
-        out.splitlines()[-1]
-        == "confusion matrix: birds-confusion.png; its font lacks characters of some names, which show as boxes"
-    )
+    last = out.splitlines()[-1]
+    assert last.startswith("confusion matrix: birds-confusion.png; its font lacks characters")
 
 
-def test_a_thousand_classes_fit_on_a_page(model: Path, photos: Photos, fewmore: Fewmore) -> None:
+def test_many_classes_fit_on_a_page(model: Path, photos: Photos, fewmore: Fewmore) -> None:
     many = {f"species {number}": 1 for number in range(60)}
     fewmore("learn", model, photos("new", many, size=8))
     _, out, _ = fewmore("evaluate", model, photos("test", many, size=8))
     assert len(out.splitlines()) < 45
-    assert (
-        "and 30 more classes, each with 100.0 % or better; all of them: fewmore evaluate birds.fewmore … --json"
-        in out
-    )
+    assert "and 30 more classes, each with 100.0 % or better" in out
 
 
 def test_evaluate_refuses_with_a_sentence(model: Path, photos: Photos, fewmore: Fewmore) -> None:
     photos("test", {"wrem": 1, "robin": 1})
-    assert (
-        fewmore("evaluate", model, "test")[2]
-        == "fewmore: no class is named 'wrem': did you mean wren?\n"
-    )
-    assert fewmore("evaluate", model, "photos", "--plot", "a.txt")[2].startswith(
-        "fewmore: --plot a.txt does not end in .png, .svg or .pdf"
-    )
+    assert "'wrem': did you mean wren?" in fewmore("evaluate", model, "test")[2]
+    err = fewmore("evaluate", model, "photos", "--plot", "a.txt")[2]
+    assert err.startswith("fewmore: --plot a.txt does not end in")
 
 
 def test_export_without_its_packages_is_a_sentence(

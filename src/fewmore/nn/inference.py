@@ -44,7 +44,8 @@ class _FoldedAct(nn.Module):
 
 def _is_pointwise(conv: nn.Conv2d) -> bool:
     """Say whether a convolution is 1×1 and oneDNN is there to compute it."""
-    return conv.kernel_size == (1, 1) and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    has_onednn: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return has_onednn and conv.kernel_size == (1, 1)
 
 
 class _PointwiseConv(nn.Module):
