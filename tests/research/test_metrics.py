@@ -1,4 +1,4 @@
-"""Every measure against a slow reference in plain Python, and against examples worked by hand."""
+"""Test every measure against a slow reference in plain Python, and examples worked by hand."""
 
 import math
 
@@ -25,7 +25,7 @@ EXAMPLE = (LABELS, SESSION_OF_CLASS, PREDICTIONS)
 
 @st.composite
 def runs(draw):
-    """A random run: its labels, arrivals and predictions; every class has a test image."""
+    """Sample a run: labels, arrivals and predictions; every class has a test image."""
     sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
     session_of_class = np.repeat(np.arange(len(sizes)), sizes)
     per_class = draw(
@@ -37,20 +37,20 @@ def runs(draw):
     predictions = np.full((len(sizes), len(labels)), -1)
     for session in range(len(sizes)):
         seen = int((session_of_class <= session).sum())
-        asked = session_of_class[labels] <= session
+        arrived = session_of_class[labels] <= session
         guesses = np.where(
             rng.random(len(labels)) < skill, labels, rng.integers(0, seen, len(labels))
         )
-        predictions[session, asked] = guesses[asked]
+        predictions[session, arrived] = guesses[arrived]
     return labels, session_of_class, predictions
 
 
-def slow_accuracy(run, session, wanted):
-    """Percent right after a session, of the images whose class arrived in one of the `wanted` sessions, one at a time."""
+def slow_accuracy(run, session, arrivals):
+    """Return the accuracy after a session on classes that arrived in `arrivals`, image by image."""
     labels, session_of_class, predictions = run
     right = total = 0
     for image, label in enumerate(labels):
-        if session_of_class[label] in wanted:
+        if session_of_class[label] in arrivals:
             total += 1
             right += int(predictions[session][image] == label)
     return 100 * right / total
@@ -98,7 +98,7 @@ def test_generalised_accuracy_matches_a_fine_sum_over_alpha(run):
     _, session_of_class, predictions = run
     sessions = len(predictions)
     if sessions == 1:
-        assert math.isnan(metrics.generalised_accuracy(*run))
+        assert math.isnan(metrics.generalized_accuracy(*run))
         return
     way = sum(1 for s in session_of_class if s > 0) / (sessions - 1)
     largest = sum(1 for s in session_of_class if s == 0) / way
@@ -112,7 +112,7 @@ def test_generalised_accuracy_matches_a_fine_sum_over_alpha(run):
             / (sessions - 1)
             / steps
         )
-    assert metrics.generalised_accuracy(*run) == pytest.approx(area, abs=1e-3)
+    assert metrics.generalized_accuracy(*run) == pytest.approx(area, abs=1e-3)
 
 
 @settings(max_examples=60, deadline=None)
@@ -136,8 +136,8 @@ def test_the_order_of_the_images_does_not_matter(run, random):
     order = list(range(len(labels)))
     random.shuffle(order)
     one, other = (
-        metrics.summarise(*run),
-        metrics.summarise(labels[order], session_of_class, predictions[:, order]),
+        metrics.summarize(*run),
+        metrics.summarize(labels[order], session_of_class, predictions[:, order]),
     )
     for name in ("accuracy", "base", "novel", "harmonic", "forgetting", "gacc"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
@@ -147,9 +147,9 @@ def test_the_order_of_the_images_does_not_matter(run, random):
 @given(runs())
 def test_a_run_cut_short_is_the_beginning_of_the_whole(run):
     labels, session_of_class, predictions = run
-    whole = metrics.summarise(*run)
+    whole = metrics.summarize(*run)
     for sessions in range(1, len(predictions) + 1):
-        part = metrics.summarise(labels, session_of_class, predictions[:sessions])
+        part = metrics.summarize(labels, session_of_class, predictions[:sessions])
         for name in ("accuracy", "base", "novel", "harmonic"):
             np.testing.assert_array_equal(getattr(part, name), getattr(whole, name)[:sessions])
 
@@ -166,7 +166,7 @@ def test_harmonic_mean_lies_between_and_is_zero_with_either(base, novel):
 
 
 def test_the_worked_example():
-    summary = metrics.summarise(*EXAMPLE)
+    summary = metrics.summarize(*EXAMPLE)
     assert summary.accuracy == pytest.approx([75, 400 / 6, 37.5])
     assert summary.base == pytest.approx([75, 50, 25])
     assert summary.novel[1:] == pytest.approx([100, 50])
@@ -177,7 +177,8 @@ def test_the_worked_example():
     assert summary.average == pytest.approx((75 + 400 / 6 + 37.5) / 3)
     assert summary.last == pytest.approx(37.5)
     assert summary.pd == pytest.approx(37.5)
-    # α from 0 to 2. After session 1: (50α + 100)/(α + 1), area 100 + 50·ln 3. After session 2: (25α + 100)/(α + 2), area 50 + 50·ln 2.
+    # α goes from 0 to 2. After session 1: (50α + 100)/(α + 1), area 100 + 50·ln 3.
+    # After session 2: (25α + 100)/(α + 2), area 50 + 50·ln 2.
     assert summary.gacc == pytest.approx(
         ((100 + 50 * math.log(3)) / 2 + (50 + 50 * math.log(2)) / 2) / 2
     )
@@ -196,11 +197,11 @@ def test_generalised_accuracy_of_equal_accuracies_is_that_accuracy():
     predictions = np.where(np.arange(12) % 2, labels, (labels + 1) % 4)[None].repeat(3, 0)
     for session in range(3):
         predictions[session, session_of_class[labels] > session] = -1
-    assert metrics.generalised_accuracy(labels, session_of_class, predictions) == pytest.approx(50)
+    assert metrics.generalized_accuracy(labels, session_of_class, predictions) == pytest.approx(50)
 
 
 def test_a_base_session_alone_has_no_novel_measures():
-    summary = metrics.summarise([0, 1], [0, 0], [[0, 0]])
+    summary = metrics.summarize([0, 1], [0, 0], [[0, 0]])
     assert summary.accuracy.tolist() == summary.base.tolist() == [50]
     assert math.isnan(summary.novel[0])
     assert summary.forgetting.shape == (0,)
@@ -209,7 +210,7 @@ def test_a_base_session_alone_has_no_novel_measures():
 
 
 def test_classes_without_test_images_are_undefined_and_harm_nothing_else():
-    summary = metrics.summarise([0, 0, 2], [0, 1, 2], [[0, 0, -1], [0, 1, -1], [0, 0, 2]])
+    summary = metrics.summarize([0, 0, 2], [0, 1, 2], [[0, 0, -1], [0, 1, -1], [0, 0, 2]])
     assert summary.accuracy == pytest.approx([100, 50, 100])
     assert np.isnan(summary.novel).tolist() == [True, True, False]
     assert np.isnan(summary.forgetting).tolist() == [False, True]
@@ -265,5 +266,5 @@ def test_spread_over_seeds_and_over_draws_is_told_apart():
 )
 def test_arrays_that_are_no_run_are_refused(labels, session_of_class, predictions, says):
     with pytest.raises(DataError) as error:
-        metrics.summarise(labels, session_of_class, predictions)
+        metrics.summarize(labels, session_of_class, predictions)
     assert says in str(error.value)

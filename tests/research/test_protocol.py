@@ -1,4 +1,4 @@
-"""The protocol shows each method its own session and nothing else, and tells it nothing."""
+"""Test that a method sees its own session and nothing else, and never learns how well it did."""
 
 from collections import Counter
 from dataclasses import replace
@@ -8,23 +8,26 @@ import pytest
 import torch
 from torch import Tensor
 
+from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet, Ragged
-from fewmore.data.splits import draw
+from fewmore.data.splits import sample_split
 from fewmore.errors import MethodError
-from fewmore.methods.base import FrozenBackbone, Method
+from fewmore.methods.base import FrozenBackbone, Method, Recipe
 from fewmore.research import protocol
 from fewmore.training.checkpoint import Checkpoint
-from fewmore.training.loop import Runtime
+from fewmore.training.runtime import Runtime
+
+RECIPE = Recipe("spy", "none", Transform(8, (0.5,) * 3, (0.5,) * 3, "pad"))
 
 
 def pixels(images: ImageSet) -> list[bytes]:
-    """Every image of a set."""
+    """Return the bytes of every image of a set."""
     return [images.image(i).numpy().tobytes() for i in range(len(images))]
 
 
 def stored(images: ImageSet) -> list[bytes]:
-    """Every image of the storage below a set, whether the set shows it or not."""
+    """Return every image of the storage below a set, whether the set shows it or not."""
     storage = images.storage
     if isinstance(storage, Tensor):
         # Below a tensor there may be a larger one: all of its memory counts.
@@ -37,25 +40,25 @@ def stored(images: ImageSet) -> list[bytes]:
 
 
 def named(images: ImageSet) -> Counter[tuple[str, bytes]]:
-    """Every image with the name of its class."""
+    """Count every image with the name of its class."""
     return Counter(zip([images.class_names[c] for c in images.labels], pixels(images), strict=True))
 
 
 class PixelMeans:
-    """Classes as the mean of one pixel's colour: no training, and wrong often enough to be interesting."""
+    """Classify by the mean color of one pixel: no training, and some errors."""
 
     def __init__(self) -> None:
         self.means = torch.empty(0, 2)
         self.learnt: list[ImageSet] = []
-        self.asked: list[list[ImageSet]] = []
+        self.queries: list[list[ImageSet]] = []
 
-    def look(self, images: ImageSet) -> Tensor:
+    def features(self, images: ImageSet) -> Tensor:
         return torch.stack([images.image(i)[:2, 0, 0].float() for i in range(len(images))])
 
     def add(self, session: ImageSet) -> None:
         self.learnt.append(session)
-        self.asked.append([])
-        features = self.look(session)
+        self.queries.append([])
+        features = self.features(session)
         self.means = torch.cat(
             [
                 self.means,
@@ -77,10 +80,10 @@ class PixelMeans:
 
 
 class Watched:
-    """What the spies share: they remember every set of images that they are shown."""
+    """Remember every set of images that a method sees."""
 
     def __init__(self, seed: int = 0) -> None:
-        super().__init__(None, Runtime(), seed)
+        super().__init__(RECIPE, Runtime(), seed)
         self.inner = PixelMeans()
 
     def fit(self, base: ImageSet) -> None:
@@ -94,23 +97,23 @@ class Watched:
 
     def restore(self, state) -> None:
         self.inner.restore(state)
-        self.inner.asked.append([])
+        self.inner.queries.append([])
 
 
 class Spy(Watched, Method):
-    """Looks at images whenever it is asked."""
+    """Look at images at every prediction."""
 
     def scores(self, images: ImageSet) -> Tensor:
-        self.inner.asked[-1].append(images)
-        return self.inner.compare(self.inner.look(images))
+        self.inner.queries[-1].append(images)
+        return self.inner.compare(self.inner.features(images))
 
 
 class FrozenSpy(Watched, FrozenBackbone):
-    """The same with features that are asked for apart."""
+    """Embed images first and score the features later."""
 
     def embed(self, images: ImageSet) -> Tensor:
-        self.inner.asked[-1].append(images)
-        return self.inner.look(images)
+        self.inner.queries[-1].append(images)
+        return self.inner.features(images)
 
     def scores_of(self, features: Tensor) -> Tensor:
         return self.inner.compare(features)
@@ -123,21 +126,21 @@ SPIES = pytest.mark.parametrize("spy", [Spy, FrozenSpy])
 
 
 def ragged(images: ImageSet) -> ImageSet:
-    """The same images, but each with some rows less."""
+    """Return the images in several sizes: each lacks some rows of pixels."""
     arrays = [images.image(i)[:, : 5 + i % 3].contiguous().numpy() for i in range(len(images))]
-    return ImageSet.of(Ragged.from_arrays(arrays), images.labels, images.class_names)
+    return ImageSet.from_images(Ragged.from_arrays(arrays), images.labels, images.class_names)
 
 
 @pytest.fixture(params=["one size", "several sizes"])
 def task(request, tiny_task) -> Task:
-    """Classes in a shuffled order, so that their numbers in the run are not those in the data."""
+    """Return a task with shuffled classes, whose numbers in the run differ from the labels."""
     train, test = tiny_task.train, tiny_task.test
     if request.param == "several sizes":
         train, test = ragged(train), ragged(test)
     assert max(Counter(pixels(train) + pixels(test)).values()) == 1, (
         "each image must be recognisable"
     )
-    return replace(tiny_task, train=train, test=test, split=draw(train, 4, 2, 3, order=7))
+    return replace(tiny_task, train=train, test=test, split=sample_split(train, 4, 2, 3, order=7))
 
 
 @SPIES
@@ -147,36 +150,36 @@ def test_each_session_shows_its_own_images_and_nothing_else(spy, task):
     assert len(method.inner.learnt) == len(task.split.sessions)
     test = set(pixels(task.test))
     old: set[bytes] = set()
-    for shown, session in zip(method.inner.learnt, task.split.sessions, strict=True):
+    for images, session in zip(method.inner.learnt, task.split.sessions, strict=True):
         names = task.train.class_names
         expected = Counter(
             (names[task.train.labels[i]], task.train.image(int(i)).numpy().tobytes())
-            for i in session.images
+            for i in session.indices
         )
-        assert named(shown) == expected
-        assert shown.class_names == tuple(names[c] for c in session.classes)
-        below = stored(shown)
-        assert Counter(below) == Counter(pixels(shown)), "the storage holds other images"
-        assert not set(below) & old, "an old image came back"
-        assert not set(below) & test, "a test image was shown"
-        old |= set(below)
+        assert named(images) == expected
+        assert images.class_names == tuple(names[c] for c in session.classes)
+        storage = stored(images)
+        assert Counter(storage) == Counter(pixels(images)), "the storage holds other images"
+        assert not set(storage) & old, "an old image came back"
+        assert not set(storage) & test, "a test image was shown"
+        old |= set(storage)
 
 
 @SPIES
-def test_only_test_images_of_seen_classes_are_asked_for(spy, task):
+def test_only_test_images_of_seen_classes_are_queries(spy, task):
     method = spy()
     protocol.run(method, task, Runtime())
     before: Counter[bytes] = Counter()
-    for number, asked in enumerate(method.inner.asked):
-        seen = task.test.only(task.split.seen(number))
-        there = Counter(image for images in asked for image in pixels(images))
-        assert Counter(image for images in asked for image in stored(images)) == there, (
+    for number, queries in enumerate(method.inner.queries):
+        seen = task.test.select_classes(task.split.seen(number))
+        contents = Counter(image for images in queries for image in pixels(images))
+        assert Counter(image for images in queries for image in stored(images)) == contents, (
             "the storage holds other images"
         )
-        if spy is FrozenSpy:  # asks for each image once in a run
-            there += before
-            before = there
-        assert there == Counter(pixels(seen))
+        if spy is FrozenSpy:  # embeds each image once in a run
+            contents += before
+            before = contents
+        assert contents == Counter(pixels(seen))
 
 
 @SPIES
@@ -187,8 +190,8 @@ def test_nothing_says_what_a_test_image_shows(spy, task):
     assert sorted(task.test.labels.tolist()) == task.test.labels.tolist(), (
         "this set is sorted by class"
     )
-    for asked in method.inner.asked:
-        for images in asked:
+    for queries in method.inner.queries:
+        for images in queries:
             assert images.labels.unique().tolist() == [0]
             assert images.class_names == ("?",)
             order = [label[image] for image in pixels(images)]
@@ -199,7 +202,9 @@ def test_nothing_says_what_a_test_image_shows(spy, task):
 
 @SPIES
 def test_accuracy_is_what_a_naive_count_gives(spy, task):
-    method, naive, spoken = spy(), [], []
+    method = spy()
+    naive = []
+    reported = []
 
     def on_session(outcome: protocol.Outcome) -> None:
         seen = [task.train.class_names[c] for c in task.split.seen(outcome.sessions - 1)]
@@ -207,15 +212,15 @@ def test_accuracy_is_what_a_naive_count_gives(spy, task):
         for i in range(len(task.test)):
             name = task.test.class_names[task.test.labels[i]]
             if name in seen:
-                features = method.inner.look(task.test.select(torch.tensor([i])))
+                features = method.inner.features(task.test.select(torch.tensor([i])))
                 right += seen[int(method.inner.compare(features)[0].argmax())] == name
                 count += 1
         naive.append(100 * right / count)
-        spoken.append(outcome.summary().accuracy.tolist())
+        reported.append(outcome.summary().accuracy.tolist())
 
     outcome = protocol.run(method, task, Runtime(), on_session)
     assert outcome.summary().accuracy.tolist() == pytest.approx(naive)
-    assert [len(accuracies) for accuracies in spoken] == [1, 2, 3]
+    assert [len(accuracies) for accuracies in reported] == [1, 2, 3]
     assert 30 < naive[-1] < 100, "neither all right nor all wrong, or this says little"
     assert set(outcome.predictions) == ({"", "worst"} if spy is FrozenSpy else {""})
     assert set(outcome.seconds) == {"fit", "learn", "test"}
@@ -236,18 +241,18 @@ def test_classes_that_were_not_seen_have_no_prediction(spy, task):
 
 
 @SPIES
-def test_many_test_images_are_scored_in_parts(spy, task, monkeypatch):
+def test_many_test_images_are_scored_in_batches(spy, task, monkeypatch):
     expected = protocol.run(spy(), task, Runtime()).predictions
-    monkeypatch.setattr(protocol, "PART", 7)
+    monkeypatch.setattr(protocol, "TEST_BATCH", 7)
     method = spy()
     found = protocol.run(method, task, Runtime()).predictions
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     if spy is Spy:
-        assert max(len(images) for asked in method.inner.asked for images in asked) == 7
+        assert max(len(images) for queries in method.inner.queries for images in queries) == 7
 
 
 class Stopped(Exception):
-    """Stands for a kill."""
+    """Stand for a kill."""
 
 
 @SPIES
@@ -261,15 +266,16 @@ def test_a_stopped_run_goes_on_after_the_last_session_it_saved(spy, at, task, tm
 
     with pytest.raises(Stopped):
         protocol.run(spy(), task, Runtime(checkpoint=Checkpoint(tmp_path / "file")), stop)
-    method, told = spy(), []
+    method = spy()
+    reported = []
     outcome = protocol.run(
         method,
         task,
         Runtime(checkpoint=Checkpoint(tmp_path / "file")),
-        lambda o: told.append(o.sessions),
+        lambda o: reported.append(o.sessions),
     )
-    # A session is told and then saved, so the one at which it was stopped is learnt and told again.
-    assert told == list(range(at, 4))
+    # A session is reported and then saved, so the one at which it stopped is learnt again.
+    assert reported == list(range(at, 4))
     assert len(method.inner.learnt) == 4 - at
     assert outcome.predictions.keys() == expected.predictions.keys()
     assert all(
@@ -288,8 +294,26 @@ def test_a_finished_run_is_not_run_again(task, tmp_path):
     assert torch.equal(outcome.predictions[""], expected.predictions[""])
 
 
+def test_a_checkpoint_from_before_the_first_release_is_resumed(task, tmp_path):
+    class Keeping(Spy):
+        def images_kept(self) -> int:
+            return len(self.inner.means)
+
+    path = tmp_path / "file"
+    expected = protocol.run(Keeping(), task, Runtime(checkpoint=Checkpoint(path)))
+    checkpoint = Checkpoint(path)
+    state = checkpoint.load(protocol.SESSION)
+    state["pictures_kept"] = state.pop("images_kept")  # its key at the time
+    del state["confidence"]  # an even older file has none
+    checkpoint.replace(protocol.SESSION, state)
+    method = Keeping()
+    outcome = protocol.run(method, task, Runtime(checkpoint=Checkpoint(path)))
+    assert method.inner.learnt == []
+    assert outcome.images_kept == expected.images_kept == [4, 6, 8]
+
+
 def breaking(spy: type, how) -> Method:
-    """A spy whose scores are changed."""
+    """Return a spy whose scores are changed."""
     method = spy()
     compare = method.inner.compare
     method.inner.compare = lambda features: how(compare(features))
@@ -302,7 +326,7 @@ def breaking(spy: type, how) -> Method:
     [
         (
             lambda scores: scores[:, :-1],
-            r"must give scores of shape \(20, 4\), images × classes seen, not \(20, 3\)",
+            r"shape \(20, 4\).*not \(20, 3\)",
         ),
         (lambda scores: torch.cat([scores, scores], 1), r"not \(20, 8\)"),
         (lambda scores: scores[1:], r"not \(19, 4\)"),
@@ -311,7 +335,15 @@ def breaking(spy: type, how) -> Method:
         (lambda scores: scores.masked_fill(torch.eye(20, 4).bool(), float("inf")), "not finite"),
         (lambda scores: np.asarray(scores), "as a tensor, not as ndarray"),
     ],
-    ids=["a class less", "classes twice", "an image less", "answers", "NaN", "infinity", "array"],
+    ids=[
+        "a class less",
+        "classes twice",
+        "an image less",
+        "predictions",
+        "NaN",
+        "infinity",
+        "array",
+    ],
 )
 def test_scores_that_cannot_be_are_refused(spy, how, complaint, tiny_task):
     with pytest.raises(MethodError, match=f"{spy.__name__} .*{complaint}"):
@@ -321,9 +353,7 @@ def test_scores_that_cannot_be_are_refused(spy, how, complaint, tiny_task):
 def test_other_scores_are_checked_and_named(tiny_task):
     method = FrozenSpy()
     method.also_scores_of = lambda features: {"second": torch.zeros(3, 3)}
-    with pytest.raises(
-        MethodError, match=r"FrozenSpy \(second\) must give scores of shape \(20, 4\)"
-    ):
+    with pytest.raises(MethodError, match=r"FrozenSpy \(second\) .*shape \(20, 4\)"):
         protocol.run(method, tiny_task, Runtime())
 
 
@@ -332,8 +362,8 @@ def test_other_scores_are_checked_and_named(tiny_task):
 )
 def test_features_that_cannot_be_are_refused(how, tiny_task):
     method = FrozenSpy()
-    method.embed = lambda images: how(method.inner.look(images))
-    with pytest.raises(MethodError, match=r"FrozenSpy must give features of shape \(20, d\)"):
+    method.embed = lambda images: how(method.inner.features(images))
+    with pytest.raises(MethodError, match=r"FrozenSpy .*features .*\(20, d\)"):
         protocol.run(method, tiny_task, Runtime())
 
 

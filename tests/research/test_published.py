@@ -1,8 +1,9 @@
-"""The published numbers are whole, agree with themselves, and are found under our names."""
+"""Test that the published numbers are complete and consistent, and found by our names."""
 
 import pytest
 
 from fewmore.research import published
+from fewmore.research.published import published_row
 
 BENCHMARKS = ("cifar100", "miniimagenet", "cub200")
 MISPRINTED = {("cub200", "TEEN"), ("cub200", "S3C")}  # their PD is not their base minus their last
@@ -86,3 +87,23 @@ def test_other_benchmarks_have_nothing_published():
     assert published.later("folder:birds") == {}
     assert "CVPR 2021" in published.source()
     assert "test set" in published.later_note()
+
+
+def test_published_rows_belong_to_the_same_protocol_and_variant(make_result):
+    assert published_row(make_result()).name == "CEC"
+    assert published_row(make_result(method="lucir")).name == "NCM"
+    assert (
+        published_row(make_result(method="finetune", settings={"session.data_init": False})).name
+        == "Ft-CNN"
+    )
+    assert published_row(make_result(method="joint")) is None
+    assert published_row(make_result(base=50, way=10, sessions=6)) is None
+    assert published_row(make_result(benchmark="glyphs")) is None
+    assert published_row(make_result(method="decoupled-cosine")).name == "Decoupled-Cosine"
+    for value in (False, "false", "False"):
+        assert (
+            published_row(
+                make_result(method="decoupled-cosine", settings={"session.data_init": value})
+            )
+            is None
+        )

@@ -1,25 +1,26 @@
-"""The paper's tables and figures: which experiments they are made of, and what is drawn from them."""
+"""Test the experiments behind the paper's tables and figures, and what is drawn from them."""
 
 import csv
 import dataclasses
 
 import pytest
-import torch
 
 from fewmore.data.benchmarks import BENCHMARKS, Task
 from fewmore.data.splits import sample_split
 from fewmore.errors import UnknownName
-from fewmore.research import recipes, results, runner, studies
+from fewmore.research import recipes, results, run_folder, runner, studies
+from fewmore.research.experiment import Experiment
 from fewmore.research.published import METHOD_OF_ABLATION, ROW_OF_METHOD
-from fewmore.research.reporting import figures
-from fewmore.research.studies import GRID, STUDIES, Setting
-
-CPU = torch.device("cpu")
+from fewmore.research.reporting.figures import files as figure_files
+from fewmore.research.runner import Plan, RunOptions
+from fewmore.research.studies import STUDIES, Finished, Setting
+from fewmore.research.studies.rotation import ANGLES
+from fewmore.research.studies.ways_shots import GRID
 
 
 @pytest.fixture(scope="module")
 def roomy(tiny_images):
-    """A task whose base session is large enough for every episode, under the name of a benchmark."""
+    """Make a task whose base session is large enough for every episode of a benchmark."""
     train = tiny_images(45, 31)
     return Task(
         dataclasses.replace(BENCHMARKS["cifar100"], classes=45, base=40),
@@ -31,7 +32,7 @@ def roomy(tiny_images):
 
 @pytest.fixture
 def setting(tiny_task, small_recipe, monkeypatch):
-    """A study in which every stage is over at once."""
+    """Return the setting of a study whose stages take no time."""
     monkeypatch.setitem(
         recipes.RECIPES,
         "quick",
@@ -42,28 +43,29 @@ def setting(tiny_task, small_recipe, monkeypatch):
 
 @pytest.fixture
 def reproduce(setting, tmp_path, monkeypatch):
-    """Runs a study and draws it; gives its folder and its table."""
-    monkeypatch.setattr(figures, "FORMATS", (".svg",))  # the other formats take time
+    """Return a function that runs a study and draws it; it returns its folder and its table."""
+    monkeypatch.setattr(figure_files, "FORMATS", (".svg",))  # the other formats take time
 
     def reproduce(name, setting=setting, only=None):
-        study, runs = STUDIES[name], tmp_path / "runs"
-        experiments = {
-            label: one
-            for label, one in study.experiments(setting).items()
+        study = STUDIES[name]
+        plans = {
+            label: Plan(experiment, run_folder.create(tmp_path / "runs", experiment))
+            for label, experiment in study.experiments(setting).items()
             if only is None or label in only
         }
-        folders = {
-            label: runner.new_folder(runs, experiment) for label, experiment in experiments.items()
+        options = RunOptions(command="fewmore reproduce", stage1_cache=tmp_path / "stage1")
+        measured = runner.run_plans(list(plans.values()), setting.task, options)
+        finished = {
+            label: Finished(plan.experiment, plan.folder, result)
+            for (label, plan), result in zip(plans.items(), measured, strict=True)
         }
-        plans = [runner.Plan(experiments[label], folder) for label, folder in folders.items()]
-        runner.run_together(plans, setting.task, CPU, "fewmore reproduce", share=runs / "stage1")
         out = tmp_path / name
-        return out, studies.write(study, setting, studies.measured(experiments, folders), out)
+        return out, studies.write(study, setting, finished, out)
 
     return reproduce
 
 
-# ---- the experiments
+# Experiments
 
 
 def test_the_comparison_has_the_papers_rows_and_the_reference(roomy):
@@ -77,9 +79,9 @@ def test_the_comparison_has_the_papers_rows_and_the_reference(roomy):
 
 
 def test_an_experiment_is_that_of_the_plain_command(roomy):
-    """So that what `fewmore run` has done is not done again."""
+    """Then what `fewmore run` has done is not done again."""
     found = STUDIES["comparison"].experiments(Setting("cifar100", roomy, seeds=(0, 1)))
-    assert found["cec"] == runner.Experiment(
+    assert found["cec"] == Experiment(
         "cifar100", "cec", recipes.official(BENCHMARKS["cifar100"], "cec"), {}, (0, 1)
     )
 
@@ -91,10 +93,11 @@ def test_a_study_knows_how_many_experiments_it_has(roomy, study):
 
 def test_the_ablation_has_the_papers_ten_rows_and_one_more(roomy):
     found = list(STUDIES["ablation"].experiments(Setting("cifar100", roomy)).items())
-    made = [
-        (one.method, one.method.startswith("cec") or one.recipe.method.session.data_init)
-        for _, one in found
-    ]
+
+    def has_data_init(config):
+        return not hasattr(config, "session") or config.session.data_init
+
+    made = [(one.method, has_data_init(one.recipe.method)) for _, one in found]
     assert made == [*METHOD_OF_ABLATION, ("cec", True)]
     assert len({label for label, _ in found}) == len({one.to_json() for _, one in found}) == 11
     cec = [one.recipe.method for _, one in found[-3:]]
@@ -102,7 +105,7 @@ def test_the_ablation_has_the_papers_ten_rows_and_one_more(roomy):
     assert [bool(config.pseudo.angles) for config in cec] == [False, True, True]
 
 
-def test_angles_turn_both_ways(roomy):
+def test_rotations_go_both_ways(roomy):
     found = {
         label: one.recipe.method.pseudo.angles
         for label, one in STUDIES["rotation"].experiments(Setting("cifar100", roomy)).items()
@@ -134,7 +137,7 @@ def test_ways_and_shots_make_a_grid(roomy):
 
 
 def test_episodes_are_made_to_fit_a_small_base_session(tiny_task):
-    """Four base classes with twelve images each."""
+    # Four base classes with twelve images each.
     setting = Setting("tiny", tiny_task)
     assert setting.experiment("cec").recipe.method.pseudo.sizes(base=True) == (4, 1, 11)
     assert setting.experiment("cec-meta").recipe.method.pseudo.sizes(base=False) == (2, 1, 11), (
@@ -146,12 +149,12 @@ def test_episodes_are_made_to_fit_a_small_base_session(tiny_task):
     assert [one.recipe.method.pseudo.base_query for one in cells.values()] == [10, 7, 2]
 
 
-def test_unknown_studies_are_named():
+def test_unknown_studies_are_refused():
     with pytest.raises(UnknownName, match="did you mean comparison"):
         studies.find("comparisons")
 
 
-# ---- what is drawn
+# Drawings
 
 
 def files(out):
@@ -196,7 +199,7 @@ def test_the_ablation_is_drawn(reproduce):
 def test_rotations_are_drawn(reproduce):
     out, table = reproduce("rotation")
     assert files(out) == drawn("rotation")
-    assert [row.name for row in table.rows] == list(studies.ANGLES)
+    assert [row.name for row in table.rows] == list(ANGLES)
     svg = (out / "rotation.svg").read_text()
     assert all(
         f">{label}</text>" in svg

@@ -1,4 +1,4 @@
-"""The rehearsal on base classes."""
+"""Test the validation split of the base classes."""
 
 import dataclasses
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fewmore.data.benchmarks import Benchmark, Task
-from fewmore.data.splits import draw
+from fewmore.data.splits import sample_split
 from fewmore.errors import SplitError
-from fewmore.research.validation import pretend
+from fewmore.research.validation import validation_task
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def task(tiny_images, tiny_transform) -> Task:
         "tiny", "Colours", 15, 9, 2, 3, "resnet8", False, tiny_transform, lists="tiny"
     )
     train = tiny_images(15, 20)
-    return Task(benchmark, train, tiny_images(15, 5, seed=1), draw(train, 9, 2, 3))
+    return Task(benchmark, train, tiny_images(15, 5, seed=1), sample_split(train, 9, 2, 3))
 
 
 def contents(images) -> list[bytes]:
@@ -25,39 +25,34 @@ def contents(images) -> list[bytes]:
 
 
 def test_it_is_made_of_the_base_session_alone(task):
-    rehearsal = pretend(task)
-    base = task.split.sessions[0].of(task.train)
-    assert rehearsal.train.class_names == rehearsal.test.class_names == base.class_names
-    assert sorted(contents(rehearsal.train) + contents(rehearsal.test)) == sorted(contents(base)), (
-        "every image once"
-    )
-    assert rehearsal.test.counts().tolist() == [2] * 9
-    assert rehearsal.train.counts().tolist() == [18] * 9
+    validation = validation_task(task)
+    base = task.split.sessions[0].select_from(task.train)
+    assert validation.train.class_names == validation.test.class_names == base.class_names
+    assert sorted(contents(validation.train) + contents(validation.test)) == sorted(
+        contents(base)
+    ), "every image once"
+    assert validation.test.class_counts().tolist() == [2] * 9
+    assert validation.train.class_counts().tolist() == [18] * 9
 
 
 def test_a_third_of_the_classes_is_new(task):
-    rehearsal = pretend(task)
-    assert [len(s.classes) for s in rehearsal.split.sessions] == [7, 2], (
+    validation = validation_task(task)
+    assert [len(s.classes) for s in validation.split.sessions] == [7, 2], (
         "three classes are one session of two ways, and one that stays"
     )
-    assert [len(s.images) for s in rehearsal.split.sessions] == [7 * 18, 2 * 3]
-    assert (rehearsal.benchmark.classes, rehearsal.benchmark.base, rehearsal.benchmark.lists) == (
-        9,
-        7,
-        None,
-    )
-    assert rehearsal.split.name.startswith("pretend, draw 0")
+    assert [len(s.indices) for s in validation.split.sessions] == [7 * 18, 2 * 3]
+    benchmark = validation.benchmark
+    assert (benchmark.classes, benchmark.base, benchmark.lists) == (9, 7, None)
+    assert validation.split.name.startswith("validation, draw 0")
 
 
 def test_the_seed_decides(task):
-    one, again, other = pretend(task), pretend(task), pretend(task, 1)
-    assert torch.equal(one.test.storage, again.test.storage)
-    assert not torch.equal(one.test.storage, other.test.storage)
+    first = validation_task(task)
+    assert torch.equal(first.test.storage, validation_task(task).test.storage)
+    assert not torch.equal(first.test.storage, validation_task(task, 1).test.storage)
 
 
 def test_too_few_classes(task):
-    few = dataclasses.replace(task, split=draw(task.train, 1, 2, 3))
-    with pytest.raises(
-        SplitError, match="1 base classes are too few to pretend that some of them are new"
-    ):
-        pretend(few)
+    few = dataclasses.replace(task, split=sample_split(task.train, 1, 2, 3))
+    with pytest.raises(SplitError, match="too few"):
+        validation_task(few)

@@ -1,4 +1,4 @@
-"""Figures show the numbers they were given, name their lines without overlap, and are the same bytes each time."""
+"""Test that figures show their numbers, name lines without overlap, and are reproducible."""
 
 import subprocess
 import sys
@@ -13,23 +13,30 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from fewmore.errors import ConfigError
 from fewmore.research import published
-from fewmore.research.reporting import figures
 from fewmore.research.reporting.figures import (
-    FAVOURITES,
     bars_figure,
     base_novel_figure,
     confusion_figure,
     confusions_figure,
-    grid_figure,
     points_figure,
     reliability_figure,
     run_figure,
     save,
+    save_all,
     sessions_figure,
-    spread_apart,
     to_svg,
     tsne_figure,
+    ways_shots_figure,
 )
+from fewmore.research.reporting.figures.confusion import NAMED_CLASSES
+from fewmore.research.reporting.figures.labels import spread_apart
+from fewmore.research.reporting.figures.style import (
+    FAINT,
+    METHOD_COLORS,
+    VERMILION,
+    choose_looks,
+)
+from fewmore.research.reporting.figures.tsne import MARKER_POINTS
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +48,12 @@ def results(make_result):
     ]
 
 
-def drawn(axes, colour):
-    """The lines of a colour within the axes, leaving out those that lead to a name."""
+def drawn(axes, color):
+    """Return the lines of a color within the axes, without those that lead to a name."""
     return [
         line
         for line in axes.lines
-        if line.get_color() == colour and line.get_transform() == axes.transData
+        if line.get_color() == color and line.get_transform() == axes.transData
     ]
 
 
@@ -59,7 +66,7 @@ def texts_overlap(figure):
 def test_sessions_are_means_over_runs_with_a_band(results):
     figure = sessions_figure(results)
     (axes,) = figure.axes
-    (line,) = drawn(axes, FAVOURITES["cec"])
+    (line,) = drawn(axes, METHOD_COLORS["cec"])
     assert line.get_ydata() == pytest.approx(np.mean(results[0].accuracy, axis=0))
     assert len(axes.collections) == 1  # the only one with several runs
     band = axes.collections[0].get_paths()[0].vertices
@@ -70,11 +77,11 @@ def test_sessions_are_means_over_runs_with_a_band(results):
     assert axes.get_ylim()[1] >= band[:, 1].max()
 
 
-def test_published_rows_are_dashed_in_the_colour_of_their_method(results):
+def test_published_rows_are_dashed_in_the_color_of_their_method(results):
     rows = published.published("cifar100")
     figure = sessions_figure(results, [rows["CEC"], published.later("cifar100")["FACT"]])
     (axes,) = figure.axes
-    theirs, ours = drawn(axes, FAVOURITES["cec"])
+    theirs, ours = drawn(axes, METHOD_COLORS["cec"])
     assert tuple(theirs.get_ydata()) == rows["CEC"].sessions
     assert theirs.is_dashed()
     assert not ours.is_dashed()
@@ -110,7 +117,9 @@ def test_base_and_novel_share_one_scale(results):
     figure = base_novel_figure(results)
     assert len(figure.axes) == 3
     assert len({axes.get_ylim() for axes in figure.axes}) == 1
-    base, novel, harmonic = (drawn(axes, FAVOURITES["cec"])[0].get_ydata() for axes in figure.axes)
+    base, novel, harmonic = (
+        drawn(axes, METHOD_COLORS["cec"])[0].get_ydata() for axes in figure.axes
+    )
     assert base == pytest.approx(np.mean(results[0].base, axis=0))
     assert np.isnan(novel[0])
     assert np.isnan(harmonic[0])
@@ -127,21 +136,21 @@ def test_a_base_session_alone_can_be_drawn(make_result, tmp_path):
 
 def test_lines_of_one_method_differ_and_ten_lines_can_be_drawn(make_result):
     same = [make_result(recipe=f"r{i}", sessions=3) for i in range(10)]
-    looks = figures._looks([one.method for one in same])
-    assert looks[0].colour == FAVOURITES["cec"]
-    assert len({look.colour for look in looks[:8]}) == 8
+    looks = choose_looks([one.method for one in same])
+    assert looks[0].color == METHOD_COLORS["cec"]
+    assert len({look.color for look in looks[:8]}) == 8
     assert len(set(looks)) >= 8
     assert not texts_overlap(sessions_figure(same))
 
 
-def test_a_method_keeps_its_colour_beside_others():
+def test_a_method_keeps_its_color_beside_others():
     alone, beside = (
-        figures._looks(["decoupled-cosine"])[0],
-        figures._looks(["mine", "cec", "decoupled-cosine"]),
+        choose_looks(["decoupled-cosine"])[0],
+        choose_looks(["mine", "cec", "decoupled-cosine"]),
     )
-    assert alone.colour == beside[2].colour == FAVOURITES["decoupled-cosine"]
-    assert beside[1].colour == FAVOURITES["cec"]
-    assert beside[0].colour not in (beside[1].colour, beside[2].colour)
+    assert alone.color == beside[2].color == METHOD_COLORS["decoupled-cosine"]
+    assert beside[1].color == METHOD_COLORS["cec"]
+    assert beside[0].color not in (beside[1].color, beside[2].color)
 
 
 @pytest.mark.parametrize("draw", [sessions_figure, base_novel_figure])
@@ -163,7 +172,7 @@ def test_confusion_is_in_shares_of_the_true_class_with_lines_at_the_base():
     image = axes.images[0].get_array()
     assert image.shape == (5, 5)  # session 2 has not come
     assert image[0].tolist() == [25, 0, 0, 75, 0]
-    edges = [line for line in axes.lines if line.get_color() == figures.VERMILION]
+    edges = [line for line in axes.lines if line.get_color() == VERMILION]
     assert {tuple(line.get_ydata()) for line in edges} == {(2.5, 2.5), (0, 1)}
     assert [label.get_text() for label in axes.get_xticklabels()] == ["base", "new"]
     assert axes.get_title(loc="left") == "5 classes, 3 of them base"
@@ -171,7 +180,7 @@ def test_confusion_is_in_shares_of_the_true_class_with_lines_at_the_base():
 
 def test_confusion_draws_thin_lines_between_new_sessions():
     axes = confusion_figure(np.eye(6, dtype=int), np.array([0, 0, 0, 1, 1, 2])).axes[0]
-    thin = [line for line in axes.lines if line.get_color() == figures.FAINT]
+    thin = [line for line in axes.lines if line.get_color() == FAINT]
     assert {tuple(line.get_ydata()) for line in thin} == {(4.5, 4.5), (0, 1)}
 
 
@@ -181,7 +190,7 @@ def test_confusion_names_classes_where_there_is_room():
     for labels in (figure.axes[0].get_xticklabels(), figure.axes[0].get_yticklabels()):
         assert [label.get_text() for label in labels] == ["wren", "$odd$ and far too l…", "owl"]
         assert not any(label.get_parse_math() for label in labels)
-    many = figures.NAMED_CLASSES + 1
+    many = NAMED_CLASSES + 1
     crowded = confusion_figure(
         np.eye(many, dtype=int), np.zeros(many, dtype=int), "", [str(i) for i in range(many)]
     )
@@ -228,12 +237,12 @@ def test_the_last_of_several_confusions_is_a_difference_that_is_white_where_ther
         "two in a row"
     )
     for axes in panels:
-        edges = [line for line in axes.lines if line.get_color() == figures.VERMILION]
+        edges = [line for line in axes.lines if line.get_color() == VERMILION]
         assert {tuple(line.get_ydata()) for line in edges} == {(1.5, 1.5), (0, 1)}
 
 
 def deviations(axes):
-    """The error bars' ends, by row."""
+    """Return the ends of the error bars, by row."""
     return {
         float(y): (left, right)
         for bars in axes.collections
@@ -250,7 +259,7 @@ def measured(make_result, request):
 
 
 @pytest.mark.parametrize("draw", [bars_figure, points_figure])
-def test_averages_and_drops_have_their_numbers_and_deviations_and_the_subject_is_coloured(
+def test_averages_and_drops_have_their_numbers_and_deviations_and_the_subject_is_colored(
     measured, draw
 ):
     figure = draw(measured, "±5°")
@@ -266,7 +275,7 @@ def test_averages_and_drops_have_their_numbers_and_deviations_and_the_subject_is
                 if line.get_marker() == "o"
             ]
         assert [mean for mean, _ in found] == pytest.approx(means)
-        assert [matplotlib.colors.same_color(colour, figures.VERMILION) for _, colour in found] == [
+        assert [matplotlib.colors.same_color(color, VERMILION) for _, color in found] == [
             False,
             True,
         ]
@@ -275,7 +284,7 @@ def test_averages_and_drops_have_their_numbers_and_deviations_and_the_subject_is
             "no line runs through a number"
         )
         if len(runs[0]) == 1:
-            assert not axes.collections, "a spread needs several runs"
+            assert not axes.collections, "a deviation needs several runs"
         else:
             for row, (mean, std) in enumerate(
                 zip(means, np.std(runs, axis=1, ddof=1), strict=True)
@@ -284,8 +293,8 @@ def test_averages_and_drops_have_their_numbers_and_deviations_and_the_subject_is
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == list(measured)
     assert figure.axes[0].yaxis_inverted(), "the first on top"
     assert not texts_overlap(figure)
-    told = " ".join(text.get_text() for text in figure.texts)
-    assert ("one run each" in told) != ("± one standard deviation over 3 runs" in told)
+    remark = " ".join(text.get_text() for text in figure.texts)
+    assert ("one run each" in remark) != ("± one standard deviation over 3 runs" in remark)
 
 
 def test_bars_begin_at_zero_and_points_where_the_data_do(make_result):
@@ -310,11 +319,9 @@ def test_measures_of_other_benchmarks_are_refused(make_result):
 @pytest.mark.parametrize(
     ("error", "framed"), [(np.nan, set()), (1.0, {(0, 1)}), (3.25, {(0, 1), (1, 1)})]
 )
-def test_the_grid_of_ways_and_shots_has_a_number_in_each_cell_and_frames_within_the_error_of_the_best(
-    error, framed
-):
+def test_the_grid_has_a_number_in_each_cell_and_frames_within_the_error_of_the_best(error, framed):
     accuracy = np.array([[40.0, 41.5, np.nan], [47.25, 44.0, 43.0]])
-    figure = grid_figure(accuracy, (1, 5), (1, 10, 20), "glyphs: accuracy", "a remark", error)
+    figure = ways_shots_figure(accuracy, (1, 5), (1, 10, 20), "glyphs: accuracy", "a remark", error)
     (axes,) = figure.axes
     written = {text.get_position(): text.get_text() for text in axes.texts}
     assert written == {
@@ -334,8 +341,8 @@ def test_the_grid_of_ways_and_shots_has_a_number_in_each_cell_and_frames_within_
 
 def test_a_grid_of_the_wrong_size_is_refused_and_an_empty_one_drawn():
     with pytest.raises(ConfigError, match="2 ways and 3 shots make a grid of 2 × 3, not 3 × 2"):
-        grid_figure(np.ones((3, 2)), (1, 5), (1, 10, 20), "", "")
-    (axes,) = grid_figure(np.full((1, 1), np.nan), (1,), (1,), "", "", 1.0).axes
+        ways_shots_figure(np.ones((3, 2)), (1, 5), (1, 10, 20), "", "")
+    (axes,) = ways_shots_figure(np.full((1, 1), np.nan), (1,), (1,), "", "", 1.0).axes
     assert not axes.texts
     assert not axes.patches
 
@@ -377,7 +384,7 @@ def test_tsne_joins_the_weights_before_and_after_by_arrows(tmp_path):
     assert arrow.xy == pytest.approx(signs["^"][0])
     assert (
         np.linalg.norm(np.subtract(*(axes.transData.transform(sign[0]) for sign in signs.values())))
-        > figures.SIGN_POINTS
+        > MARKER_POINTS
     )
     for number, dots in enumerate(
         axes.collections
@@ -410,20 +417,21 @@ def test_saving_gives_the_same_bytes_each_time_and_leaves_settings_alone(tmp_pat
 
 
 def test_pyplot_is_never_imported():
-    code = "import sys, fewmore.research.reporting.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
+    figures = "fewmore.research.reporting.figures"
+    code = f"import sys, {figures}; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 @given(st.lists(st.floats(0, 100), max_size=12), st.floats(0.1, 20))
-def test_names_are_spread_apart_in_order_and_near_their_lines(values, gap):
+def test_names_are_apart_in_order_and_near_their_lines(values, gap):
     values = sorted(values)
-    spread = spread_apart(values, gap, 0, 100)
-    assert len(spread) == len(values)
-    assert all(b - a >= gap - 1e-6 for a, b in pairwise(spread))
+    positions = spread_apart(values, gap, 0, 100)
+    assert len(positions) == len(values)
+    assert all(b - a >= gap - 1e-6 for a, b in pairwise(positions))
     if gap * (len(values) - 1) <= 100:
-        assert all(-1e-6 <= y <= 100 + 1e-6 for y in spread)
+        assert all(-1e-6 <= y <= 100 + 1e-6 for y in positions)
     if all(b - a >= gap for a, b in pairwise(values)):
-        assert spread == pytest.approx(values)
+        assert positions == pytest.approx(values)
 
 
 def test_a_run_has_its_measures_in_one_chart(make_result):
@@ -431,20 +439,20 @@ def test_a_run_has_its_measures_in_one_chart(make_result):
     rows = [published.published("cifar100")["CEC"]]
     (axes,) = run_figure(result, {"base": result.base, "new": result.novel}, rows).axes
     assert {text.get_text() for text in axes.texts} == {"base", "new", "published"}
-    (base,) = drawn(axes, figures.VERMILION)
+    (base,) = drawn(axes, VERMILION)
     assert base.get_ydata() == pytest.approx(np.mean(np.array(result.base), axis=0))
-    (dashed,) = drawn(axes, figures.FAINT)
+    (dashed,) = drawn(axes, FAINT)
     assert tuple(dashed.get_ydata()) == rows[0].sessions
 
 
-def test_reliability_is_the_share_of_right_answers_by_confidence():
+def test_reliability_is_the_accuracy_by_confidence():
     confidence = np.array([0.05, 0.15, 0.2, 0.95, 1.0, 1.0, 1.0])
     right = np.array([0, 1, 0, 1, 1, 1, 0])
     upper, lower = reliability_figure(confidence, right).axes
     heights = [bar.get_height() for bar in upper.patches]
     assert heights[:2] == [0, 50]
     assert heights[9] == 75
-    assert np.isnan(heights[2:9]).all(), "no answer, no bar"
+    assert np.isnan(heights[2:9]).all(), "no prediction, no bar"
     assert [bar.get_height() for bar in lower.patches][9] == pytest.approx(400 / 7)
 
 
@@ -461,7 +469,7 @@ def test_a_figure_for_a_page_has_no_size_and_no_background(results):
 
 
 def test_all_formats_are_written(results, tmp_path):
-    figures.save_all(sessions_figure(results), tmp_path / "deep" / "one.two")
+    save_all(sessions_figure(results), tmp_path / "deep" / "one.two")
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == [
         "one.two.pdf",
         "one.two.png",

@@ -1,4 +1,4 @@
-"""The report is one file that shows what the run folder holds, escapes every name, and is right in a browser."""
+"""Test that the report shows what the run folder holds, escapes names, and works in a browser."""
 
 import dataclasses
 import re
@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from fewmore.research import results, runner
+from fewmore.research import results, run_folder, runner
+from fewmore.research.experiment import Experiment
 from fewmore.research.reporting import html as report
-from fewmore.research.reporting.html import Answers
-from fewmore.research.runner import Experiment
+from fewmore.research.reporting.html import Predictions
+from fewmore.research.runner import Plan, RunOptions
 from fewmore.training.checkpoint import read_state
 
 NASTY = (
@@ -27,7 +28,7 @@ NASTY = (
 
 
 class Tags(HTMLParser):
-    """Every tag with its attributes, and the visible text."""
+    """Collect every tag with its attributes, and the visible text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -57,22 +58,17 @@ class Tags(HTMLParser):
 
 @pytest.fixture(scope="module")
 def folder(tiny_task, tiny_recipe_for, tmp_path_factory):
-    """The folder of a finished run of two seeds."""
+    """Run two seeds of a method that makes mistakes, and return the run folder."""
     experiment = Experiment("tiny", "finetune", tiny_recipe_for("finetune"), seeds=(0, 1))
-    folder = runner.new_folder(tmp_path_factory.mktemp("runs"), experiment)
-    runner.run(
-        experiment,
-        folder,
-        torch.device("cpu"),
-        task=tiny_task,
-        command="fewmore run tiny --seeds 2",
-    )
+    folder = run_folder.create(tmp_path_factory.mktemp("runs"), experiment)
+    options = RunOptions(command="fewmore run tiny --seeds 2")
+    runner.run_plans([Plan(experiment, folder)], tiny_task, options)
     return folder
 
 
 @pytest.fixture(scope="module")
 def named(tiny_task):
-    """The task with names that a page could trip over."""
+    """Return the task with class names that could break a page."""
     train, test = (
         dataclasses.replace(images, class_names=NASTY)
         for images in (tiny_task.train, tiny_task.test)
@@ -148,7 +144,7 @@ def test_names_are_escaped(page):
     assert any(name in seen for name in NASTY)
 
 
-def test_figures_take_the_colours_of_the_page(page):
+def test_figures_take_the_colors_of_the_page(page):
     svg = page[page.index("<svg") : page.rindex("</svg>")]
     assert "var(--ink)" in svg
     assert "#222222" not in svg.lower()
@@ -161,13 +157,13 @@ def make_page(make_result, tiny_images):
         result = make_result(benchmark="tiny", base=4, way=2, sessions=sessions)
         classes = 4 + 2 * (sessions - 1)
         labels = np.arange(classes).repeat(3)
-        answers = Answers(
+        predictions = Predictions(
             labels,
             np.repeat(np.arange(sessions), [4] + [2] * (sessions - 1)),
             labels if right else np.where(labels == 1, 0, labels),
             np.full(len(labels), 0.5) if confidence else np.empty(0),
         )
-        return report.page(result, {"config": 1}, [answers], tiny_images(classes, 3))
+        return report.page(result, {"config": 1}, [predictions], tiny_images(classes, 3))
 
     return make_page
 
@@ -188,7 +184,19 @@ def test_what_there_is_not_is_not_shown(make_page):
     assert Tags(single).open == []
 
 
-def test_calibration_is_told_in_numbers(make_page):
+def test_the_seconds_of_a_shared_stage_1_are_counted(make_result, tiny_images):
+    seconds = (("pretrain (shared)", 28.0), ("share of the wall clock", 12.0))
+    result = make_result(benchmark="tiny", base=4, way=2, sessions=1, seconds=seconds)
+    labels = np.arange(4)
+    predictions = Predictions(labels, np.zeros(4, int), labels, np.empty(0))
+    page = report.page(result, {"config": 1}, [predictions], tiny_images(4, 1))
+    rows = re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)</td>', page)
+    assert ("pretrain (shared)", "28.00 s") in rows
+    assert ("share of the wall clock, with the shared stage 1", "40.00 s") in rows
+    assert "stage 1 was shared by 1 run; its seconds are counted in each" in page
+
+
+def test_calibration_is_given_in_numbers(make_page):
     text = make_page(right=True)
     assert (
         "50.0 % confident and 100.0 % right on average; expected calibration error 50.0 points"
@@ -196,12 +204,15 @@ def test_calibration_is_told_in_numbers(make_page):
     )
 
 
-# ---- in a browser
+# In a browser
 
 
 @pytest.fixture
 def opened(chromium, written):
-    """Opens the report at a width, in light or dark; gives the page and what it asked the network for, and closes all afterwards."""
+    """Return a function that opens the report at a width, in light or dark mode.
+
+    It returns the page, its network requests and its console messages.
+    """
     contexts = []
 
     def opened(width=1100, scheme="light"):
@@ -209,12 +220,15 @@ def opened(chromium, written):
             viewport={"width": width, "height": 800}, color_scheme=scheme
         )
         contexts.append(context)
-        page, asked, said = context.new_page(), [], []
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
+        page = context.new_page()
+        requests = []
+        messages = []
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
         page.goto(written.as_uri())
-        return page, [url for url in asked if not url.startswith(("file:", "data:"))], said
+        foreign = [url for url in requests if not url.startswith(("file:", "data:"))]
+        return page, foreign, messages
 
     yield opened
     for context in contexts:
@@ -223,10 +237,10 @@ def opened(chromium, written):
 
 @pytest.mark.parametrize("width", [320, 375, 768, 1400])
 def test_no_width_needs_scrolling_sideways(opened, width):
-    page, asked, said = opened(width)
+    page, requests, messages = opened(width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert asked == []
-    assert said == []
+    assert requests == []
+    assert messages == []
     assert page.locator("svg").first.bounding_box()["width"] > 0.8 * min(width, 400)
 
 
@@ -256,9 +270,9 @@ def test_text_stands_out_in_light_and_dark(opened, scheme):
         assert (light + 0.05) / (dark + 0.05) >= 4.5, f"the contrast of {what}"
 
 
-def brightness(colour):
-    """The relative luminance of rgb(r, g, b), by the web's definition."""
-    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+def brightness(color):
+    """Return the relative luminance of rgb(r, g, b), by the web's definition."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
     linear = [
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
     ]

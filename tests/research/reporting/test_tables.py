@@ -1,4 +1,4 @@
-"""Tables hold the right numbers in the right places, in every format."""
+"""Test that tables hold the right numbers in the right places, in every format."""
 
 import csv
 import dataclasses
@@ -8,6 +8,14 @@ import numpy as np
 import pytest
 
 from fewmore.research import published
+from fewmore.research.reporting.formats import (
+    grid_to_csv,
+    grid_to_latex,
+    grid_to_markdown,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
 from fewmore.research.reporting.tables import (
     SUMMARY,
     Cell,
@@ -15,15 +23,10 @@ from fewmore.research.reporting.tables import (
     Row,
     Table,
     build,
-    grid_to_csv,
-    grid_to_latex,
-    grid_to_markdown,
     groups,
     number,
+    seconds_text,
     title,
-    to_csv,
-    to_latex,
-    to_markdown,
 )
 
 
@@ -148,7 +151,7 @@ def test_another_protocol_has_nothing_published(make_result):
     assert not any("published" in note for note in table.notes)
 
 
-def test_notes_tell_the_spread_over_seeds_from_that_over_draws(table, several):
+def test_notes_tell_the_deviation_over_seeds_from_that_over_draws(table, several):
     last = np.array(several.last).reshape(3, 2)
     seeds, draws = np.sqrt(last.var(0, ddof=1).mean()), np.sqrt(last.var(1, ddof=1).mean())
     assert (
@@ -157,7 +160,7 @@ def test_notes_tell_the_spread_over_seeds_from_that_over_draws(table, several):
     )
 
 
-def test_the_runs_are_told_in_words(make_result):
+def test_the_runs_are_described_in_words(make_result):
     def detail(**runs):
         return build([make_result(sessions=2, **runs)]).rows[0].detail
 
@@ -271,7 +274,7 @@ def test_names_that_look_like_markup_are_escaped():
     assert "my\\_method|a*b \\& 50\\% & $-$1.50 & $-$1.50 \\\\" in latex
 
 
-# ---- the improvement on other rows' drops
+# Relative improvement
 
 
 def test_improvements_are_differences_of_drops_measured_and_published_apart(make_result):
@@ -315,7 +318,7 @@ def test_rows_can_be_given_names(make_result):
     assert [row.label for row in build(given, labels=["180°", "all"]).rows] == ["180°", "all"]
 
 
-# ---- grids
+# Grids
 
 
 def test_a_grid_in_every_format():
@@ -327,7 +330,12 @@ def test_a_grid_in_every_format():
         ("50 %",),
     )
     assert grid_to_markdown(grid) == (
-        "**a & b**\n\n| ways | 1 shot | ±5° |\n| --- | ---: | ---: |\n| 5 | 1.50 ± 0.25 | 2.00 |\n| x\\_y | – | -3.00 |\n\n50 %\n"
+        "**a & b**\n\n"
+        "| ways | 1 shot | ±5° |\n"
+        "| --- | ---: | ---: |\n"
+        "| 5 | 1.50 ± 0.25 | 2.00 |\n"
+        "| x\\_y | – | -3.00 |\n\n"
+        "50 %\n"
     )
     assert grid_to_csv(grid).splitlines() == [
         "ways,1 shot,±5°,1 shot_std,±5°_std",
@@ -355,3 +363,27 @@ def test_a_method_that_keeps_images_says_so(make_result):
         .rows[0]
         .detail.endswith(", keeps every image")
     )
+
+
+# Seconds
+
+
+def test_a_shared_stage_1_is_noted_and_its_seconds_are_counted(make_result):
+    wall_clock = ("share of the wall clock", 12.0)
+    own = make_result("glyphs", "linear", seconds=(("pretrain", 10.0), wall_clock))
+    shared = make_result("glyphs", seeds=(0, 1), seconds=(("pretrain (shared)", 28.0), wall_clock))
+    assert own.total_seconds == (12.0,)
+    assert shared.total_seconds == (40.0, 40.0)
+    assert seconds_text(own) == "12"
+    assert seconds_text(shared) == "40 (stage 1 shared)"
+    note = "stage 1 was shared by 2 runs; its seconds are counted in each"
+    table = build([own, shared])
+    assert note in table.notes
+    assert note in to_markdown(table)
+    assert f"% {note}" in to_latex(table).splitlines()
+    assert not any("shared" in text for text in build([own]).notes)
+
+
+def test_runs_without_times_have_no_seconds(make_result):
+    assert make_result().total_seconds == (None,)
+    assert seconds_text(make_result()) == "–"

@@ -1,0 +1,71 @@
+"""Test what a result records of the machine and of the code."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fewmore.research import machine
+from fewmore.research.machine import commit, machine_facts
+
+
+def test_machine_names_what_numbers_depend_on():
+    facts = machine_facts()
+    assert list(facts) == ["device", "cores", "torch", "python"]
+    assert facts["device"]
+    assert facts["cores"] >= 1
+    assert facts["torch"] == torch.__version__
+    assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """Make a small repository that holds this code; return it, the file and a git function."""
+    if not shutil.which("git"):
+        pytest.skip("git is not installed")
+    package = tmp_path / "src" / "fewmore"
+    (package / "research").mkdir(parents=True)
+    file = package / "research" / "machine.py"
+    file.write_text("one\n")
+
+    def git(*words):
+        person = ["-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+        return subprocess.run(
+            ["git", *person, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init", "-q")
+    monkeypatch.setattr(machine, "__file__", str(file))
+    return tmp_path, file, git
+
+
+def test_commit_is_that_of_the_code(checkout):
+    root, file, git = checkout
+    assert commit() is None  # in a checkout, but of something else
+    git("add", ".")
+    git("commit", "-q", "-m", "one")
+    head = git("rev-parse", "HEAD")
+    assert commit() == head[:12]
+    (root / "result.json").write_text("{}")  # a new result does not change the code
+    assert commit() == head[:12]
+    file.write_text("two\n")
+    assert commit() == head[:12] + "-dirty"
+
+
+def test_commit_is_not_led_astray_by_the_environment(checkout, monkeypatch, tmp_path_factory):
+    _, _, git = checkout
+    git("add", ".")
+    git("commit", "-q", "-m", "one")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path_factory.mktemp("elsewhere")))
+    assert commit() is not None
+
+
+def test_commit_is_none_outside_a_checkout_and_without_git(tmp_path, monkeypatch):
+    (tmp_path / "fewmore" / "research").mkdir(parents=True)
+    monkeypatch.setattr(machine, "__file__", str(tmp_path / "fewmore" / "research" / "machine.py"))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    assert commit() is None
+    monkeypatch.setenv("PATH", "")
+    assert commit() is None
