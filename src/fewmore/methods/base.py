@@ -21,11 +21,23 @@ from fewmore.training.pretrain import PretrainConfig
 from fewmore.training.runtime import Runtime
 
 C = TypeVar("C")
+Changes = Mapping[str, Any]  # of a config's fields; a nested mapping changes a nested config
+
+
+def override(config: C, changes: Changes) -> C:
+    """Replace fields of a config, all at once."""
+    values = {
+        name: override(getattr(config, name), value) if isinstance(value, Mapping) else value
+        for name, value in changes.items()
+    }
+    return replace(config, **values)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
 class MethodConfig:
     """Hold the settings of one method; a method with settings derives a `Config` from it."""
+
+    per_recipe: ClassVar[Mapping[str, Changes]] = {}  # where a recipe differs from the defaults
 
     @property
     def head(self) -> str:
@@ -35,7 +47,7 @@ class MethodConfig:
     @classmethod
     def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "MethodConfig":
         """Return the settings for a recipe (official, paper, mild or quick) and a benchmark."""
-        return cls()
+        return override(cls(), cls.per_recipe.get(recipe, {}))
 
 
 @dataclass(frozen=True)
@@ -48,15 +60,6 @@ class Recipe:
     weights: str | None = None  # initial weights: None for random ones, "imagenet", or a file
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
     method: Any = field(default_factory=MethodConfig)  # the method's Config
-
-
-def override(config: C, changes: Mapping[str, Any]) -> C:
-    """Replace fields of a config, all at once; a nested mapping changes a nested config."""
-    values = {
-        name: override(getattr(config, name), value) if isinstance(value, Mapping) else value
-        for name, value in changes.items()
-    }
-    return replace(config, **values)  # type: ignore[type-var]
 
 
 class Method(ABC):

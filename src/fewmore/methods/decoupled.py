@@ -9,12 +9,11 @@ from random values. Scores are inner products with the prototypes, cosines, or n
 distances.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.methods.base import FrozenBackbone, MethodConfig, Recipe
 from fewmore.methods.network import Network
@@ -36,19 +35,13 @@ class Config(MethodConfig):
     similarity: Literal["linear", "cosine", "l2"] = "cosine"
     # Without data init, prototypes are trained at the rate of stage 1, as in the paper's ablation.
     session: SessionConfig = field(default_factory=lambda: SessionConfig(epochs=100, lr=0.1))
+    per_recipe: ClassVar = {"quick": {"session": {"epochs": 40}}}
 
     @property
     def head(self) -> str:
         """Return the kind of classifier that stage 1 is trained with: cosine or linear."""
         # A distance is a poor head to train with: stage 1 of `l2` is the one of `linear`.
         return "cosine" if self.similarity == "cosine" else "linear"
-
-    @classmethod
-    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
-        config = cls()
-        if recipe == "quick":
-            return replace(config, session=replace(config.session, epochs=40))
-        return config
 
 
 class Decoupled(FrozenBackbone):

@@ -17,11 +17,11 @@ not change the predicted class.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError, NotFittedError
 from fewmore.methods.base import FrozenBackbone, MethodConfig, Recipe
@@ -39,14 +39,11 @@ class Config(MethodConfig):
 
     side: int = 8  # larger maps are averaged down to side × side cells; the paper has none
     centred: bool = True  # subtract each cell's mean over channels, as the program does
+    per_recipe: ClassVar = {"quick": {"side": 3}, "paper": {"centred": False}}
 
     def __post_init__(self) -> None:
         if self.side < 1:
             raise ConfigError(f"side must be at least 1, not {self.side}")
-
-    @classmethod
-    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
-        return cls(side=3 if recipe == "quick" else 8, centred=recipe != "paper")
 
 
 class DeepEMD(FrozenBackbone):

@@ -13,13 +13,13 @@ The paper's noise on the gradients is left out, and augmentation is that of stag
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.methods.base import Method, MethodConfig, Recipe
 from fewmore.methods.distillation import DistillationConfig, Teacher, distillation_loss
@@ -48,20 +48,15 @@ class Config(MethodConfig):
     exemplars: ExemplarConfig = field(default_factory=ExemplarConfig)
     distillation: DistillationConfig = field(default_factory=lambda: DistillationConfig(weight=5.0))
 
-    @property
-    def head(self) -> str:
-        return "linear"
-
-    @classmethod
-    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
-        if recipe != "quick":
-            return cls()
-        return cls(
-            session=replace(SESSION, epochs=4, batch=64, milestones=()),
-            balanced=replace(BALANCED, epochs=2, batch=64, milestones=()),
-            exemplars=ExemplarConfig(per_class=5),
-            distillation=DistillationConfig(weight=1.0),
-        )
+    head = "linear"
+    per_recipe: ClassVar = {
+        "quick": {
+            "session": {"epochs": 4, "batch": 64, "milestones": ()},
+            "balanced": {"epochs": 2, "batch": 64, "milestones": ()},
+            "exemplars": {"per_class": 5},
+            "distillation": {"weight": 1.0},
+        }
+    }
 
 
 class EEIL(Method):

@@ -98,6 +98,11 @@ class NearestMean(Method):
         self.network = Network(recipe, runtime)
         self.exemplars = Exemplars(self.config.exemplars)
 
+    def fit(self, base: ImageSet) -> None:
+        """Train the network (stage 1), and keep exemplars."""
+        self.network.fit(base, self.config.head, self.seed)
+        self.keep(base)
+
     def keep(self, session: ImageSet) -> None:
         """Keep exemplars of a session once it is learnt."""
         self.exemplars.add(session, self.network.embed(session))

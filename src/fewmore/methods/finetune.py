@@ -11,12 +11,11 @@ few new images. Nothing keeps the old classes, so they are forgotten. Every othe
 better than this one.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.methods.base import Method, MethodConfig, Recipe
 from fewmore.methods.network import Network
@@ -35,17 +34,11 @@ class Config(MethodConfig):
     session: SessionConfig = field(
         default_factory=lambda: SessionConfig(data_init=False, epochs=100, lr=0.01)
     )
+    per_recipe: ClassVar = {"quick": {"session": {"epochs": 40}}}
 
     @property
     def head(self) -> str:
         return self.similarity
-
-    @classmethod
-    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
-        config = cls()
-        if recipe == "quick":
-            return replace(config, session=replace(config.session, epochs=40))
-        return config
 
 
 class Finetune(Method):

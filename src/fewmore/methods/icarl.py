@@ -12,12 +12,12 @@ The paper trains sigmoid outputs; here they are a softmax, so that stage 1 can b
 methods.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.methods.base import MethodConfig
 from fewmore.methods.distillation import DistillationConfig, Teacher, distillation_loss
@@ -40,19 +40,14 @@ class Config(MethodConfig):
     exemplars: ExemplarConfig = field(default_factory=ExemplarConfig)
     distillation: DistillationConfig = field(default_factory=lambda: DistillationConfig(weight=5.0))
 
-    @property
-    def head(self) -> str:
-        return "linear"
-
-    @classmethod
-    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
-        if recipe != "quick":
-            return cls()
-        return cls(
-            session=replace(SESSION, epochs=4, batch=64, milestones=()),
-            exemplars=ExemplarConfig(per_class=5),
-            distillation=DistillationConfig(weight=1.0),
-        )
+    head = "linear"
+    per_recipe: ClassVar = {
+        "quick": {
+            "session": {"epochs": 4, "batch": 64, "milestones": ()},
+            "exemplars": {"per_class": 5},
+            "distillation": {"weight": 1.0},
+        }
+    }
 
 
 class ICaRL(NearestMean):
@@ -60,11 +55,6 @@ class ICaRL(NearestMean):
 
     config_type = Config
     config: Config
-
-    def fit(self, base: ImageSet) -> None:
-        """Train the network (stage 1), and keep exemplars."""
-        self.network.fit(base, self.config.head, self.seed)
-        self.keep(base)
 
     def learn(self, session: ImageSet) -> None:
         """Train the network on the session and the exemplars, and keep exemplars of the session."""

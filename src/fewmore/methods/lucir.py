@@ -14,13 +14,13 @@ prototypes are trained from five images each, beside 60 that are frozen.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
 from fewmore.methods.base import MethodConfig, Recipe
@@ -52,21 +52,19 @@ class Config(MethodConfig):
     session: SessionConfig = SESSION
     exemplars: ExemplarConfig = field(default_factory=ExemplarConfig)
 
+    per_recipe: ClassVar = {
+        "quick": {
+            "session": {"epochs": 4, "batch": 64, "lr": 0.001, "milestones": ()},
+            "exemplars": {"per_class": 5},
+        }
+    }
+
     def __post_init__(self) -> None:
         if min(self.less_forget, self.ranking, self.margin) < 0 or self.negatives < 1:
             raise ConfigError(
                 "less_forget, ranking and margin must not be negative and negatives must be at "
                 f"least 1, not {self}"
             )
-
-    @classmethod
-    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
-        if recipe != "quick":
-            return cls()
-        return cls(
-            session=replace(SESSION, epochs=4, batch=64, lr=0.001, milestones=()),
-            exemplars=ExemplarConfig(per_class=5),
-        )
 
 
 class LUCIR(NearestMean):
@@ -78,11 +76,6 @@ class LUCIR(NearestMean):
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
         self.scale = TEMPERATURE  # of the cosines; initially that of stage 1
-
-    def fit(self, base: ImageSet) -> None:
-        """Train the network (stage 1), and keep exemplars."""
-        self.network.fit(base, self.config.head, self.seed)
-        self.keep(base)
 
     def learn(self, session: ImageSet) -> None:
         """Train backbone, new prototypes and scale on the session and the exemplars."""

@@ -22,13 +22,13 @@ N: nodes   n: images   C: new classes   d: features
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fewmore.data.augment import test_view, train_view
-from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet, concatenate
 from fewmore.errors import ConfigError, NotFittedError
 from fewmore.methods.base import Method, MethodConfig, Recipe
@@ -63,22 +63,17 @@ class Config(MethodConfig):
     rehearse: bool = True  # include the nodes' images in the cross-entropy; the paper does not
     session: SessionConfig = SESSION
 
+    head = "linear"
+    per_recipe: ClassVar = {
+        "quick": {"nodes": 100, "session": {"epochs": 16, "batch": 64, "frozen_norm": True}}
+    }
+
     def __post_init__(self) -> None:
         if min(self.nodes, self.rounds) < 1 or min(self.anchor, self.min_max) < 0:
             raise ConfigError(
                 "nodes and rounds must be at least 1 and anchor and min_max must not be negative, "
                 f"not {self}"
             )
-
-    @property
-    def head(self) -> str:
-        return "linear"
-
-    @classmethod
-    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
-        if recipe == "quick":
-            return cls(nodes=100, session=replace(SESSION, epochs=16, batch=64, frozen_norm=True))
-        return cls()
 
 
 @dataclass(frozen=True)
