@@ -24,7 +24,7 @@ soak: .venv/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m soak
 
 bench: .venv/installed-test
-	for name in scoring training transport serving; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in scoring transport serving; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 docs: .venv/installed
 	$(BIN)/python docs/make.py

@@ -26,6 +26,7 @@ PART = re.compile(
 )
 MEASURED = (
     "scoring",
+    "acceleration",
     "training",
     "practice",
     "calibration",

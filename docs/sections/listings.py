@@ -29,10 +29,10 @@ def catalogue() -> str:
         names_by_module.setdefault(module, []).append(name)
     parts = []
     for module, names in names_by_module.items():
-        title, *paragraphs = (import_module(module).__doc__ or "").strip().split("\n\n")
-        idea = "\n\n".join(text for text in paragraphs if not LEGEND.match(text))
+        paragraphs = (import_module(module).__doc__ or "").strip().split("\n\n")
+        text = "\n\n".join(part for part in paragraphs if not LEGEND.match(part))
         table = markdown_table(METHOD_TITLES, map(_method_cells, names))
-        parts.append("\n".join([f"## {title.rstrip('.')}", "", idea, "", *table]))
+        parts.append("\n".join([f"## {', '.join(names)}", "", text, "", *table]))
     return "\n\n".join(parts) + "\n"
 
 
