@@ -1,7 +1,8 @@
-"""The real thing: a run that is killed again and again ends with the same bits as one that was left alone.
+"""Test that a run which is killed many times ends with the same bits as an undisturbed one.
 
-The short form and the soak are the same code with other kills. A process is killed from outside after some time, or it
-kills itself in the middle of writing a file, which a random time would hardly ever meet.
+The short form and the soak are the same code with other kills. A process is killed from outside
+after some time, or it kills itself in the middle of writing a file, which a random time would
+hardly ever meet.
 """
 
 import json
@@ -28,10 +29,11 @@ pytestmark = pytest.mark.skipif(
     not hasattr(signal, "SIGKILL"), reason="this system cannot kill a process without its notice"
 )
 
-# `fewmore` itself, but that it saves every round, says when it begins and ends, and may die while it writes a file.
+# `fewmore` itself, but it saves every round, reports its beginning and end, and may die while it
+# writes a file.
 PROGRAM = """
 import dataclasses, os, signal, stat, sys
-import torch._dynamo  # an optimiser imports it, and that takes longer than the whole training here
+import torch._dynamo  # an optimizer imports it, which takes longer than the whole training
 from fewmore.cli import main
 from fewmore.research import runner
 
@@ -45,7 +47,7 @@ def die():
 def dying_fsync(file):
     global written
     fsync(file)
-    if stat.S_ISDIR(os.fstat(file).st_mode):  # a folder's, after the move
+    if stat.S_ISDIR(os.fstat(file).st_mode):  # a folder, after the rename
         return
     written += 1
     if written == number and moment == "partly":
@@ -86,33 +88,39 @@ EPISODES = [
 
 @pytest.fixture
 def images(tmp_path: Path, tiny_images: Callable[..., ImageSet]) -> Path:
-    """A folder of eight classes with twelve small images each."""
-    made = tiny_images(8, 12, size=24)
-    for index in range(len(made)):
-        own = tmp_path / "images" / made.class_names[made.labels[index]]
-        own.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(made.image(index).permute(1, 2, 0).numpy()).save(own / f"{index}.png")
+    """Write a folder of eight classes with twelve small images each."""
+    images = tiny_images(8, 12, size=24)
+    for index in range(len(images)):
+        folder = tmp_path / "images" / images.class_names[images.labels[index]]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = images.image(index).permute(1, 2, 0).numpy()
+        Image.fromarray(pixels).save(folder / f"{index}.png")
     return tmp_path / "images"
 
 
 @dataclass(frozen=True)
 class Kill:
-    """When a process dies: at a share of its usual time, of loading (up to 1) and running (1 to 2), or while it writes a file."""
+    """Say when a process dies: at a share of its usual time, or while it writes a file.
+
+    Shares up to 1 are of the time of loading, from 1 to 2 of running.
+    """
 
     share: float = 0.0
     file: int = 0  # counted from 1
-    moment: str = ""  # partly written, before it takes its place, or after that
+    moment: str = ""  # partly (written), before or after (it is renamed)
 
     @classmethod
-    def at_random(cls, dice: random.Random) -> "Kill":
-        if dice.random() < 0.3:
-            return cls(file=dice.randint(1, 12), moment=dice.choice(["partly", "before", "after"]))
-        return cls(dice.uniform(0.8, 2.0))
+    def at_random(cls, generator: random.Random) -> "Kill":
+        """Draw a kill."""
+        if generator.random() < 0.3:
+            moment = generator.choice(["partly", "before", "after"])
+            return cls(file=generator.randint(1, 12), moment=moment)
+        return cls(generator.uniform(0.8, 2.0))
 
 
 @dataclass
 class Trial:
-    """One experiment, in a folder of its own."""
+    """Run one experiment in its own folder."""
 
     folder: Path
     images: Path
@@ -120,7 +128,7 @@ class Trial:
     settings: list[str]
 
     def start(self, kill: Kill) -> subprocess.Popen[str]:
-        """Start it, or go on with it where there is something to go on with."""
+        """Start it, or resume it where a run has begun."""
         command = [
             "run",
             f"folder:{self.images}",
@@ -143,8 +151,9 @@ class Trial:
         )
 
     def run(self) -> tuple[float, float]:
-        """To the end; returns the seconds of loading and of running."""
-        times, errors = [time.monotonic()], []
+        """Run it to the end, and return the seconds of loading and of running."""
+        times = [time.monotonic()]
+        errors = []
         with self.start(Kill()) as process:
             assert process.stderr is not None
             for line in process.stderr:
@@ -157,43 +166,45 @@ class Trial:
         return times[1] - times[0], times[2] - times[1]
 
     def run_and_kill(self, kill: Kill, seconds: tuple[float, float]) -> None:
-        """Start it and kill it; it may have come to its end before."""
+        """Start it and kill it, unless it ends before."""
         with self.start(kill) as process:
             assert process.stderr is not None
             if not kill.file:
+                loading, running = seconds
                 if kill.share > 1:
                     process.stderr.readline()  # "begun"
-                time.sleep(
-                    (kill.share - 1) * seconds[1] if kill.share > 1 else kill.share * seconds[0]
-                )
+                    time.sleep((kill.share - 1) * running)
+                else:
+                    time.sleep(kill.share * loading)
                 process.kill()
             errors = process.stderr.read()
         assert process.returncode in (-signal.SIGKILL, 0), errors
 
     @property
     def done(self) -> bool:
+        """Say whether a run has ended."""
         return any((self.folder / "runs").glob("*/result.json"))
 
     @property
     def outcome(self) -> Path:
-        """The one run folder that came to its end."""
+        """Return the one run folder that is complete."""
         (result,) = (self.folder / "runs").glob("*/result.json")
         return result.parent
 
     def state(self, name: str) -> State:
+        """Read a state from the run folder."""
         return read_state(self.outcome / "seed0" / name)
 
     def metrics(self) -> list[dict[str, object]]:
-        """What was told of every round and session, but for the time, and for what was taken over from another run."""
-        lines = [
-            json.loads(line)
-            for line in (self.outcome / "seed0" / "metrics.jsonl").read_text().splitlines()
-        ]
-        own = [line for line in lines if "(shared)" not in str(line.get("stage"))]
-        return [{key: value for key, value in line.items() if key != "seconds"} for line in own]
+        """Return the metrics of rounds and sessions, without seconds and shared stages."""
+        text = (self.outcome / "seed0" / "metrics.jsonl").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        trained = [line for line in lines if "(shared)" not in str(line.get("stage"))]
+        return [{key: value for key, value in line.items() if key != "seconds"} for line in trained]
 
 
 def identical(one: object, other: object) -> bool:
+    """Say whether two states are the same, bit for bit."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, dict) and isinstance(other, dict):
@@ -202,29 +213,30 @@ def identical(one: object, other: object) -> bool:
 
 
 def check(images: Path, method: str, settings: list[str], kills: Iterable[Kill]) -> None:
-    """An experiment that is killed at these moments ends as one that is left alone."""
-    alone = Trial(images.parent / "alone", images, method, settings)
-    seconds = alone.run()
+    """Check that an experiment killed at these moments ends as an undisturbed one."""
+    undisturbed = Trial(images.parent / "undisturbed", images, method, settings)
+    seconds = undisturbed.run()
     killed = Trial(images.parent / "killed", images, method, settings)
-    met = 0
+    in_time = 0
     for number, kill in enumerate(kills):
         if killed.done:  # it was faster than the kills: begin another one
-            same(alone, killed)
+            assert_same(undisturbed, killed)
             killed = replace(killed, folder=images.parent / f"killed{number}")
         killed.run_and_kill(kill, seconds)
-        met += not killed.done
+        in_time += not killed.done
     if not killed.done:
         killed.run()
-    same(alone, killed)
-    assert met, "no kill came before the end"
+    assert_same(undisturbed, killed)
+    assert in_time, "no kill came before the end"
 
 
-def same(alone: Trial, killed: Trial) -> None:
+def assert_same(undisturbed: Trial, killed: Trial) -> None:
+    """Compare what two trials have learnt, predicted and reported."""
     for name in ("model.safetensors", "predictions.safetensors"):
-        assert identical(alone.state(name), killed.state(name)), f"{name} differs"
-    one, other = (results.read(trial.outcome) for trial in (alone, killed))
+        assert identical(undisturbed.state(name), killed.state(name)), f"{name} differs"
+    one, other = (results.read(trial.outcome) for trial in (undisturbed, killed))
     assert one.accuracy == other.accuracy
-    assert alone.metrics() == killed.metrics()
+    assert undisturbed.metrics() == killed.metrics()
     assert not [
         path.name for path in (killed.outcome / "seed0").iterdir() if path.name.startswith(".check")
     ]
@@ -235,15 +247,12 @@ def test_a_killed_run_ends_with_the_same_bits(images: Path) -> None:
     check(images, "finetune", [*SMALL, *SHORT], kills)
 
 
-TRAINED_ROWS = "session.data_init=False"
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
         ("finetune", []),
-        ("decoupled-cosine", [TRAINED_ROWS]),
+        ("decoupled-cosine", ["session.data_init=False"]),  # prototypes are trained
         ("joint", []),
         ("cec", EPISODES),
         ("eeil", []),
@@ -257,8 +266,9 @@ def test_a_run_killed_many_times_ends_with_the_same_bits(
 ) -> None:
     seed = random.SystemRandom().getrandbits(32)
     print(f"seed {seed}")  # shown where the test fails
-    dice = random.Random(seed)
-    check(images, method, [*SMALL, *SHORT, *settings], (Kill.at_random(dice) for _ in range(25)))
+    generator = random.Random(seed)
+    kills = (Kill.at_random(generator) for _ in range(25))
+    check(images, method, [*SMALL, *SHORT, *settings], kills)
 
 
 @pytest.mark.soak
