@@ -1,4 +1,4 @@
-"""The program, as a shell calls it."""
+"""Call the program as a shell does."""
 
 import sys
 from collections.abc import Callable
@@ -13,7 +13,10 @@ from fewmore import cli
 def fewmore(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., tuple[int, str, str]]:
-    """fewmore("learn", …), in a folder of its own, gives the exit code, what was printed, and what was complained of."""
+    """Return a function: fewmore("learn", …) gives the exit code, stdout and stderr.
+
+    It runs in a folder of its own.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -1,4 +1,4 @@
-"""The command line starts quickly: nothing heavy is imported before a command needs it."""
+"""Test that the command line starts quickly and imports nothing heavy before it is needed."""
 
 import subprocess
 import sys
@@ -7,9 +7,11 @@ import pytest
 
 HEAVY = ("torch", "numpy", "matplotlib", "sklearn", "PIL", "safetensors")
 
+INVOKE = "from typer.testing import CliRunner; from fewmore.cli import app; "
+
 
 def heavy_after(code: str) -> str:
-    """Which of the heavy packages are imported once a fresh interpreter has run this."""
+    """Return the heavy packages that a fresh interpreter has imported after some code."""
     report = f"import sys; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, timeout=60
@@ -22,10 +24,11 @@ def heavy_after(code: str) -> str:
     "code",
     [
         "import fewmore.cli",
-        "from typer.testing import CliRunner; from fewmore.cli import app; assert CliRunner().invoke(app, ['--help']).exit_code == 0",
-        "from typer.testing import CliRunner; from fewmore.cli import app; assert CliRunner().invoke(app, ['run', '--help']).exit_code == 0",
+        f"{INVOKE}assert CliRunner().invoke(app, ['--help']).exit_code == 0",
+        f"{INVOKE}assert CliRunner().invoke(app, ['run', '--help']).exit_code == 0",
+        f"{INVOKE}assert CliRunner().invoke(app, ['reproduce', '--help']).exit_code == 0",
     ],
-    ids=["import", "--help", "run --help"],
+    ids=["import", "--help", "run --help", "reproduce --help"],
 )
 def test_nothing_heavy_is_imported_for_help(code):
     assert heavy_after(code) == "[]"
@@ -52,4 +55,6 @@ def test_the_package_is_a_command_too():
         timeout=60,
     )
     assert wrong.returncode == 2
-    assert wrong.stderr == "fewmore: no benchmark is named 'cifar10': did you mean cifar100?\n"
+    assert wrong.stderr.startswith("fewmore: ")
+    assert "did you mean cifar100?" in wrong.stderr
+    assert wrong.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""`fewmore reproduce`, as a person calls it: it runs what is missing, skips what is done and goes on after a stop."""
+"""Test `fewmore reproduce`: it runs what is missing, skips what is done and resumes."""
 
 import io
 import re
@@ -7,26 +7,22 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fewmore import methods
 from fewmore.cli.live import StudyWatcher
-from fewmore.research import recipes, results, runner, studies
-from fewmore.research.reporting import figures
+from fewmore.errors import ConfigError
+from fewmore.research import recipes, results, studies
+from fewmore.research.reporting.figures import files as figure_files
 from fewmore.research.studies import STUDIES
 
 SMALL = ("backbone=resnet8", "transform.size=8", "transform.resize=9")
 ROWS = 2  # experiments of the study `confusion`
-OTHERS = (
-    "finetune",
-    "icarl",
-    "eeil",
-    "lucir",
-    "topic",
-    "decoupled-deepemd",
-)  # methods of the comparison that it does not have
+# Methods of the comparison that it does not have.
+OTHERS = ("finetune", "icarl", "eeil", "lucir", "topic", "decoupled-deepemd")
 
 
 @pytest.fixture
 def reproduce(fewmore, tiny_folder, small_recipe, monkeypatch):
-    """`fewmore reproduce` on a folder of images, every stage over at once."""
+    """Return `fewmore reproduce` on a folder of images, with stages that take no time."""
     monkeypatch.setitem(
         recipes.RECIPES,
         "quick",
@@ -50,13 +46,12 @@ def measured() -> dict[str, results.RunResult]:
     }
 
 
-def told(out: str) -> list[tuple[str, str, str]]:
-    """The lines about runs: whose, what, and how many are done."""
-    found = re.findall(
-        r"^(\S+, seed\d): (.+) \((\d+ of \d+) runs done, \d:\d\d:\d\d\)$", out, re.MULTILINE
-    )
+def run_lines(out: str) -> list[tuple[str, str, str]]:
+    """Return the lines about runs: which run, its stage or numbers, and how many are done."""
+    pattern = r"^(\S+, seed\d): (.+) \((\d+ of \d+) runs done, \d:\d\d:\d\d\)$"
     return [
-        (run, re.sub(r"\d+\.\d\d \d+\.\d\d", "numbers", what), done) for run, what, done in found
+        (run, re.sub(r"\d+\.\d\d \d+\.\d\d", "numbers", text), done)
+        for run, text, done in re.findall(pattern, out, re.MULTILINE)
     ]
 
 
@@ -74,14 +69,14 @@ def test_what_is_done_is_not_done_again(reproduce):
     code, out, err = reproduce("confusion")
     assert (code, err) == (0, "")
     assert f"0 of {ROWS} experiments are done" in out
-    assert told(out) == [
+    assert run_lines(out) == [
         ("decoupled-cosine, seed0", "pretrain", "0 of 2"),
         ("decoupled-cosine, seed0", "numbers", "1 of 2"),
         ("cec, seed0", "pretrain (shared)", "1 of 2"),
         ("cec, seed0", "pseudo-incremental", "1 of 2"),
         ("cec, seed0", "numbers", "2 of 2"),
     ]
-    assert "how scattered the answers are" in out
+    assert "how scattered the predictions are" in out
     (drawn,) = Path("runs/reproduce").iterdir()
     assert drawn.name.startswith("confusion-folder-")
     assert {
@@ -104,7 +99,7 @@ def test_what_is_done_is_not_done_again(reproduce):
     code, out, err = reproduce("confusion", "--out", "elsewhere")
     assert (code, err) == (0, "")
     assert f"{ROWS} of {ROWS} experiments are done" in out
-    assert told(out) == []
+    assert run_lines(out) == []
     assert Path("elsewhere/table.md").read_text() == before
     assert measured().keys() == found.keys()
 
@@ -137,7 +132,7 @@ def test_a_method_can_be_left_out(reproduce):
     assert "relative improvement" in out
 
 
-def test_rounds_and_sessions_of_a_run_are_told_once_and_only_where_there_are_no_bars():
+def test_stages_of_a_run_are_printed_once_and_only_where_there_are_no_bars():
     for terminal in (False, True):
         screen = Console(file=io.StringIO(), width=100, force_terminal=terminal, highlight=False)
         watcher = StudyWatcher(screen)
@@ -145,19 +140,19 @@ def test_rounds_and_sessions_of_a_run_are_told_once_and_only_where_there_are_no_
         for stage in ("pretrain", "pretrain", "session 1", "session 1, all alike", "session 2"):
             watcher.begin("icarl, seed0", stage)
         watcher.finish("icarl, seed0", [70.0, 61.234])
-        said = re.sub(r"\d:\d\d:\d\d", "time", screen.file.getvalue()).splitlines()
+        printed = re.sub(r"\d:\d\d:\d\d", "time", screen.file.getvalue()).splitlines()
         plain = [
             f"icarl, seed0: {what} ({done} of 3 runs done, time)"
             for what, done in (("pretrain", 0), ("sessions", 0), ("70.00 61.23", 1))
         ]
-        assert said == (["icarl, seed0: 70.00 61.23"] if terminal else plain)
+        assert printed == (["icarl, seed0: 70.00 61.23"] if terminal else plain)
 
 
 def test_all_studies_in_one_command(reproduce, monkeypatch):
     monkeypatch.setattr(
         studies, "STUDIES", {name: STUDIES[name] for name in ("comparison", "confusion")}
     )
-    monkeypatch.setattr(figures, "FORMATS", (".svg",))
+    monkeypatch.setattr(figure_files, "FORMATS", (".svg",))
     code, out, err = reproduce(
         "all", "--out", "drawn", *(word for name in OTHERS for word in ("--skip", name))
     )
@@ -171,20 +166,17 @@ def test_all_studies_in_one_command(reproduce, monkeypatch):
 
 
 def test_a_failure_leaves_no_empty_folders(reproduce, monkeypatch):
-    monkeypatch.setattr(runner, "run_together", failing)
+    def fail(name: str) -> None:
+        raise ConfigError("it cannot be")
+
+    monkeypatch.setattr(methods, "find", fail)
     code, _, err = reproduce("confusion")
     assert (code, err) == (2, "fewmore: it cannot be\n")
     assert list(Path("runs").iterdir()) == []
 
 
-def failing(*_: object, **__: object) -> None:
-    from fewmore.errors import ConfigError
-
-    raise ConfigError("it cannot be")
-
-
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "key"),
     [
         (("comparisons",), "did you mean comparison"),
         (("tsne", "--skip", "cec"), "--skip leaves methods out of a comparison or an ablation"),
@@ -193,9 +185,9 @@ def failing(*_: object, **__: object) -> None:
         (("tsne", "--recipe", "paper"), "--quick is a recipe of its own"),
     ],
 )
-def test_what_cannot_be_is_said(reproduce, words, said):
+def test_wrong_options_are_refused(reproduce, words, key):
     code, _, err = reproduce(*words)
     assert code == 2
-    assert said in err
+    assert key in err
     assert "Traceback" not in err
     assert not Path("runs").exists()

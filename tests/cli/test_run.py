@@ -1,15 +1,16 @@
-"""`fewmore run`, `fewmore methods` and `fewmore benchmarks`, as a person calls them."""
+"""Test `fewmore run`, `fewmore methods` and `fewmore benchmarks`."""
 
 import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from fewmore import cli
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.errors import MethodError
 from fewmore.methods import METHODS
-from fewmore.research import results
+from fewmore.research import results, runner
 
 SMALL = (
     "backbone=resnet8",
@@ -51,13 +52,14 @@ class Nearest(Method):
 
     def _means(self, images):
         pixels = self._pixels(images)
-        return torch.stack([pixels[images.labels == c].mean(0) for c in range(len(images.class_names))])
+        classes = range(len(images.class_names))
+        return torch.stack([pixels[images.labels == c].mean(0) for c in classes])
 '''
 
 
 @pytest.fixture
 def run(fewmore, tiny_folder):
-    """`fewmore run` on a folder of images, with a small network."""
+    """Return `fewmore run` on a folder of images, with a small network."""
 
     def run(*words: object, small: bool = True) -> tuple[int, str, str]:
         # Of these methods, Nearest alone has no setting of sessions.
@@ -68,9 +70,9 @@ def run(fewmore, tiny_folder):
     return run
 
 
-def sentence(answer: tuple[int, str, str]) -> str:
-    """What a refused command says: one line on stderr, no traceback, exit code 2."""
-    code, _, err = answer
+def refusal(outcome: tuple[int, str, str]) -> str:
+    """Return the message of a refused command: one line on stderr, no traceback, exit code 2."""
+    code, _, err = outcome
     assert code == 2
     assert err.startswith("fewmore: ")
     assert err.count("\n") == 1
@@ -82,7 +84,7 @@ def folders(place: Path = Path("runs")) -> list[Path]:
     return sorted(path.parent for path in place.glob("*/config.json"))
 
 
-# ---- runs
+# Runs
 
 
 def test_a_run_prints_its_table_and_writes_its_folder(run, tiny_folder):
@@ -124,16 +126,17 @@ def test_several_methods_share_stage_1_and_a_table(run):
     assert code == 0
     assert len(folders()) == 3
     assert len(list(Path("runs/stage1").iterdir())) == 1
-    told = [
+    lines = [
         line
         for folder in folders()
         for line in (folder / "seed0" / "metrics.jsonl").read_text().splitlines()
     ]
-    stages = [json.loads(line).get("stage") for line in told]
+    stages = [json.loads(line).get("stage") for line in lines]
     assert stages.count("pretrain") == 2, "two epochs of one method"
     assert stages.count("pretrain (shared)") == 2, "two methods took it over"
     table = out.rpartition("run folder")[2]
     assert all(name in table for name in ("decoupled-linear", "linear", "decoupled-l2"))
+    assert "stage 1 was shared by 2 runs; its seconds are counted in each" in table
     assert len(list(Path("kept").glob("*.json"))) == 3
 
 
@@ -188,6 +191,50 @@ def test_one_seed_and_one_draw(run):
     assert result.split.startswith("draw 4: ")
 
 
+def test_precision_and_accel_reach_the_run_and_are_recorded(run, monkeypatch):
+    passed = []
+
+    class Spied(runner.Runtime):
+        def __post_init__(self):
+            super().__post_init__()
+            passed.append((self.accel, self.precision))
+
+    monkeypatch.setattr(runner, "Runtime", Spied)
+    code, _, err = run("-m", "decoupled-cosine", "--no-accel", "--precision", "bf16")
+    assert code == 0
+    assert set(passed) == {(False, "bf16")}
+    assert "bf16" in err, "a CPU does not train in bf16, and that is said"
+    assert "fp32" in err
+    (folder,) = folders()
+    machine = results.read(folder).machine
+    assert machine["precision"] == "fp32"
+    assert machine["accel"].startswith("off")
+
+
+@pytest.mark.parametrize("command", ["run", "reproduce"])
+def test_the_device_is_prepared_once_before_the_images_are_loaded(
+    command, fewmore, tiny_folder, monkeypatch
+):
+    calls = []
+
+    class Loaded(Exception):
+        """Stop the command when it loads the images."""
+
+    def load(*_, **__):
+        calls.append("load")
+        raise Loaded
+
+    monkeypatch.setattr(runner, "prepare_device", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(runner.loading, "load_task", load)
+    words = {
+        "run": ("run", f"folder:{tiny_folder}", "-m", "decoupled-cosine"),
+        "reproduce": ("reproduce", "tsne", "--benchmark", f"folder:{tiny_folder}"),
+    }
+    with pytest.raises(Loaded):
+        fewmore(*words[command], "--device", "cpu", "--no-accel")
+    assert calls == [(torch.device("cpu"), False, None), "load"]
+
+
 def test_a_folder_with_strange_characters_in_its_name(fewmore, tiny_folder, tmp_path):
     strange = tmp_path / "my [bold] birds [/x]"
     strange.parent.mkdir()
@@ -200,7 +247,7 @@ def test_a_folder_with_strange_characters_in_its_name(fewmore, tiny_folder, tmp_
     assert "my [bold] birds [/x]" in out.splitlines()[0] + out.splitlines()[1]
 
 
-# ---- a method of one's own
+# A user's own method
 
 
 def test_a_method_of_ones_own(run):
@@ -254,10 +301,10 @@ def test_a_method_of_ones_own(run):
 def test_what_is_wrong_with_ones_own_method_is_said(text, name, complaint, run):
     if text is not None:
         Path("near.py").write_text(text)
-    assert complaint in sentence(run("--method", f"near.py:{name}"))
+    assert complaint in refusal(run("--method", f"near.py:{name}"))
 
 
-# ---- going on
+# Resuming
 
 
 STOPPING = NEAREST.replace(
@@ -284,86 +331,62 @@ def test_a_stopped_run_says_how_to_go_on_and_does(run):
     assert all(
         name in table for name in ("decoupled-cosine", "near.py:Nearest", "decoupled-linear")
     )
-    assert "nothing to resume: all 3 runs are finished" in sentence(run(*methods, "--resume"))
+    assert "nothing to resume: all 3 runs are finished" in refusal(run(*methods, "--resume"))
 
 
 def test_nothing_to_resume(run):
-    assert (
-        "nothing to resume: no run below runs has these settings; leave out --resume"
-        in sentence(run("-m", "cosine", "--resume"))
-    )
+    assert "no run below runs has these settings" in refusal(run("-m", "cosine", "--resume"))
     assert run("-m", "decoupled-cosine")[0] == 0
     (folder,) = folders()
-    assert f"{folder} is finished; see it with: fewmore compare {folder}" in sentence(
+    assert f"{folder} is finished; see it with: fewmore compare {folder}" in refusal(
         run("-m", "decoupled-cosine", "--resume")
     )
-    assert "has these settings" in sentence(run("-m", "decoupled-cosine", "--seed", 1, "--resume"))
+    assert "has these settings" in refusal(run("-m", "decoupled-cosine", "--seed", 1, "--resume"))
 
 
-# ---- what cannot be
+# Wrong options
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("words", "keys"),
     [
-        (
-            ["-m", "decoupled-cosin"],
-            "no method is named 'decoupled-cosin': did you mean decoupled-cosine",
-        ),
-        (["-m", "cosine,"], "no method is named ''"),
-        (["-m", "cosine", "--recipe", "fast"], "no recipe is named 'fast'"),
-        (
-            ["-m", "cosine", "--set", "pretrain.epoch=3"],
-            "no setting of pretrain is named 'epoch': did you mean epochs?",
-        ),
-        (
-            ["-m", "cosine", "--set", "pretrain.epochs"],
-            "--set pretrain.epochs: write it as name=value",
-        ),
-        (["-m", "cosine", "--set", "pretrain.epochs=x"], "'x' is not a whole number; it was 100"),
-        (
-            ["-m", "cosine", "--seeds", "2", "--seed", "1"],
-            "--seeds (how many) and --seed (which one) were both given: keep one of them",
-        ),
-        (
-            ["-m", "cosine", "--draws", "2", "--draw", "1"],
-            "--draws (how many) and --draw (which one) were both given: keep one of them",
-        ),
-        (
-            ["-m", "cosine", "--device", "tpu"],
-            "--device tpu: there is no such device; use cpu or cuda",
-        ),
-        (["-m", "cosine", "--device", "cpu:x"], "--device cpu:x: there is no such device"),
-        (["-m", "cosine", "--device", "cuda:99"], "--device cuda:99: PyTorch sees"),
-        (
-            ["-m", "cosine", "--base", "99"],
-            "99 base classes were asked for, but there are 6 classes",
-        ),
-        (["-m", "cosine", "--shot", "50"], "session 1 needs 50"),
-        (
-            ["-m", "cosine", "--runs", "file"],
-            "cannot be made (Not a directory): give another place for run folders with --runs",
-        ),
-        (["-m", "cosine", "--record", "file"], "--record file cannot be made (File exists)"),
+        (["-m", "decoupled-cosin"], ["'decoupled-cosin'", "did you mean decoupled-cosine"]),
+        (["-m", "cosine,"], ["no method is named ''"]),
+        (["-m", "cosine", "--recipe", "fast"], ["no recipe is named 'fast'"]),
+        (["-m", "cosine", "--set", "pretrain.epoch=3"], ["'epoch'", "did you mean epochs?"]),
+        (["-m", "cosine", "--set", "pretrain.epochs"], ["--set pretrain.epochs", "name=value"]),
+        (["-m", "cosine", "--set", "pretrain.epochs=x"], ["'x'", "whole number", "100"]),
+        (["-m", "cosine", "--seeds", "2", "--seed", "1"], ["--seeds", "--seed ", "keep one"]),
+        (["-m", "cosine", "--draws", "2", "--draw", "1"], ["--draws", "--draw ", "keep one"]),
+        (["-m", "cosine", "--device", "tpu"], ["--device tpu", "no such device", "cpu, cuda"]),
+        (["-m", "cosine", "--device", "cpu:x"], ["--device cpu:x", "no such device"]),
+        (["-m", "cosine", "--device", "cuda:99"], ["--device cuda:99", "PyTorch sees"]),
+        (["-m", "cosine", "--precision", "fp12"], ["'fp12'", "fp32, tf32, bf16, fp16"]),
+        (["-m", "cosine", "--base", "99"], ["99 base classes", "6 classes"]),
+        (["-m", "cosine", "--shot", "50"], ["session 1 needs 50"]),
+        (["-m", "cosine", "--runs", "file"], ["file cannot be made", "--runs"]),
+        (["-m", "cosine", "--runs", "file/runs"], ["cannot be made (Not a directory)", "--runs"]),
+        (["-m", "cosine", "--record", "file"], ["--record file cannot be made (File exists)"]),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=lambda value: " ".join(value) if value[0] == "-m" else "",
 )
-def test_wrong_options_are_refused_in_a_sentence(words, complaint, run, tmp_path):
+def test_wrong_options_are_refused_in_a_sentence(words, keys, run, tmp_path):
     Path("file").write_text("")
-    assert complaint in sentence(run(*words, small=False))
+    message = refusal(run(*words, small=False))
+    assert all(key in message for key in keys)
 
 
 def test_wrong_benchmarks_are_refused_in_a_sentence(fewmore, tmp_path):
     (tmp_path / "some").mkdir()
-    assert "no benchmark is named 'cifar10': did you mean cifar100?" in sentence(
+    assert "no benchmark is named 'cifar10': did you mean cifar100?" in refusal(
         fewmore("run", "cifar10", "-m", "cosine")
     )
-    assert "'some' is a folder, not the name of a benchmark: type folder:some" in sentence(
+    assert "'some' is a folder, not the name of a benchmark: type folder:some" in refusal(
         fewmore("run", "some", "-m", "cosine")
     )
-    assert "none is not there" in sentence(fewmore("run", "folder:none", "-m", "cosine"))
-    assert "has 0 sub-folders" in sentence(fewmore("run", "folder:some", "-m", "cosine"))
-    assert "fewmore data get cifar100" in sentence(
+    assert "none is not there" in refusal(fewmore("run", "folder:none", "-m", "cosine"))
+    assert "has 0 sub-folders" in refusal(fewmore("run", "folder:some", "-m", "cosine"))
+    assert "fewmore data get cifar100" in refusal(
         fewmore("run", "cifar100", "-m", "cosine", "--data-root", tmp_path)
     )
 
@@ -390,7 +413,7 @@ def test_an_error_of_the_program_is_not_hidden(run):
         run("-m", "near.py:Nearest")
 
 
-# ---- lists
+# Lists
 
 
 def test_the_list_of_methods_is_the_table(fewmore):
@@ -428,14 +451,14 @@ def test_errors_are_told_by_main_alone(fewmore, monkeypatch):
 
 
 def test_a_run_that_cannot_begin_leaves_no_folder(fewmore):
-    assert "fewmore data get cifar100" in sentence(
+    assert "fewmore data get cifar100" in refusal(
         fewmore("run", "cifar100", "-m", "cec", "--data-root", "nowhere")
     )
     assert list(Path("runs").iterdir()) == []
 
 
 def test_a_command_is_recorded_without_places() -> None:
-    from fewmore.cli.run import command_line
+    from fewmore.cli.research_options import command_line
 
     words = [
         "run",

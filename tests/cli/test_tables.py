@@ -1,4 +1,4 @@
-"""Tables in the terminal fit every width, and lose no number on the way."""
+"""Test that tables in the terminal fit every width and lose no number."""
 
 import io
 import re
@@ -10,13 +10,15 @@ from fewmore.cli.tables import render
 from fewmore.research.reporting.tables import SUMMARY, Cell, Row, Table
 
 
-def table(sessions, spread=True, names=("cec", "decoupled-cosine", "Linear+Data Init., decoupled")):
-    """Every number is another one, so that each can be found again."""
+def table(
+    sessions, with_std=True, names=("cec", "decoupled-cosine", "Linear+Data Init., decoupled")
+):
+    """Make a table whose numbers all differ, so that each can be found again."""
     columns = sessions + len(SUMMARY)
     rows = []
     for i, name in enumerate(names):
         cells = tuple(
-            Cell(10 + i * columns + j + 0.25, (i + 1) / 10 + j / 100 if spread else None)
+            Cell(10 + i * columns + j + 0.25, (i + 1) / 10 + j / 100 if with_std else None)
             for j in range(columns)
         )
         rows.append(Row(name, "measured", "3 seeds × 3 draws", cells))
