@@ -45,19 +45,19 @@ def test_the_temperature_that_made_the_labels_is_found(true: float):
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(20_000, 5, generator=generator, dtype=torch.float64) * true * 2
     labels = torch.multinomial((scores / true).softmax(1), 1, generator=generator).squeeze(1)
-    found = fit_temperature(scores, labels)
-    assert found == pytest.approx(true, rel=0.05)
-    after = (scores / found).softmax(1)
+    fitted = fit_temperature(scores, labels)
+    assert fitted == pytest.approx(true, rel=0.05)
+    after = (scores / fitted).softmax(1)
     confidences, predicted = after.max(1)
     assert expected_calibration_error(confidences, predicted == labels) < 0.02
 
 
 def test_few_images_without_a_mistake_do_not_make_certain():
     scores = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    found = fit_temperature(scores, torch.tensor([0, 1, 0]))
-    assert 0.7 < float((scores / found).softmax(1).amax()) < 0.95
+    fitted = fit_temperature(scores, torch.tensor([0, 1, 0]))
+    assert 0.7 < float((scores / fitted).softmax(1).amax()) < 0.95
     many = scores.repeat(100, 1)
-    assert fit_temperature(many, torch.tensor([0, 1, 0]).repeat(100)) < found
+    assert fit_temperature(many, torch.tensor([0, 1, 0]).repeat(100)) < fitted
 
 
 def test_the_temperature_of_few_scores():
