@@ -257,7 +257,7 @@ def test_a_method_of_ones_own(run):
     own = next(folder for folder in folders() if "-near-" in folder.name)
     result = results.read(own)
     assert result.method == "near.py:Nearest"
-    assert result.accuracy[0][-1] > 80, "these images are told apart by their colours"
+    assert result.accuracy[0][-1] > 80, "these images differ by their colors"
     assert "near.py:Nearest" in out.rpartition("run folder")[2]
 
 

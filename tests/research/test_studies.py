@@ -276,6 +276,7 @@ def test_tsne_is_drawn(reproduce, tiny_task):
         "there are no more than four of each"
     )
     assert all(-1 <= cells[0].mean <= 1 for _, cells in grid.rows)
-    svg, told = (out / "tsne.svg").read_text(), grid.notes[0].partition(": ")[2]
-    assert f">accuracy among these classes: {told}</text>" in svg
+    svg = (out / "tsne.svg").read_text()
+    accuracy = grid.notes[0].partition(": ")[2]
+    assert f">accuracy among these classes: {accuracy}</text>" in svg
     assert ">tiny: 4 base classes (dots) and 4 new ones (rings)</text>" in svg

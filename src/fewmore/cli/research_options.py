@@ -121,11 +121,12 @@ def command_line(words: list[str]) -> str:
 
 
 def run_options(
+    runs: Path,
     device: str | None,
     parallel: int | None,
     accel: bool,
     precision: str | None,
-    stage1_cache: Path | None,
+    share_stage1: bool = True,
 ) -> "RunOptions":
     """Return the runner's options, and say where the device cannot do what was asked for."""
     from fewmore.research.runner import RunOptions
@@ -135,7 +136,7 @@ def run_options(
         select_device(device),
         command=command_line(sys.argv[1:]),
         parallel=parallel,
-        stage1_cache=stage1_cache,
+        stage1_cache=runs / "stage1" if share_stage1 else None,
         accel=accel,
         precision=precision,
     )

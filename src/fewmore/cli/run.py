@@ -48,8 +48,9 @@ def run(
     experiments = _experiments(
         benchmark, method, recipe, settings or [], seeds=all_seeds, draws=all_draws, **split
     )
-    stage1_cache = None if fresh else runs / "stage1"
-    run_options = options.run_options(device, parallel, accel, precision, stage1_cache)
+    run_options = options.run_options(
+        runs, device, parallel, accel, precision, share_stage1=not fresh
+    )
     _make_folders(runs, record)
     folders = run_folder.find_resumable(runs, experiments) if resume else [None] * len(experiments)
     out = console()

@@ -39,9 +39,6 @@ RUNS_ON_GPU = 5  # computed side by side
 class Watcher:
     """Receive the progress of an experiment, from several threads; this one ignores it."""
 
-    def on_load(self, done: int, total: int) -> None:
-        """Report that images were read."""
-
     def on_task(self, task: Task) -> None:
         """Report that the images are loaded and the runs begin."""
 

@@ -12,8 +12,8 @@ from fewmore.research.results.schema import (
     WALL_CLOCK,
     Run,
     RunResult,
+    RunsBySession,
     SessionSize,
-    Table,
 )
 from fewmore.research.results.writing import to_json, write
 
@@ -22,8 +22,8 @@ __all__ = [
     "WALL_CLOCK",
     "Run",
     "RunResult",
+    "RunsBySession",
     "SessionSize",
-    "Table",
     "file_name",
     "from_json",
     "gather",

@@ -14,7 +14,7 @@ WALL_CLOCK = "share of the wall clock"  # keys of a run's seconds
 SHARED_STAGE1 = "pretrain (shared)"
 
 # Runs × sessions; None where undefined, as for classes without a test image.
-Table = tuple[tuple[float | None, ...], ...]
+RunsBySession = tuple[tuple[float | None, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class RunResult:
     settings: Mapping[str, Any]  # those that differ from the recipe's
     sessions: tuple[SessionSize, ...]
     accuracy: tuple[tuple[float, ...], ...]  # runs × sessions, in percent
-    base: Table
-    novel: Table  # None in session 0, and so is the harmonic mean
-    harmonic: Table
-    forgetting: Table  # runs × sessions but the last, in points
+    base: RunsBySession
+    novel: RunsBySession  # None in session 0, and so is the harmonic mean
+    harmonic: RunsBySession
+    forgetting: RunsBySession  # runs × sessions but the last, in points
     gacc: tuple[float | None, ...]  # None without a new session
     seconds: tuple[Mapping[str, float], ...]
     peak_memory_mb: tuple[float, ...]
-    extra: Mapping[str, Table]
+    extra: Mapping[str, RunsBySession]
     keeps: str | None  # what the method keeps of old images
 
     @property

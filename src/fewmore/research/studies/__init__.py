@@ -5,18 +5,70 @@ Start at base.py, then comparison.py: a study is its experiments and how they ar
 """
 
 from fewmore.errors import UnknownName
-from fewmore.research.studies.ablation import ABLATION
+from fewmore.research.studies import (
+    ablation,
+    comparison,
+    confusion,
+    rotation,
+    tsne,
+    ways_shots,
+)
 from fewmore.research.studies.base import Finished, Setting, Study, write
-from fewmore.research.studies.comparison import COMPARISON
-from fewmore.research.studies.confusion import CONFUSION
-from fewmore.research.studies.rotation import ROTATION
-from fewmore.research.studies.tsne import TSNE
-from fewmore.research.studies.ways_shots import WAYS_SHOTS
 
 __all__ = ["STUDIES", "Finished", "Setting", "Study", "find", "write"]
 
 STUDIES = {
-    study.name: study for study in (COMPARISON, ABLATION, ROTATION, WAYS_SHOTS, CONFUSION, TSNE)
+    study.name: study
+    for study in (
+        Study(
+            "comparison",
+            "All methods session by session, beside the published rows",
+            paper="Fig. 7, Table 2, supplement",
+            size=9,
+            experiments=comparison.experiments,
+            draw=comparison.draw,
+        ),
+        Study(
+            "ablation",
+            "Part by part: decoupling, data init, adapter, PIL, query node",
+            paper="Table 1",
+            size=11,
+            experiments=ablation.experiments,
+            draw=ablation.draw,
+        ),
+        Study(
+            "rotation",
+            "Accuracy and drop by the angles of pseudo-incremental classes",
+            paper="Fig. 6",
+            size=7,
+            experiments=rotation.experiments,
+            draw=rotation.draw,
+        ),
+        Study(
+            "ways-shots",
+            "Last session's accuracy by ways and shots of an episode",
+            paper="Fig. 5",
+            size=25,
+            experiments=ways_shots.experiments,
+            draw=ways_shots.draw,
+        ),
+        Study(
+            "confusion",
+            "Confusion matrices with and without the adapter",
+            paper="Fig. 3",
+            size=2,
+            experiments=confusion.experiments,
+            draw=confusion.draw,
+        ),
+        Study(
+            "tsne",
+            "Embeddings and weights before and after adaptation",
+            paper="Fig. 4",
+            size=1,
+            experiments=tsne.experiments,
+            draw=tsne.draw,
+        ),
+    )
 }
 
 

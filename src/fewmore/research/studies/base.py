@@ -79,9 +79,9 @@ class Study:
     """Describe one table or figure of the paper."""
 
     name: str
+    title: str
     paper: str  # where it is in the paper
     size: int  # experiments, where none is left out and the base session is large enough
-    title: str
     experiments: Callable[[Setting], dict[str, Experiment]]  # by label
     # Draws the figures into a folder and returns the table.
     draw: Callable[[Setting, Mapping[str, Finished], Path], Table | Grid]

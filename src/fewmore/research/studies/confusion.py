@@ -13,7 +13,7 @@ from fewmore.research.experiment import Experiment, run_name
 from fewmore.research.metrics import Floats, Ints
 from fewmore.research.reporting import figures, tables
 from fewmore.research.reporting.tables import Grid
-from fewmore.research.studies.base import Finished, Setting, Study
+from fewmore.research.studies.base import Finished, Setting
 from fewmore.training.checkpoint import read_state
 
 WITHOUT_ADAPTER = "CEC without its adapter"
@@ -96,13 +96,3 @@ def _measures(confusion: Ints, new: NDArray[np.bool_]) -> list[float]:
         entropy[new],
     ]
     return [float(value.mean()) if len(value) else math.nan for value in values]
-
-
-CONFUSION = Study(
-    name="confusion",
-    paper="Fig. 3",
-    size=2,
-    title="Confusion matrices with and without the adapter",
-    experiments=experiments,
-    draw=draw,
-)

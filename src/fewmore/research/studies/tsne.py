@@ -17,7 +17,7 @@ from fewmore.random import derive_seed
 from fewmore.research.experiment import Experiment, run_name
 from fewmore.research.reporting import figures
 from fewmore.research.reporting.tables import Cell, Grid
-from fewmore.research.studies.base import Finished, Setting, Study
+from fewmore.research.studies.base import Finished, Setting
 from fewmore.training.checkpoint import read_state
 from fewmore.training.runtime import Runtime
 
@@ -128,13 +128,3 @@ def _adapt(method: CEC, images: ImageSet, classes: Tensor) -> _Adaptation:
         accuracy(similarity.cosine(embeddings, prototypes)),
         accuracy(adapter.scores(embeddings, context)),
     )
-
-
-TSNE = Study(
-    name="tsne",
-    paper="Fig. 4",
-    size=1,
-    title="Embeddings and weights before and after adaptation",
-    experiments=experiments,
-    draw=draw,
-)

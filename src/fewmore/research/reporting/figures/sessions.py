@@ -25,7 +25,7 @@ from fewmore.research.reporting.figures.style import (
     choose_looks,
 )
 from fewmore.research.reporting.tables import title
-from fewmore.research.results import RunResult, Table, names
+from fewmore.research.results import RunResult, RunsBySession, names
 
 DASHES = (0, (4, 2))  # the line style of published numbers
 PANELS = {"base": "base classes", "novel": "new classes", "harmonic": "harmonic mean"}
@@ -118,7 +118,9 @@ def base_novel_figure(results: Sequence[RunResult]) -> Figure:
 
 
 def run_figure(
-    result: RunResult, lines: Mapping[str, Table], published_rows: Sequence[PublishedRow] = ()
+    result: RunResult,
+    lines: Mapping[str, RunsBySession],
+    published_rows: Sequence[PublishedRow] = (),
 ) -> Figure:
     """Draw named measures of one result by session, small enough to be read on a phone."""
     with matplotlib.rc_context(STYLE):
