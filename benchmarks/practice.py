@@ -12,7 +12,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import islice
@@ -70,7 +70,7 @@ def list_miniimagenet(root: Path, part: str) -> Paths:
     return paths
 
 
-def median_seconds(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def median_seconds(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Return the median seconds of each call.
 
     The calls alternate, so that other load on the machine affects all of them alike.

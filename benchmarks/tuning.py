@@ -62,7 +62,7 @@ def evaluate(
 ) -> Row:
     """Measure one setting on the sessions of the validation split, in percent."""
     changes = [f"{name}={value!r}" for name, value in settings.items()]
-    runtime = Runtime(args.device, share=stage1)
+    runtime = Runtime(args.device, stage1_cache=stage1)
     configured = recipe(args.recipe, task.benchmark, method, [*args.set, *changes])
     learner = find(method).build(configured, runtime, args.seed)
     row: Row = {"method": method, **settings}

@@ -91,7 +91,8 @@ def side(
             zip(row.seeds, row.draws, strict=True), measure.measured(row), strict=True
         )
     }
-    return Side(name, runs, published and measure.published(published))
+    printed = measure.published(published) if published else None
+    return Side(name, runs, printed)
 
 
 def mean_of(name: str, sides: Sequence[Side]) -> Side:

@@ -89,8 +89,8 @@ def _summary_cells(row: tables.Row, result: RunResult) -> list[str]:
         mean_and_std(cell.mean, cell.std) for cell in (sessions[0], sessions[-1], drop, base, novel)
     )
     published = published_row(result)
-    published_last = italic(published and published.sessions[-1])
-    published_pd = italic(published and published.pd)
+    published_last = italic(published.sessions[-1] if published else None)
+    published_pd = italic(published.pd if published else None)
     return [row.full_label, first, last, published_last, pd, published_pd, last_base, last_novel]
 
 
@@ -120,7 +120,7 @@ def _graph_rows(benchmark: str) -> list[tuple[str, ...]]:
     cec = rows["cec"]
     before = rows.get("decoupled-cosine")
     before_by_seed = dict(zip(before.seeds, before.last, strict=True)) if before else {}
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for run, seed in enumerate(cec.seeds):
         plain = cec.extra["cosine_after_pil"][run][-1] or 0.0
         adapted = cec.accuracy[run][-1]

@@ -70,8 +70,9 @@ def _gap_line(name: str, result: RunResult, published_as: RunResult) -> str:
     for session in (0, -1):
         measured = tables.mean_cell([run[session] for run in result.accuracy])
         printed = published.sessions[session] if published else None
-        known = printed is not None and measured.mean is not None
-        difference = measured.mean - printed if known else None
+        difference = None
+        if printed is not None and measured.mean is not None:
+            difference = measured.mean - printed
         cells.append(mean_and_std(measured.mean, measured.std))
         cells.append(italic(printed))
         cells.append(tables.Cell(difference, signed=True).text)
