@@ -27,7 +27,6 @@ PART = re.compile(
 MEASURED = (
     "scoring",
     "acceleration",
-    "training",
     "practice",
     "calibration",
     "serving",

@@ -132,6 +132,8 @@ def test_without_the_package_everything_trains_to_the_same_bits(
 class RecordingEngine:
     """Run steps as they are written, and record the calls of the loop."""
 
+    optimizer_class = torch.optim.SGD
+
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.state: list[Tensor] = []

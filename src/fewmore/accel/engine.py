@@ -12,6 +12,7 @@ from fewmore.accel import warm_up
 from fewmore.accel.batch_norm import FusedBatchNormAct2d
 from fewmore.accel.conv import FastConv2d
 from fewmore.accel.graphs import capture
+from fewmore.accel.sgd import LightSGD
 from fewmore.accel.side_streams import SideStreams
 from fewmore.nn.layers import BatchNormAct2d
 
@@ -35,6 +36,8 @@ class RuntimeLike(Protocol):
 
 class Accelerated:
     """Run the steps of one training with the parts that are switched on."""
+
+    optimizer_class: type = LightSGD
 
     def __init__(self, device: torch.device, parts: frozenset[str], exclusive: bool) -> None:
         self.parts = parts

@@ -53,7 +53,8 @@ def share_gpu(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    with GPU_LOCK.held(), torch.cuda.stream(torch.cuda.Stream(device)):  # type: ignore[no-untyped-call]
+    own_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with GPU_LOCK.held(), torch.cuda.stream(own_stream):
         yield
 
 

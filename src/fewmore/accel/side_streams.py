@@ -10,6 +10,7 @@ links of it: they are made all at once.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import cycle
 
 import torch
@@ -22,8 +23,8 @@ class SideStreams:
     """Hold streams beside a step's own, the gradients under way on them, and casts of weights."""
 
     def __init__(self, device: torch.device) -> None:
-        streams = [torch.cuda.Stream(device) for _ in range(STREAMS)]  # type: ignore[no-untyped-call]
-        self._streams = cycle(streams)
+        make_stream = partial(torch.cuda.Stream, device)
+        self._streams = cycle([make_stream() for _ in range(STREAMS)])
         self._used: set[torch.cuda.Stream] = set()
         self._pending: list[tuple[nn.Parameter, Tensor]] = []
         self._casts: dict[nn.Parameter, Tensor] = {}

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from importlib import import_module
 
 import torch
 from torch import Tensor, nn
@@ -95,7 +94,6 @@ def tasks(device: torch.device) -> list[Task]:
         partial(_step, wide[1], WIDE, device),
         partial(_step, FusedBatchNormAct2d(few), few, device),
         partial(_step, FusedBatchNormAct2d(few).eval(), few, device),
-        _import_compiler,
     ]
     for channels in FEW:
         for part in ("output", "input", "weight"):
@@ -103,11 +101,6 @@ def tasks(device: torch.device) -> list[Task]:
     for part in ("output", "weight"):
         listed.append(partial(_convolution, COLORS, few, part, device))
     return listed
-
-
-def _import_compiler() -> None:
-    """Import what the first optimizer imports; it takes seconds."""
-    import_module("torch._dynamo")
 
 
 def _wide_convolutions() -> nn.Module:

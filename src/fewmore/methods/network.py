@@ -12,7 +12,7 @@ from fewmore.errors import NotFittedError
 from fewmore.methods.base import Recipe
 from fewmore.nn.backbones import Backbone, build
 from fewmore.nn.prototypes import Classifier, random_prototypes
-from fewmore.nn.weights import set_tensors
+from fewmore.nn.weights import check_weight_file, set_tensors
 from fewmore.random import derive_seed
 from fewmore.training.checkpoint import State, read_state, write_state
 from fewmore.training.embed import embed
@@ -82,7 +82,10 @@ class Network:
         weights = self.recipe.weights
         if weights is None:
             return None
-        return pretrained_weights(self.recipe.backbone) if weights == "imagenet" else Path(weights)
+        if weights == "imagenet":
+            return pretrained_weights(self.recipe.backbone)
+        check_weight_file(Path(weights))
+        return Path(weights)
 
     def _train(
         self, base: ImageSet, similarity: str, seed: int, stage: str, weights: Path | None
@@ -134,4 +137,5 @@ class Network:
 
     def _place(self, backbone: Backbone) -> None:
         """Move the backbone to the device, channels last: the faster layout for convolutions."""
-        self._backbone = backbone.to(self.runtime.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        placed = backbone.to(self.runtime.device)
+        self._backbone = placed.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -24,13 +24,18 @@ def initialize(module: nn.Module, generator: torch.Generator) -> None:
                 part.weight.data *= part.groups**0.5
 
 
-def load_weights(backbone: nn.Module, path: Path) -> None:
-    """Read weights in torchvision's format, without the classifier's."""
+def check_weight_file(path: Path) -> None:
+    """Refuse a weight file that is not there."""
     if not path.exists():
         raise MissingData(
             f"there is no weight file {path}: give the path of a file in torchvision's format, "
             "or 'imagenet' to download one"
         )
+
+
+def load_weights(backbone: nn.Module, path: Path) -> None:
+    """Read weights in torchvision's format, without the classifier's."""
+    check_weight_file(path)
     try:
         entries = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a file that is not its own

@@ -5,16 +5,15 @@ import torch
 from fewmore.errors import ConfigError
 from fewmore.training.fast_path import start_warm_up
 
-CUDNN_CANDIDATES = (
-    4  # kernels tried for a shape: further down cuDNN's list the fastest hardly ever is
-)
+# Kernels that cuDNN times for a shape: the fastest is hardly ever further down its list.
+CUDNN_CANDIDATES = 4
 
 
 def select_device(name: str | None) -> torch.device:
     """Return the named device, or the GPU where there is one."""
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, number = name.partition(":")
-    if kind not in ("cpu", "cuda", "mps") or (number and not number.isdecimal()):
+    kind, colon, number = name.partition(":")
+    if kind not in ("cpu", "cuda", "mps") or (colon and not number.isdecimal()):
         raise ConfigError(f"--device {name}: there is no such device; use cpu, cuda or mps")
     if kind == "mps" and not torch.backends.mps.is_available():
         raise ConfigError(f"--device {name}: PyTorch sees no Apple GPU here; use --device cpu")

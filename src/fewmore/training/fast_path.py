@@ -24,6 +24,8 @@ Step = Callable[[Tensor], None]
 class Engine(Protocol):
     """Name what the training loop asks of whatever runs its steps."""
 
+    optimizer_class: type  # torch.optim.SGD, or a class with the same manners
+
     def forward(self) -> AbstractContextManager[None]:
         """Return the context of a step's forward pass."""
 
@@ -38,6 +40,8 @@ class Engine(Protocol):
 
 class Eager:
     """Run every step as it is written."""
+
+    optimizer_class: type = torch.optim.SGD
 
     def forward(self) -> AbstractContextManager[None]:
         """Return a context that does nothing."""

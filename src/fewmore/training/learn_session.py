@@ -1,4 +1,4 @@
-"""Stage 3: learn a new session.
+"""Learn a new session: stage 3.
 
 Either the new prototypes are the class means of the few images and nothing is trained, or they
 start at random and are trained, alone or with the whole network, by cross-entropy or by a method's
@@ -28,9 +28,7 @@ class SessionConfig(EpochsConfig):
     """Hold the settings of a new session; where nothing is trained, only `data_init` counts."""
 
     data_init: bool = True  # whether new prototypes start from class means, or at random
-    frozen_norm: bool = (
-        False  # whether batch-norm statistics are frozen while the network is trained
-    )
+    frozen_norm: bool = False  # whether batch-norm statistics are frozen in training
 
 
 def class_prototypes(backbone: Backbone, session: ImageSet, transform: Transform) -> Tensor:

@@ -48,13 +48,16 @@ def train(
     loss. `modules` is all that may change, and what a checkpoint holds; `groups` is what the
     optimizer changes.
     """
-    optimizer = build_sgd(groups, config, runtime.device)
-    done = _resume(stage, modules, optimizer, runtime, seed, rounds)
     generator = torch.Generator(runtime.device)
     losses = loss_of if isinstance(loss_of, Mapping) else {0: loss_of}
     total_loss = torch.zeros((), device=runtime.device)
     step: Step | None = None
     with accelerate(modules, runtime) as engine:
+        # Gradient scaling works with torch.optim's own classes only.
+        scaled = runtime.used_precision == "fp16"
+        optimizer_class = torch.optim.SGD if scaled else engine.optimizer_class
+        optimizer = build_sgd(groups, config, runtime.device, optimizer_class)
+        done = _resume(stage, modules, optimizer, runtime, seed, rounds)
         for round_ in range(done, rounds):
             began = time.monotonic()
             set_learning_rates(optimizer, groups, config, round_)

@@ -63,10 +63,13 @@ class ParameterGroup:
 
 
 def build_sgd(
-    groups: Sequence[ParameterGroup], config: SGDConfig, device: torch.device
+    groups: Sequence[ParameterGroup],
+    config: SGDConfig,
+    device: torch.device,
+    optimizer_class: type = torch.optim.SGD,
 ) -> torch.optim.SGD:
     """Build the optimizer, with learning rates of zero until `set_learning_rates` is called."""
-    optimizer = torch.optim.SGD(
+    optimizer: torch.optim.SGD = optimizer_class(
         # A rate is a tensor, so that a captured step sees it change.
         [{"params": list(g.parameters), "lr": torch.zeros((), device=device)} for g in groups],
         momentum=config.momentum,

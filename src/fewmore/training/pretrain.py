@@ -1,4 +1,4 @@
-"""Stage 1: learn features by ordinary classification of the base session."""
+"""Learn features by ordinary classification of the base session: stage 1."""
 
 from dataclasses import dataclass
 
@@ -22,9 +22,7 @@ class PretrainConfig(EpochsConfig):
 
     milestones: tuple[int, ...] = (60, 70)
     augment: bool = True
-    ghost: int = (
-        0  # batch norm over parts of this many images, as on several GPUs; 0: over the batch
-    )
+    ghost: int = 0  # batch norm over parts of so many images, as on several GPUs; 0: over all
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Stage 2: train the adapter by pseudo-incremental learning, Algorithm 1 of the paper.
+"""Train the adapter by pseudo-incremental learning: stage 2, Algorithm 1 of the paper.
 
 The adapter must learn to place new classes among old ones, but in the base session no class is new.
 So new classes are synthesized: images rotated by a large angle lose part of what made their class,

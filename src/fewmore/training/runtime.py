@@ -32,9 +32,7 @@ class Runtime:
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str | None = None  # of training on a GPU; None: bf16 where the GPU has it, else fp32
-    accel: bool | frozenset[str] = (
-        True  # the GPU fast path; a set of names switches single parts on
-    )
+    accel: bool | frozenset[str] = True  # the GPU fast path, or the names of its parts
     checkpoint: Checkpoint | None = None
     on_round: Callable[[Round], None] = lambda report: None
     stage1_cache: Path | None = None  # where stage 1 is kept for methods with the same settings
@@ -73,8 +71,12 @@ class Runtime:
         reason = why_plain(self)
         return {
             "precision": self.used_precision,
-            "accel": "on" if reason is None else f"off: {reason}",
+            "accel": self._parts() if reason is None else f"off: {reason}",
         }
+
+    def _parts(self) -> str:
+        """Say which parts of the fast path are on."""
+        return "on" if self.accel is True else ", ".join(sorted(self.accel or ()))
 
     def notes(self) -> list[str]:
         """Say where the device cannot do what was asked for."""
