@@ -37,7 +37,7 @@ from fewmore.data.augment import normalize
 from fewmore.data.decode import decode_image
 from fewmore.data.paths import data_root
 from fewmore.errors import MissingData
-from fewmore.methods.base import override
+from fewmore.methods.recipe import override
 from fewmore.nn.adapter import Adapter
 
 BASE_CLASSES = 20

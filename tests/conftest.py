@@ -22,7 +22,8 @@ from fewmore.data.images import ImageSet
 from fewmore.data.sources import WEIGHTS, File
 from fewmore.data.splits import sample_split
 from fewmore.methods import METHODS, find
-from fewmore.methods.base import Recipe, override
+from fewmore.methods.base import Recipe
+from fewmore.methods.recipe import override
 from fewmore.nn.backbones import build
 from fewmore.research import recipes
 from fewmore.training.learn_session import SessionConfig

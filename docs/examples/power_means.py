@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 
 from fewmore.methods.base import FrozenBackbone, MethodConfig
-from fewmore.methods.network import Network
 from fewmore.nn.prototypes import class_means
 from fewmore.nn.similarity import cosine
 
@@ -21,10 +20,6 @@ class PowerMeans(FrozenBackbone):
     """Take powers of the features, centre them, and compare them with class means by cosines."""
 
     config_type = Config
-
-    def __init__(self, recipe, runtime, seed):
-        super().__init__(recipe, runtime, seed)
-        self.network = Network(recipe, runtime)
 
     def fit(self, base):
         # Stage 1; it is shared with all methods that train a cosine head.

@@ -16,7 +16,8 @@ from fewmore.data import augment
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet, Ragged
-from fewmore.methods.base import Recipe, override
+from fewmore.methods.base import Recipe
+from fewmore.methods.recipe import override
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import Backbone, build
 from fewmore.nn.prototypes import Classifier, random_prototypes

@@ -12,8 +12,9 @@ from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet, concatenate
 from fewmore.errors import DataError, NotFittedError
 from fewmore.methods import METHODS
-from fewmore.methods.base import Recipe, override
+from fewmore.methods.base import Recipe
 from fewmore.methods.cec import CEC
+from fewmore.methods.recipe import override
 from fewmore.nn.adapter import AdapterConfig
 from fewmore.training.checkpoint import read_state, write_state
 from fewmore.training.runtime import Round, Runtime

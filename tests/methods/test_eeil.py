@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from fewmore.methods.base import override
 from fewmore.methods.distillation import DistillationConfig
 from fewmore.methods.eeil import EEIL, Config
+from fewmore.methods.recipe import override
 from fewmore.training.learn_session import SessionConfig
 from fewmore.training.optimizer import EpochsConfig
 from fewmore.training.runtime import Runtime

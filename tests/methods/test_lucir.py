@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fewmore.errors import ConfigError
-from fewmore.methods.base import override
 from fewmore.methods.lucir import LUCIR, Config, ranking_loss
+from fewmore.methods.recipe import override
 from fewmore.nn.similarity import TEMPERATURE
 from fewmore.training.learn_session import SessionConfig
 from fewmore.training.runtime import Runtime

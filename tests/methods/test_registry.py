@@ -9,8 +9,9 @@ import pytest
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.errors import ConfigError, MethodError, MissingData, UnknownName
 from fewmore.methods import METHODS, find
-from fewmore.methods.base import FrozenBackbone, Method, Recipe, override
+from fewmore.methods.base import FrozenBackbone, Method, Recipe
 from fewmore.methods.exemplars import NearestMean
+from fewmore.methods.recipe import override
 from fewmore.research.recipes import recipe
 from fewmore.training.runtime import Runtime
 

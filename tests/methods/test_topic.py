@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fewmore.errors import ConfigError
-from fewmore.methods.base import override
+from fewmore.methods.recipe import override
 from fewmore.methods.topic import TOPIC, Config, Gas, neural_gas
 from fewmore.training.learn_session import SessionConfig
 from fewmore.training.runtime import Runtime

@@ -11,7 +11,7 @@ import torch
 from fewmore import methods
 from fewmore.errors import ConfigError, MethodError
 from fewmore.methods import METHODS
-from fewmore.methods.base import override
+from fewmore.methods.recipe import override
 from fewmore.research import results, run_folder, runner
 from fewmore.research.experiment import run_name
 from fewmore.research.metrics import summarize

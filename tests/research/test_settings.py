@@ -6,7 +6,8 @@ import pytest
 
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.errors import ConfigError, UnknownName
-from fewmore.methods.base import Recipe, override
+from fewmore.methods.base import Recipe
+from fewmore.methods.recipe import override
 from fewmore.research.recipes import recipe, recipes_for
 
 CIFAR = BENCHMARKS["cifar100"]

@@ -6,7 +6,6 @@ import threading
 import time
 from datetime import timedelta
 from importlib import import_module
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -76,12 +75,7 @@ class LiveWatcher(Watcher):
         self.live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.live.stop()
 
     def on_load(self, done: int, total: int) -> None:
@@ -167,12 +161,7 @@ class StudyWatcher:
         self.progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for bar in self.progress.task_ids:  # printed lines stay, bars do not
             self.progress.remove_task(bar)
         self.progress.stop()

@@ -1,4 +1,4 @@
-"""Define the contract between the protocol and a method, and the recipe that a method is given.
+"""Define the contract between the protocol and a method.
 
 A method sees the base session once (`fit`), then each new session once (`learn`), and scores images
 over all classes seen so far, in the order in which they came. Old images are never shown again: a
@@ -6,60 +6,18 @@ method that needs them keeps them itself, and declares it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fewmore.data.augment import Transform
-from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
+from fewmore.methods.network import Network
+from fewmore.methods.recipe import MethodConfig, Recipe
 from fewmore.training.checkpoint import State
-from fewmore.training.pretrain import PretrainConfig
 from fewmore.training.runtime import Runtime
 
-C = TypeVar("C")
-Changes = Mapping[str, Any]  # of a config's fields; a nested mapping changes a nested config
-
-
-def override(config: C, changes: Changes) -> C:
-    """Replace fields of a config, all at once."""
-    values = {
-        name: override(getattr(config, name), value) if isinstance(value, Mapping) else value
-        for name, value in changes.items()
-    }
-    return replace(config, **values)  # type: ignore[type-var]
-
-
-@dataclass(frozen=True)
-class MethodConfig:
-    """Hold the settings of one method; a method with settings derives a `Config` from it."""
-
-    per_recipe: ClassVar[Mapping[str, Changes]] = {}  # where a recipe differs from the defaults
-
-    @property
-    def head(self) -> str:
-        """Return the kind of classifier that stage 1 is trained with: cosine or linear."""
-        return "cosine"
-
-    @classmethod
-    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "MethodConfig":
-        """Return the settings for a recipe (official, paper, mild or quick) and a benchmark."""
-        return override(cls(), cls.per_recipe.get(recipe, {}))
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Hold all settings of an experiment: those common to all methods, and those of its method."""
-
-    name: str
-    backbone: str
-    transform: Transform
-    weights: str | None = None  # initial weights: None for random ones, "imagenet", or a file
-    pretrain: PretrainConfig = field(default_factory=PretrainConfig)
-    method: Any = field(default_factory=MethodConfig)  # the method's Config
+__all__ = ["FrozenBackbone", "Method", "MethodConfig", "Recipe"]
 
 
 class Method(ABC):
@@ -79,6 +37,7 @@ class Method(ABC):
         self.config = recipe.method
         self.runtime = runtime
         self.seed = seed
+        self.network = Network(recipe, runtime)  # backbone and classifier, empty until fitted
         self.sessions = 0  # sessions learnt, the base session included
 
     @abstractmethod

@@ -19,7 +19,6 @@ from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.errors import NotFittedError
 from fewmore.methods.base import FrozenBackbone, MethodConfig, Recipe
-from fewmore.methods.network import Network
 from fewmore.nn.adapter import Adapter, AdapterConfig
 from fewmore.nn.closed_form import Context
 from fewmore.nn.prototypes import Classifier
@@ -77,7 +76,6 @@ class CEC(FrozenBackbone):
 
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
-        self.network = Network(recipe, runtime)
         self._adapter: Adapter | None = None
         self._context: Context | None = None  # of prototypes and adapter; computed when needed
 

@@ -15,8 +15,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from fewmore.data.images import ImageSet
-from fewmore.methods.base import FrozenBackbone, MethodConfig, Recipe
-from fewmore.methods.network import Network
+from fewmore.methods.base import FrozenBackbone, MethodConfig
 from fewmore.nn.prototypes import Classifier
 from fewmore.training.checkpoint import State
 from fewmore.training.learn_session import (
@@ -25,7 +24,6 @@ from fewmore.training.learn_session import (
     train_prototypes,
     untrained_prototypes,
 )
-from fewmore.training.runtime import Runtime
 
 
 @dataclass(frozen=True)
@@ -49,10 +47,6 @@ class Decoupled(FrozenBackbone):
 
     config_type = Config
     config: Config
-
-    def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
-        super().__init__(recipe, runtime, seed)
-        self.network = Network(recipe, runtime)
 
     def fit(self, base: ImageSet) -> None:
         """Train the backbone (stage 1); with data init, replace the head by class means."""

@@ -25,7 +25,6 @@ from torch import Tensor
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError, NotFittedError
 from fewmore.methods.base import FrozenBackbone, MethodConfig, Recipe
-from fewmore.methods.network import Network
 from fewmore.nn.prototypes import class_means
 from fewmore.nn.similarity import earth_mover
 from fewmore.training.checkpoint import State
@@ -54,7 +53,6 @@ class DeepEMD(FrozenBackbone):
 
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
-        self.network = Network(recipe, runtime)
         self._means: Tensor | None = None  # (classes, cells · d)
 
     def fit(self, base: ImageSet) -> None:

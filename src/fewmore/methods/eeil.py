@@ -24,7 +24,6 @@ from fewmore.data.images import ImageSet
 from fewmore.methods.base import Method, MethodConfig, Recipe
 from fewmore.methods.distillation import DistillationConfig, Teacher, distillation_loss
 from fewmore.methods.exemplars import ExemplarConfig, Exemplars
-from fewmore.methods.network import Network
 from fewmore.training.checkpoint import State
 from fewmore.training.learn_session import SessionConfig, new_prototypes, outputs, train_by_loss
 from fewmore.training.optimizer import EpochsConfig
@@ -68,7 +67,6 @@ class EEIL(Method):
 
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
-        self.network = Network(recipe, runtime)
         self.exemplars = Exemplars(self.config.exemplars)
         self.heads: list[int] = []  # number of classes of each session
 

@@ -17,7 +17,6 @@ from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet, concatenate
 from fewmore.errors import ConfigError, NotFittedError
 from fewmore.methods.base import Method, Recipe
-from fewmore.methods.network import Network
 from fewmore.nn.backbones import Backbone
 from fewmore.nn.prototypes import Classifier, class_means
 from fewmore.training.checkpoint import State
@@ -95,7 +94,6 @@ class NearestMean(Method):
 
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
-        self.network = Network(recipe, runtime)
         self.exemplars = Exemplars(self.config.exemplars)
 
     def fit(self, base: ImageSet) -> None:

@@ -17,11 +17,9 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from fewmore.data.images import ImageSet
-from fewmore.methods.base import Method, MethodConfig, Recipe
-from fewmore.methods.network import Network
+from fewmore.methods.base import Method, MethodConfig
 from fewmore.training.checkpoint import State
 from fewmore.training.learn_session import SessionConfig, new_prototypes, train_network
-from fewmore.training.runtime import Runtime
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,6 @@ class Finetune(Method):
 
     config_type = Config
     config: Config
-
-    def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
-        super().__init__(recipe, runtime, seed)
-        self.network = Network(recipe, runtime)
 
     def fit(self, base: ImageSet) -> None:
         """Train the network (stage 1)."""

@@ -14,7 +14,6 @@ from torch import Tensor
 from fewmore.data.images import ImageSet, concatenate
 from fewmore.errors import NotFittedError
 from fewmore.methods.base import Method, MethodConfig, Recipe
-from fewmore.methods.network import Network
 from fewmore.training.checkpoint import State
 from fewmore.training.runtime import Runtime
 
@@ -40,7 +39,6 @@ class Joint(Method):
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
         self.seen: ImageSet | None = None
-        self.network = Network(recipe, runtime)
 
     def fit(self, base: ImageSet) -> None:
         """Train the network (stage 1), and keep all images."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from fewmore.data.download import pretrained_weights
 from fewmore.data.images import ImageSet
 from fewmore.errors import NotFittedError
-from fewmore.methods.base import Recipe
+from fewmore.methods.recipe import Recipe
 from fewmore.nn.backbones import Backbone, build
 from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.nn.weights import check_weight_file, set_tensors

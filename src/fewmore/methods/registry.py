@@ -44,7 +44,7 @@ class MethodInfo:
 
     def config(self, recipe: str, benchmark: "Benchmark") -> "MethodConfig":
         """Return the method's own settings under a recipe."""
-        from fewmore.methods.base import override
+        from fewmore.methods.recipe import override
 
         return override(self.load().config_type.for_recipe(recipe, benchmark), self.overrides)
 

@@ -32,7 +32,6 @@ from fewmore.data.augment import test_view, train_view
 from fewmore.data.images import ImageSet, concatenate
 from fewmore.errors import ConfigError, NotFittedError
 from fewmore.methods.base import Method, MethodConfig, Recipe
-from fewmore.methods.network import Network
 from fewmore.nn.prototypes import class_means
 from fewmore.random import derive_seed
 from fewmore.training.checkpoint import State
@@ -143,7 +142,6 @@ class TOPIC(Method):
 
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
-        self.network = Network(recipe, runtime)
         self._gas: Gas | None = None
 
     def fit(self, base: ImageSet) -> None:

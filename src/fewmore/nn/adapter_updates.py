@@ -93,17 +93,9 @@ def remove_class(adapter: Adapter, context: Context, index: int) -> Context:
         )
         retained[:, stale] = 1.0
     basis = torch.cat([context.basis[:1, others], outputs])
-    changed = replace(
-        context,
-        prototypes=prototypes,
-        queries=queries,
-        values=values,
-        basis=basis,
-        max_logits=max_logits,
-        log_sums=log_sums,
-        retained=retained,
-        buffers=(),
-    )
+    kept = {"prototypes": prototypes, "queries": queries, "values": values, "basis": basis}
+    sums = {"max_logits": max_logits, "log_sums": log_sums, "retained": retained}
+    changed = replace(context, **kept, **sums, buffers=())
     return _with_products(adapter, changed)
 
 

@@ -11,7 +11,8 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fewmore.errors import ConfigError, UnknownName
-from fewmore.methods.base import Recipe, override
+from fewmore.methods.base import Recipe
+from fewmore.methods.recipe import override
 
 COMMON = {field.name for field in dataclasses.fields(Recipe)} - {"name", "method"}
 

@@ -17,59 +17,9 @@ from fewmore.research.studies.base import Finished, Setting, Study, write
 
 __all__ = ["STUDIES", "Finished", "Setting", "Study", "find", "write"]
 
-STUDIES = {
-    study.name: study
-    for study in (
-        Study(
-            "comparison",
-            "All methods session by session, beside the published rows",
-            paper="Fig. 7, Table 2, supplement",
-            size=9,
-            experiments=comparison.experiments,
-            draw=comparison.draw,
-        ),
-        Study(
-            "ablation",
-            "Part by part: decoupling, data init, adapter, PIL, query node",
-            paper="Table 1",
-            size=11,
-            experiments=ablation.experiments,
-            draw=ablation.draw,
-        ),
-        Study(
-            "rotation",
-            "Accuracy and drop by the angles of pseudo-incremental classes",
-            paper="Fig. 6",
-            size=7,
-            experiments=rotation.experiments,
-            draw=rotation.draw,
-        ),
-        Study(
-            "ways-shots",
-            "Last session's accuracy by ways and shots of an episode",
-            paper="Fig. 5",
-            size=25,
-            experiments=ways_shots.experiments,
-            draw=ways_shots.draw,
-        ),
-        Study(
-            "confusion",
-            "Confusion matrices with and without the adapter",
-            paper="Fig. 3",
-            size=2,
-            experiments=confusion.experiments,
-            draw=confusion.draw,
-        ),
-        Study(
-            "tsne",
-            "Embeddings and weights before and after adaptation",
-            paper="Fig. 4",
-            size=1,
-            experiments=tsne.experiments,
-            draw=tsne.draw,
-        ),
-    )
-}
+# In the order in which `fewmore reproduce all` runs them.
+MODULES = (comparison, ablation, rotation, ways_shots, confusion, tsne)
+STUDIES: dict[str, Study] = {module.STUDY.name: module.STUDY for module in MODULES}
 
 
 def find(name: str) -> Study:

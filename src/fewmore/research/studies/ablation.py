@@ -9,7 +9,7 @@ from fewmore.research.experiment import Experiment
 from fewmore.research.published import AblationRow
 from fewmore.research.reporting import figures, tables
 from fewmore.research.reporting.tables import Table
-from fewmore.research.studies.base import Finished, Setting
+from fewmore.research.studies.base import Finished, Setting, Study
 
 CEC_ROW = "CEC"
 
@@ -44,3 +44,13 @@ def draw(setting: Setting, finished: Mapping[str, Finished], out: Path) -> Table
         "with adapter (AM) and PIL"
     )
     return replace(table, notes=(*table.notes, note))
+
+
+STUDY = Study(
+    "ablation",
+    "Part by part: decoupling, data init, adapter, PIL, query node",
+    "Table 1",
+    11,
+    experiments,
+    draw,
+)

@@ -76,7 +76,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Study:
-    """Describe one table or figure of the paper."""
+    """Describe one table or figure of the paper; each file of a study ends with its own."""
 
     name: str
     title: str

@@ -7,7 +7,7 @@ from fewmore.research import published
 from fewmore.research.experiment import Experiment
 from fewmore.research.reporting import figures, tables
 from fewmore.research.reporting.tables import Table
-from fewmore.research.studies.base import Finished, Setting
+from fewmore.research.studies.base import Finished, Setting, Study
 
 SLOW = "joint"  # trains anew at each session: left out of a quick comparison
 
@@ -26,3 +26,13 @@ def draw(setting: Setting, finished: Mapping[str, Finished], out: Path) -> Table
     if len(results[0].sessions) > 1:
         figures.save_all(figures.base_novel_figure(results), out / "base-novel")
     return tables.build(results, improvement_of="cec")
+
+
+STUDY = Study(
+    "comparison",
+    "All methods session by session, beside the published rows",
+    "Fig. 7, Table 2, supplement",
+    9,
+    experiments,
+    draw,
+)

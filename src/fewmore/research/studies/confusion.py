@@ -13,7 +13,7 @@ from fewmore.research.experiment import Experiment, run_name
 from fewmore.research.metrics import Floats, Ints
 from fewmore.research.reporting import figures, tables
 from fewmore.research.reporting.tables import Grid
-from fewmore.research.studies.base import Finished, Setting
+from fewmore.research.studies.base import Finished, Setting, Study
 from fewmore.training.checkpoint import read_state
 
 WITHOUT_ADAPTER = "CEC without its adapter"
@@ -96,3 +96,8 @@ def _measures(confusion: Ints, new: NDArray[np.bool_]) -> list[float]:
         entropy[new],
     ]
     return [float(value.mean()) if len(value) else math.nan for value in values]
+
+
+STUDY = Study(
+    "confusion", "Confusion matrices with and without the adapter", "Fig. 3", 2, experiments, draw
+)

@@ -6,7 +6,7 @@ from pathlib import Path
 from fewmore.research.experiment import Experiment
 from fewmore.research.reporting import figures, tables
 from fewmore.research.reporting.tables import Table
-from fewmore.research.studies.base import Finished, Setting
+from fewmore.research.studies.base import Finished, Setting, Study
 
 ANGLES = {
     "180°": "180",
@@ -36,3 +36,13 @@ def draw(setting: Setting, finished: Mapping[str, Finished], out: Path) -> Table
     own = next((label for label in results if label not in ANGLES), "")
     figures.save_all(figures.points_figure(results, highlight=own), out / "rotation")
     return tables.build(list(results.values()), with_published=False, labels=list(finished))
+
+
+STUDY = Study(
+    "rotation",
+    "Accuracy and drop by the angles of pseudo-incremental classes",
+    "Fig. 6",
+    7,
+    experiments,
+    draw,
+)

@@ -17,7 +17,7 @@ from fewmore.random import derive_seed
 from fewmore.research.experiment import Experiment, run_name
 from fewmore.research.reporting import figures
 from fewmore.research.reporting.tables import Cell, Grid
-from fewmore.research.studies.base import Finished, Setting
+from fewmore.research.studies.base import Finished, Setting, Study
 from fewmore.training.checkpoint import read_state
 from fewmore.training.runtime import Runtime
 
@@ -128,3 +128,8 @@ def _adapt(method: CEC, images: ImageSet, classes: Tensor) -> _Adaptation:
         accuracy(similarity.cosine(embeddings, prototypes)),
         accuracy(adapter.scores(embeddings, context)),
     )
+
+
+STUDY = Study(
+    "tsne", "Embeddings and weights before and after adaptation", "Fig. 4", 1, experiments, draw
+)

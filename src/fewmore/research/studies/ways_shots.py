@@ -11,7 +11,7 @@ from fewmore.errors import ConfigError
 from fewmore.research.experiment import Experiment
 from fewmore.research.reporting import figures, tables
 from fewmore.research.reporting.tables import Cell, Grid
-from fewmore.research.studies.base import Finished, Setting
+from fewmore.research.studies.base import Finished, Setting, Study
 
 GRID = (1, 5, 10, 15, 20)  # ways, and shots
 QUICK_GRID = (1, 5, 10)
@@ -100,3 +100,13 @@ def _noise(cells: Sequence[Sequence[float]]) -> tuple[str, float]:
     deviation = np.sqrt(np.mean([np.var(cell, ddof=1) for cell in cells]))
     text = f"{runs} runs a cell, two of which are {apart:.2f} points apart on average"
     return text, float(deviation / np.sqrt(runs))
+
+
+STUDY = Study(
+    "ways-shots",
+    "Last session's accuracy by ways and shots of an episode",
+    "Fig. 5",
+    25,
+    experiments,
+    draw,
+)
