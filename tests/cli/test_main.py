@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from fewmore import __version__
+
 HEAVY = ("torch", "numpy", "matplotlib", "sklearn", "PIL", "safetensors")
 
 INVOKE = "from typer.testing import CliRunner; from fewmore.cli import app; "
@@ -32,6 +34,29 @@ def heavy_after(code: str) -> str:
 )
 def test_nothing_heavy_is_imported_for_help(code):
     assert heavy_after(code) == "[]"
+
+
+def invoke(*words: str, code: int) -> str:
+    return f"{INVOKE}assert CliRunner().invoke(app, {list(words)!r}).exit_code == {code}"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        invoke("--version", code=0),
+        invoke("methods", code=0),
+        invoke("benchmarks", code=0),
+        invoke("run", "glyphs", "-m", "nonsense", code=1),
+        invoke("run", "nonsense", "-m", "cec", code=1),
+    ],
+    ids=["--version", "methods", "benchmarks", "no such method", "no such benchmark"],
+)
+def test_nothing_heavy_is_imported_for_lists_and_mistyped_names(code):
+    assert heavy_after(code) == "[]"
+
+
+def test_the_version_is_that_of_the_package(fewmore):
+    assert fewmore("--version") == (0, f"fewmore {__version__}\n", "")
 
 
 def test_importing_the_package_imports_nothing_heavy():

@@ -5,9 +5,11 @@ Start at run.py for research and train.py for your own photos.
 """
 
 import sys
+from typing import Annotated
 
 import typer
 
+from fewmore import __version__
 from fewmore.cli import data, lists
 from fewmore.cli.compare import compare
 from fewmore.cli.evaluate import evaluate
@@ -47,6 +49,26 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fewmore {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take the options that come before a command; the help text is that of `app`."""
+
+
 for group, commands in GROUPS.items():
     for command in commands:
         app.command(rich_help_panel=group)(command)

@@ -98,8 +98,8 @@ def _read_results(paths: list[Path]) -> "list[RunResult]":
 
 
 def _print_tables(tables: "list[Table]") -> None:
-    from fewmore.cli.live import console
     from fewmore.cli.tables import render
+    from fewmore.cli.terminal import console
 
     out = console()
     for number, table in enumerate(tables):

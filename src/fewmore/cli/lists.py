@@ -5,7 +5,7 @@ def benchmarks() -> None:
     """List the benchmarks."""
     from rich.table import Table
 
-    from fewmore.cli.live import console
+    from fewmore.cli.terminal import console
     from fewmore.data.benchmarks import BENCHMARKS
 
     columns = ("name", "what it is", "classes", "base", "way × shot", "pixels", "backbone")
@@ -29,7 +29,7 @@ def methods() -> None:
     """List the methods."""
     from rich.table import Table
 
-    from fewmore.cli.live import console
+    from fewmore.cli.terminal import console
     from fewmore.methods import METHODS
 
     columns = ("name", "what it is", "from", "keeps of old images")

@@ -1,6 +1,5 @@
 """Show the progress of experiments: a bar a run, and accuracy session by session."""
 
-import os
 import re
 import threading
 import time
@@ -13,7 +12,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fewmore.cli.terminal import PAGE_WIDTH
 from fewmore.data.benchmarks import Task
 from fewmore.research.experiment import Experiment, run_name
 from fewmore.research.protocol import Outcome
@@ -22,14 +20,6 @@ from fewmore.training.runtime import Round
 
 IMAGES = "images"  # names of the bars that are not of runs
 RUNS = "runs"
-
-
-def console() -> Console:
-    """Return the terminal, or a page of fixed width where output goes to a file."""
-    out = Console(highlight=False)
-    if out.is_terminal or "COLUMNS" in os.environ:
-        return out
-    return Console(width=PAGE_WIDTH, highlight=False)
 
 
 def progress_bars(out: Console) -> Progress:

@@ -62,8 +62,9 @@ def reproduce(
         _print_studies()
         return
     _check_options(study, quick, recipe, skip)
-    from fewmore.cli.live import StudyWatcher, console
+    from fewmore.cli.live import StudyWatcher
     from fewmore.cli.tables import render
+    from fewmore.cli.terminal import console
     from fewmore.research import runner, studies
 
     chosen = list(studies.STUDIES.values()) if study == ALL else [studies.find(study)]
@@ -93,7 +94,7 @@ def reproduce(
 def _print_studies() -> None:
     from rich.table import Table
 
-    from fewmore.cli.live import console
+    from fewmore.cli.terminal import console
     from fewmore.research.studies import STUDIES
 
     columns = ("name", "of the paper", "experiments", "what it shows")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fewmore.errors import ConfigError
+
 if TYPE_CHECKING:  # torch waits until a command runs
     from fewmore.research.runner import RunOptions
 
@@ -103,7 +105,11 @@ Resume = Annotated[
 ]
 Fresh = Annotated[
     bool,
-    typer.Option("--fresh", help="Train stage 1 anew even where another method's can be shared."),
+    typer.Option(
+        "--fresh",
+        help="Train stage 1 anew even where another run's lies in stage1 of the cache folder "
+        "($FEWMORE_CACHE, or ~/.cache/fewmore).",
+    ),
 ]
 Record = Annotated[
     Path | None,
@@ -136,10 +142,24 @@ def run_options(
         select_device(device),
         command=command_line(sys.argv[1:]),
         parallel=parallel,
-        stage1_cache=runs / "stage1" if share_stage1 else None,
+        stage1_cache=_stage1_folder() if share_stage1 else None,
         accel=accel,
         precision=precision,
     )
     for note in chosen.notes():
         typer.secho(note, err=True, fg="yellow")
     return chosen
+
+
+def _stage1_folder() -> Path:
+    """Make the folder where runs share stage 1, before a training whose end would need it."""
+    from fewmore.data.paths import cache_folder
+
+    folder = cache_folder() / "stage1"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be made ({error.strerror}): set FEWMORE_CACHE to another folder"
+        ) from error
+    return folder

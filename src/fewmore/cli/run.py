@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fewmore.cli import research_options as options
-from fewmore.cli.terminal import interrupt_hint
+from fewmore.cli.terminal import console, interrupt_hint
 from fewmore.errors import ConfigError
 
 if TYPE_CHECKING:  # torch waits until the command runs
@@ -39,14 +39,16 @@ def run(
     """Run methods on a benchmark session by session; show what they remember and learn."""
     all_seeds = _numbers("--seeds", seeds, "--seed", seed) or (0,)
     all_draws = _numbers("--draws", draws, "--draw", draw) or (None,)
-    from fewmore.cli.live import LiveWatcher, console
+    methods = _method_names(method)
+    _check_names(benchmark, methods)
+    from fewmore.cli.live import LiveWatcher
     from fewmore.cli.tables import render
     from fewmore.research import results, run_folder, runner
     from fewmore.research.reporting import tables
 
     split = {"base": base, "way": way, "shot": shot, "class_order": class_order}
     experiments = _experiments(
-        benchmark, method, recipe, settings or [], seeds=all_seeds, draws=all_draws, **split
+        benchmark, methods, recipe, settings or [], seeds=all_seeds, draws=all_draws, **split
     )
     run_options = options.run_options(
         runs, device, parallel, accel, precision, share_stage1=not fresh
@@ -89,19 +91,34 @@ def _numbers(
     return None if count is None else tuple(range(count))
 
 
-def _experiments(
-    benchmark: str, names: list[str], recipe: str | None, settings: list[str], **common: Any
-) -> "list[Experiment]":
-    """Return an experiment for each method that is named, each once."""
-    from fewmore.data import benchmarks
+def _method_names(given: list[str]) -> list[str]:
+    """Return each method that is named, once."""
     from fewmore.methods import METHODS
+
+    names: list[str] = []
+    for name in ",".join(given).split(","):
+        names += METHODS if name == "all" else [name]
+    return list(dict.fromkeys(names))
+
+
+def _check_names(benchmark: str, methods: list[str]) -> None:
+    """Refuse a mistyped name before PyTorch is imported, which takes seconds."""
+    from fewmore.data import benchmarks
+    from fewmore.methods import find
+
+    benchmarks.find(benchmark)
+    for method in methods:
+        find(method)
+
+
+def _experiments(
+    benchmark: str, methods: list[str], recipe: str | None, settings: list[str], **common: Any
+) -> "list[Experiment]":
+    """Return an experiment for each method."""
+    from fewmore.data import benchmarks
     from fewmore.research import recipes
     from fewmore.research.experiment import Experiment
 
-    methods: list[str] = []
-    for name in ",".join(names).split(","):
-        methods += METHODS if name == "all" else [name]
-    methods = list(dict.fromkeys(methods))
     chosen = recipes.recipes_for(recipe, benchmarks.find(benchmark), methods, settings)
     return [
         Experiment(benchmark, method, own_recipe, own_settings, **common)

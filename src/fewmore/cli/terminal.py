@@ -25,6 +25,16 @@ def plain(stderr: bool = False) -> "Console":
     )
 
 
+def console() -> "Console":
+    """Return a console for tables and markup; a page of fixed width where output goes to a file."""
+    from rich.console import Console
+
+    out = Console(highlight=False)
+    if out.is_terminal or "COLUMNS" in os.environ:
+        return out
+    return Console(width=PAGE_WIDTH, highlight=False)
+
+
 @contextmanager
 def interrupt_hint(hint: str) -> Iterator[None]:
     """Print a hint if Ctrl-C is pressed, and exit as shells expect it."""

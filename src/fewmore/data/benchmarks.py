@@ -7,19 +7,22 @@
                     train_test_split.txt}
     folder:PATH     any folder with one sub-folder per class
 
-`loading.py` loads one of them, `session_lists.py` reads its official split.
+`loading.py` loads one of them, `session_lists.py` reads its official split. The table is importable
+without PyTorch: `fewmore benchmarks` answers at once.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fewmore.data import splits
-from fewmore.data.augment import Transform
 from fewmore.data.folders import list_train_test
-from fewmore.data.images import ImageSet
-from fewmore.data.splits import Split
+from fewmore.data.transform import Transform
 from fewmore.errors import ConfigError, SplitError, UnknownName
+
+if TYPE_CHECKING:  # these import PyTorch
+    from fewmore.data.images import ImageSet
+    from fewmore.data.splits import Split
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -51,8 +54,8 @@ class Benchmark:
 class BenchmarkImages:
     """Hold all images of a benchmark that are there."""
 
-    train: ImageSet
-    test: ImageSet
+    train: "ImageSet"
+    test: "ImageSet"
     keys: Sequence[str] = ()  # the official lists' names of the training images
     missing: Sequence[Path] = ()  # training images of new classes that are not there
 
@@ -62,9 +65,9 @@ class Task:
     """Hold a benchmark to run: its images and its split."""
 
     benchmark: Benchmark
-    train: ImageSet
-    test: ImageSet
-    split: Split
+    train: "ImageSet"
+    test: "ImageSet"
+    split: "Split"
 
 
 BENCHMARKS = {
@@ -196,6 +199,8 @@ def choose_shape(
         new = classes - base
         way = next((w for w in (5, 4, 3, 2) if new % w == 0), 1)
     if shot is None:
+        from fewmore.data import splits
+
         new_labels = splits.class_order(classes, class_order)[base:]
         shot = max(1, min([5, *(counts[label] for label in new_labels)]))
     return base, way, shot
