@@ -125,7 +125,7 @@ def test_several_methods_share_stage_1_and_a_table(run):
     code, out, _ = run("-m", "decoupled-linear,linear", "-m", "decoupled-l2", "--record", "kept")
     assert code == 0
     assert len(folders()) == 3
-    assert len(list(Path("runs/stage1").iterdir())) == 1
+    assert len(list(Path("cache/stage1").iterdir())) == 1
     lines = [
         line
         for folder in folders()
@@ -138,6 +138,21 @@ def test_several_methods_share_stage_1_and_a_table(run):
     assert all(name in table for name in ("decoupled-linear", "linear", "decoupled-l2"))
     assert "stage 1 was shared by 2 runs; its seconds are counted in each" in table
     assert len(list(Path("kept").glob("*.json"))) == 3
+
+
+def test_every_folder_of_runs_can_be_compared(run, fewmore):
+    assert run("-m", "decoupled-l2,linear")[0] == 0
+    code, out, err = fewmore("compare", *Path("runs").iterdir())
+    assert (code, err) == (0, "")
+    assert all(name in out for name in ("decoupled-l2", "linear"))
+
+
+def test_a_cache_that_cannot_be_made_is_a_sentence(run, monkeypatch):
+    Path("file").touch()
+    monkeypatch.setenv("FEWMORE_CACHE", "file")
+    code, _, err = run("-m", "linear")
+    assert code == 2
+    assert "set FEWMORE_CACHE to another folder" in err
 
 
 def test_all_methods_are_those_of_the_table_each_once(run, monkeypatch):
@@ -154,7 +169,7 @@ def test_all_methods_are_those_of_the_table_each_once(run, monkeypatch):
 
 def test_fresh_shares_nothing(run):
     assert run("-m", "decoupled-linear,linear", "--fresh")[0] == 0
-    assert not Path("runs/stage1").exists()
+    assert not Path("cache/stage1").exists()
 
 
 def test_seeds_draws_and_the_shape_of_the_split(run):

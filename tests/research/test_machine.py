@@ -7,15 +7,18 @@ import sys
 import pytest
 import torch
 
+import fewmore
 from fewmore.research import machine
 from fewmore.research.machine import commit, machine_facts
 
 
 def test_machine_names_what_numbers_depend_on():
     facts = machine_facts()
-    assert list(facts) == ["device", "cores", "torch", "python"]
+    assert list(facts) == ["device", "cores", "threads", "fewmore", "torch", "python"]
     assert facts["device"]
     assert facts["cores"] >= 1
+    assert facts["threads"] == torch.get_num_threads()
+    assert facts["fewmore"] == fewmore.__version__
     assert facts["torch"] == torch.__version__
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
 

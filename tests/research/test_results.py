@@ -112,6 +112,15 @@ def test_reading_gives_back_what_was_written(tmp_path, result):
     assert again.sessions == result.sessions
 
 
+def test_a_run_from_python_has_no_command(result):
+    assert from_json(to_json(replace(result, command=""))).command == ""
+
+
+def test_an_older_result_without_threads_and_version_loads(result):
+    older = replace(result, machine={"device": "CPU", "cores": 2})
+    assert from_json(to_json(older)).machine == older.machine
+
+
 def test_a_base_session_alone_is_a_result(make_result):
     alone = make_result(sessions=1)
     again = from_json(to_json(alone))

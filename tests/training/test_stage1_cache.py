@@ -205,6 +205,14 @@ def test_device_precision_and_fast_path_count(monkeypatch: pytest.MonkeyPatch) -
     assert by_default == cache_file(Path(), Runtime(CUDA, "bf16"), None, "settings")
 
 
+def test_on_a_cpu_the_threads_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = set()
+    for threads in (1, 2):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        names.add(cache_file(Path(), Runtime(), None, "settings"))
+    assert len(names) == 2, "a sum over other pieces has other rounding"
+
+
 def test_on_a_cpu_the_precision_does_not_count() -> None:
     """Check it because a CPU trains in fp32 whatever was asked for."""
     names = {cache_file(Path(), Runtime(precision=p), None, "settings") for p in (None, "bf16")}

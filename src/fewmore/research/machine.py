@@ -1,4 +1,4 @@
-"""Record where a result was measured: device, versions and the commit of the code."""
+"""Record where a result was measured: device, threads, versions and the commit of the code."""
 
 import os
 import platform
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import torch
 
+from fewmore import __version__
+
 
 def machine_facts(device: torch.device | str = "cpu") -> dict[str, str | int]:
-    """Return the device's name, the usable cores and the versions that numbers depend on."""
+    """Return the device's name, cores, threads and the versions that numbers depend on."""
     device = torch.device(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor_name()
     if hasattr(os, "sched_getaffinity"):
@@ -19,6 +21,8 @@ def machine_facts(device: torch.device | str = "cpu") -> dict[str, str | int]:
     return {
         "device": name,
         "cores": cores,
+        "threads": torch.get_num_threads(),
+        "fewmore": __version__,
         "torch": str(torch.__version__),
         "python": platform.python_version(),
     }

@@ -1,8 +1,8 @@
 """Keep trained stage-1 networks, so that methods with the same stage 1 share one training.
 
 A file's name is a hash of all that decides its content: settings, seed, images, weights, device,
-precision, versions, and the source files of the packages that stage 1 runs through. After an edit
-of any of them, stage 1 is trained anew.
+threads, precision, versions, and the source files of the packages that stage 1 runs through. After
+an edit of any of them, stage 1 is trained anew.
 """
 
 import threading
@@ -32,6 +32,7 @@ def cache_file(folder: Path, runtime: Runtime, weights: Path | None, settings: o
         torch.__version__,
         source_digest(),
         runtime.device.type,
+        torch.get_num_threads() if runtime.device.type == "cpu" else None,
         runtime.describe(),
         None if weights is None else file_hash(weights),
         settings,

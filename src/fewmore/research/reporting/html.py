@@ -267,9 +267,10 @@ def _repeat(result: RunResult, config: dict[str, Any]) -> str:
     seeds = ", ".join(map(str, dict.fromkeys(result.seeds)))
     commit = result.commit or "unknown"
     about = f"seeds {seeds}; split {result.split}; commit {commit}; {result.date}"
+    command = result.command or "started from Python, with the config below"
     settings = escape(json.dumps(config, indent=1, ensure_ascii=False))
     return (
-        f"<h2>How to repeat it</h2>\n<pre>{escape(result.command)}</pre>\n"
+        f"<h2>How to repeat it</h2>\n<pre>{escape(command)}</pre>\n"
         f'<p class="faint">{escape(about)}</p>\n<h2>Config</h2>\n'
         f"<details><summary>All settings</summary><pre>{settings}</pre></details>"
     )

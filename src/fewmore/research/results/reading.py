@@ -165,7 +165,7 @@ class _Parser:
             method=self._text("method"),
             recipe=self._text("recipe", or_null=True),
             split=self._text("split"),
-            command=self._text("command"),
+            command=self._text("command", or_empty=True),
             seeds=seeds,
             draws=self._list("draws", _INTS_OR_NULL, runs),
             commit=self._text("commit", or_null=True),
@@ -191,9 +191,9 @@ class _Parser:
     def _refuse(self, key: str, expected: str, value: object) -> None:
         self.problems.append(f"{key} must be {expected}, not {_short(value)}")
 
-    def _text(self, key: str, or_null: bool = False) -> Any:
+    def _text(self, key: str, or_null: bool = False, or_empty: bool = False) -> Any:
         value = self.raw.get(key)
-        valid = (isinstance(value, str) and value) or (or_null and value is None)
+        valid = (isinstance(value, str) and (value or or_empty)) or (or_null and value is None)
         if key in self.raw and not valid:
             self._refuse(key, "a text or null" if or_null else "a text", value)
         return value

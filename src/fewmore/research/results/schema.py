@@ -45,7 +45,7 @@ class RunResult:
     method: str
     recipe: str | None
     split: str  # "official", or how it was drawn
-    command: str
+    command: str  # empty where a run was started from Python
     seeds: tuple[int, ...]  # one a run, as are the draws
     draws: tuple[int | None, ...]
     commit: str | None
