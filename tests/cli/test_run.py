@@ -487,3 +487,14 @@ def test_a_command_is_recorded_without_places() -> None:
         "results",
     ]
     assert command_line(words) == "fewmore run glyphs --seeds 3"
+
+
+def test_the_settings_of_a_method(fewmore):
+    code, out, err = fewmore("settings", "cec", "--recipe", "official", "--benchmark", "cifar100")
+    assert (code, err) == (0, "")
+    assert "cec on cifar100, recipe official" in out
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
+    assert rows["pseudo.angles"][0] == "90,180,270"
+    assert " ".join(rows["pretrain.milestones"]) == "60,70 epochs at which the rate falls"
+    assert "did you mean cec" in refusal(fewmore("settings", "cecc"))
+    assert "no recipe is named" in refusal(fewmore("settings", "cec", "--recipe", "fast"))

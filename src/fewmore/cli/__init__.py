@@ -20,6 +20,7 @@ from fewmore.cli.predict import predict
 from fewmore.cli.reproduce import reproduce
 from fewmore.cli.run import run
 from fewmore.cli.serve import serve
+from fewmore.cli.settings import settings
 from fewmore.cli.train import train
 from fewmore.errors import FewmoreError
 
@@ -36,7 +37,7 @@ GROUPS = {
         export,
         serve,
     ),
-    "For research": (run, compare, reproduce, lists.benchmarks, lists.methods),
+    "For research": (run, compare, reproduce, lists.benchmarks, lists.methods, settings),
 }
 
 app = typer.Typer(

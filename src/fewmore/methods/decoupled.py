@@ -30,7 +30,7 @@ from fewmore.training.learn_session import (
 class Config(MethodConfig):
     """Hold the similarity of the classifier, and how prototypes of new classes are trained."""
 
-    similarity: Literal["linear", "cosine", "l2"] = "cosine"
+    similarity: Literal["linear", "cosine", "l2"] = "cosine"  # of features and prototypes
     # Without data init, prototypes are trained at the rate of stage 1, as in the paper's ablation.
     session: SessionConfig = field(default_factory=lambda: SessionConfig(epochs=100, lr=0.1))
     per_recipe: ClassVar = {"quick": {"session": {"epochs": 40}}}

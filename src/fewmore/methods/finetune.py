@@ -26,7 +26,7 @@ from fewmore.training.learn_session import SessionConfig, new_prototypes, train_
 class Config(MethodConfig):
     """Hold the similarity of the classifier, and how a session trains the network."""
 
-    similarity: Literal["linear", "cosine"] = "linear"
+    similarity: Literal["linear", "cosine"] = "linear"  # of features and prototypes
     # `finetune` has a low rate, to keep as much of the old classes as it can. The registry gives
     # `linear` and `cosine` the rate of stage 1, as in the ablation.
     session: SessionConfig = field(

@@ -22,7 +22,7 @@ from fewmore.training.runtime import Runtime
 class Config(MethodConfig):
     """Hold the similarity of the classifier; training has the settings of stage 1."""
 
-    similarity: Literal["linear", "cosine"] = "cosine"
+    similarity: Literal["linear", "cosine"] = "cosine"  # of features and prototypes
 
     @property
     def head(self) -> str:

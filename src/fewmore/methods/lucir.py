@@ -46,8 +46,8 @@ class Config(MethodConfig):
     """
 
     less_forget: float = 25.0  # λ_base
-    ranking: float = 1.0
-    margin: float = 0.5
+    ranking: float = 1.0  # weight of the ranking loss
+    margin: float = 0.5  # of the ranking loss
     negatives: int = 2  # K
     session: SessionConfig = SESSION
     exemplars: ExemplarConfig = field(default_factory=ExemplarConfig)

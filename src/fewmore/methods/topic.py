@@ -57,8 +57,8 @@ class Config(MethodConfig):
 
     nodes: int = 400  # the paper's supplement, for all its datasets
     rounds: int = 20  # of training the gas
-    anchor: float = 0.5
-    min_max: float = 0.005
+    anchor: float = 0.5  # weight of the anchor loss
+    min_max: float = 0.005  # weight of the min-max loss
     rehearse: bool = True  # include the nodes' images in the cross-entropy; the paper does not
     session: SessionConfig = SESSION
 

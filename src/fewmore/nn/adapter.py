@@ -56,14 +56,14 @@ MIN_CLASSES = 64
 class AdapterConfig:
     """Choose the parts of the module. The defaults are those of the authors' program."""
 
-    heads: int = 1
+    heads: int = 1  # of the attention
     # The program declares dropout of 0.1 and 0.5 but never leaves evaluation mode.
     attention_dropout: float = 0.0
-    output_dropout: float = 0.0
-    query_node: bool = True
+    output_dropout: float = 0.0  # of the adapted prototypes
+    query_node: bool = True  # the query image is a node of the graph
     scaling: bool = True  # of the attention logits, by 1/√d
-    output_map: bool = True
-    layer_norm: bool = True
+    output_map: bool = True  # a linear map behind the attention
+    layer_norm: bool = True  # behind the sum with what was adapted
 
     def __post_init__(self) -> None:
         problems = [] if self.heads >= 1 else [f"heads must be at least 1, not {self.heads}"]

@@ -14,12 +14,12 @@ from fewmore.errors import ConfigError
 class SGDConfig:
     """Hold the settings of SGD; at each milestone, a round, the rate is multiplied by `decay`."""
 
-    lr: float = 0.1
-    momentum: float = 0.9
-    nesterov: bool = True
-    weight_decay: float = 5e-4
-    milestones: tuple[int, ...] = ()
-    decay: float = 0.1
+    lr: float = 0.1  # the learning rate
+    momentum: float = 0.9  # of SGD
+    nesterov: bool = True  # look ahead by the momentum
+    weight_decay: float = 5e-4  # added to the gradient, times the weights
+    milestones: tuple[int, ...] = ()  # rounds at which the rate falls
+    decay: float = 0.1  # factor of the rate at each milestone
 
     def __post_init__(self) -> None:
         wrong = []
@@ -43,8 +43,8 @@ class SGDConfig:
 class EpochsConfig(SGDConfig):
     """Hold the settings of training in epochs, which are its rounds."""
 
-    epochs: int = 100
-    batch: int = 128
+    epochs: int = 100  # passes over the images
+    batch: int = 128  # images a step
 
     def __post_init__(self) -> None:
         super().__post_init__()

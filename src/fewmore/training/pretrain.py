@@ -20,8 +20,8 @@ from fewmore.training.runtime import Runtime
 class PretrainConfig(EpochsConfig):
     """Hold the settings of stage 1."""
 
-    milestones: tuple[int, ...] = (60, 70)
-    augment: bool = True
+    milestones: tuple[int, ...] = (60, 70)  # epochs at which the rate falls
+    augment: bool = True  # random views of the images; else those of testing
     ghost: int = 0  # batch norm over parts of so many images, as on several GPUs; 0: over all
 
     def __post_init__(self) -> None:

@@ -30,22 +30,22 @@ ROUND = 50  # episodes between two reports
 class PseudoConfig(SGDConfig):
     """Hold the settings of stage 2: `lr` is the adapter's, milestones are rounds of 50 episodes."""
 
-    lr: float = 0.0002
-    milestones: tuple[int, ...] = (20, 40, 60, 80)
+    lr: float = 0.0002  # the adapter's learning rate
+    milestones: tuple[int, ...] = (20, 40, 60, 80)  # rounds of 50 episodes
     decay: float = 0.5
-    episodes: int = 5000
-    base_way: int = 15
-    base_shot: int = 1
-    base_query: int = 15
-    new_way: int = 15
-    new_shot: int = 1
-    new_query: int = 15
+    episodes: int = 5000  # training steps, one episode each
+    base_way: int = 15  # pseudo-base classes of an episode
+    base_shot: int = 1  # images of each that make its prototype
+    base_query: int = 15  # images of each that are classified
+    new_way: int = 15  # pseudo-incremental classes of an episode
+    new_shot: int = 1  # images of each that make its prototype
+    new_query: int = 15  # images of each that are classified
     # One angle is sampled for each pseudo-incremental class; () is plain meta-learning.
     angles: tuple[int, ...] = (90, 180, 270)
     # Whether the pseudo-incremental classes are the rotated pseudo-base classes, or other classes.
     same_classes: bool = True
     encoder: str = "all"  # what of the encoder is trained: all, last (its last stage) or none
-    encoder_lr: float = 0.002
+    encoder_lr: float = 0.002  # the encoder's learning rate
     augmented_rounds: int = 1  # rounds at the beginning whose images are augmented
 
     def __post_init__(self) -> None:

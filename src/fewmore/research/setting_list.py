@@ -1,0 +1,104 @@
+"""List the settings of a recipe with their values and meanings, for `fewmore settings`.
+
+A setting's meaning is what its dataclass says about it: the comment behind the field or above it,
+or else its line in the docstring's list of attributes.
+"""
+
+import ast
+import dataclasses
+import inspect
+import io
+import re
+import textwrap
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fewmore.methods.base import Recipe
+
+ATTRIBUTE = re.compile(r"^ {4}(\w+): (.*?)(?=^ {4}\w+: |^\S|\Z)", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Describe a setting as `--set` takes it."""
+
+    name: str
+    value: str
+    meaning: str
+    own: bool  # of the method, not common to all methods
+
+
+def list_settings(recipe: Recipe) -> list[Setting]:
+    """Return all settings of a recipe: those of its method first, then the common ones."""
+    common = dataclasses.fields(Recipe)
+    groups = [_group("", recipe.method, own=True)]
+    for field in common:
+        if field.name not in ("name", "method"):
+            value = getattr(recipe, field.name)
+            groups.append(_entry(field.name, value, _meanings(Recipe).get(field.name, ""), False))
+    return [setting for group in groups for setting in group]
+
+
+def _group(prefix: str, config: Any, own: bool) -> Iterator[Setting]:
+    meanings = _meanings(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        yield from _entry(prefix + field.name, value, meanings.get(field.name, ""), own)
+
+
+def _entry(name: str, value: Any, meaning: str, own: bool) -> Iterator[Setting]:
+    if dataclasses.is_dataclass(value):
+        yield from _group(f"{name}.", value, own)
+    else:
+        yield Setting(name, format_value(value), meaning.rstrip("."), own)
+
+
+def format_value(value: Any) -> str:
+    """Return a value as `--set` takes it."""
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(format_value, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _meanings(config: type) -> dict[str, str]:
+    """Return what a dataclass and its bases say about their fields, by name."""
+    meanings: dict[str, str] = {}
+    for cls in reversed(config.__mro__):
+        if "__dataclass_fields__" in vars(cls):
+            meanings |= _attributes(cls) | _comments(cls)
+    return meanings
+
+
+def _attributes(cls: type) -> dict[str, str]:
+    """Return the docstring's list of attributes."""
+    _, _, listed = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")
+    return {name: " ".join(text.split()) for name, text in ATTRIBUTE.findall(listed)}
+
+
+def _comments(cls: type) -> dict[str, str]:
+    """Return the comments behind fields or directly above them."""
+    try:
+        source = textwrap.dedent(inspect.getsource(cls))
+    except (OSError, TypeError):  # made without a file
+        return {}
+    lines = source.splitlines()
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    [definition] = ast.parse(source).body
+    found: dict[str, str] = {}
+    for node in getattr(definition, "body", []):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            first = node.lineno
+            while lines[first - 2].lstrip().startswith("#"):
+                first -= 1
+            said = [
+                comments[n] for n in range(first, (node.end_lineno or first) + 1) if n in comments
+            ]
+            if said:
+                found[node.target.id] = " ".join(said)
+    return found
