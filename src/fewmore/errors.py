@@ -36,15 +36,15 @@ class ConfigError(FewmoreError):
 class UnknownName(ConfigError):
     """Report a name that is not in a table, with close names or all of them."""
 
-    def __init__(self, kind: str, given: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, given: str, known: Iterable[str], more: str = "") -> None:
         names = sorted(known)
         close = get_close_matches(given, names, n=3, cutoff=0.5)
         if close:
             hint = f"did you mean {' or '.join(close)}?"
         else:
-            more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
-            hint = f"there are: {', '.join(names[:MAX_NAMES])}{more}"
-        super().__init__(f"no {kind} is named '{given}': {hint}")
+            rest = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
+            hint = f"there are: {', '.join(names[:MAX_NAMES])}{rest}"
+        super().__init__(f"no {kind} is named '{given}': {hint}{more and f' ({more})'}")
 
 
 class StateError(FewmoreError):

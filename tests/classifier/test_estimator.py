@@ -452,3 +452,15 @@ def test_a_loaded_classifier_is_the_same_bit_for_bit(
     assert (tmp_path / "a.fewmore").read_bytes() == (tmp_path / "b.fewmore").read_bytes()
     with pytest.raises(ModelFileError, match="there is no model file"):
         load(tmp_path / "c.fewmore")
+
+
+def test_a_weight_file_of_timms_model_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    monkeypatch.setattr(
+        "fewmore.classifier.estimator.build",
+        lambda name, weights=None: built.append((name, weights)),
+    )
+    for weights in ("mine.pth", "imagenet"):
+        clf = IncrementalClassifier(backbone="timm:tiny_net", weights=weights)
+        clf._pretrained_backbone([], lambda *_: None)
+    assert built == [("timm:tiny_net", Path("mine.pth")), ("timm:tiny_net:pretrained", None)]

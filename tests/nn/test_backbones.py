@@ -1,15 +1,22 @@
 """Test backbones: sizes, names and weights from a seed."""
 
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fewmore.errors import ConfigError, UnknownName
+from fewmore.data.benchmarks import BENCHMARKS
+from fewmore.data.images import ImageSet
+from fewmore.errors import ConfigError, DataError, MissingData, UnknownName
+from fewmore.methods.network import Network
+from fewmore.methods.recipe import Recipe
 from fewmore.nn.backbones import BACKBONES, build
 from fewmore.nn.weights import count_parameters
+from fewmore.training.runtime import Runtime
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
@@ -76,6 +83,8 @@ def test_batch_norms_count_no_batches() -> None:
 def test_a_name_that_is_not_in_the_table() -> None:
     with pytest.raises(UnknownName, match=r"'resnet81'.* resnet8 or resnet18"):
         build("resnet81")
+    with pytest.raises(UnknownName, match=r"'resnet50'.* timm:resnet50\)"):
+        build("resnet50")
 
 
 # Weights from a seed
@@ -219,6 +228,87 @@ def test_names_that_timm_does_not_have() -> None:
         build("timm:tinynet")
     with pytest.raises(ConfigError, match=r"'timm:tiny_net:trained'.* timm:tiny_net:pretrained"):
         build("timm:tiny_net:trained")
+
+
+class FakeViT(FakeBody):
+    """Look like a vision transformer of timm: blocks in a row, a norm, and an empty classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+        self.norm = nn.LayerNorm(6)
+        self.fc = nn.Identity()
+
+
+@pytest.mark.usefixtures("fake_timm")
+def test_the_last_stage_of_timms_models_has_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = build("timm:tiny_net")
+    backbone.body.fc = nn.Identity()
+    assert backbone.last_stage() is backbone.body.head
+    monkeypatch.setattr(sys.modules["timm"], "create_model", lambda *_, **__: FakeViT())
+    transformer = build("timm:tiny_net")
+    assert transformer.last_stage() is transformer.body.blocks[1]
+
+
+def test_timm_whose_import_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "operator torchvision::nms does not exist"
+    (tmp_path / "timm.py").write_text(f"raise RuntimeError({message!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(ConfigError, match=rf"timm.*\({message}\): install the torchvision"):
+        build("timm:resnet10t")
+
+
+@pytest.mark.usefixtures("fake_timm")
+def test_timm_that_cannot_make_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("Invalid pretrained tag")
+
+    monkeypatch.setattr(sys.modules["timm"], "create_model", fail)
+    with pytest.raises(ConfigError, match=r"'timm:tiny_net.in1k' \(Invalid pretrained tag\)"):
+        build("timm:tiny_net.in1k:pretrained")
+
+
+# Weights of timm's models from a file
+
+
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+@pytest.mark.parametrize("classifier", ["fc", "head", "classifier", "head.fc"])
+@pytest.mark.usefixtures("fake_timm")
+def test_timms_weights_are_read_from_a_file(tmp_path: Path, suffix: str, classifier: str) -> None:
+    entries = {name: torch.randn_like(t) for name, t in FakeBody().state_dict().items()}
+    published = {**entries, f"{classifier}.weight": torch.randn(9, 6)}
+    if classifier == "head":  # the classifier of this stand-in would be its own layer
+        published = entries
+    path = tmp_path / f"weights.{suffix}"
+    if suffix == "pth":
+        torch.save(published, path)
+    else:
+        save_file(published, path)
+    body = build("timm:tiny_net", 0, path).body.state_dict()
+    assert body.keys() == entries.keys()
+    assert all(torch.equal(body[name], entries[name]) for name in entries)
+
+
+@pytest.mark.usefixtures("fake_timm")
+def test_weights_that_timms_model_cannot_take(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pth"
+    with pytest.raises(MissingData, match="there is no weight file"):
+        build("timm:tiny_net", 0, path)
+    torch.save(build("resnet8").state_dict(), path)
+    with pytest.raises(DataError, match="is not a weight file of this backbone"):
+        build("timm:tiny_net", 0, path)
+    with pytest.raises(ConfigError, match=r"write timm:tiny_net to take those of the file"):
+        build("timm:tiny_net:pretrained", 0, path)
+
+
+@pytest.mark.usefixtures("fake_timm")
+def test_imagenet_weights_of_timms_models_are_asked_for_by_name() -> None:
+    recipe = Recipe("own", "timm:tiny_net", BENCHMARKS["glyphs"].transform, "imagenet")
+    pixels = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    images = ImageSet.from_images(pixels, [0, 1], ["a", "b"])
+    with pytest.raises(ConfigError, match=r"backbone=timm:tiny_net:pretrained and weights=none"):
+        Network(recipe, Runtime()).fit(images, "cosine", 0)
 
 
 def test_a_real_model_of_timm() -> None:

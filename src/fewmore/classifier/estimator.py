@@ -150,7 +150,7 @@ class IncrementalClassifier:
         if self.recipe is not None or self.weights is None:
             return None
         name = self.backbone or DEFAULT_BACKBONE
-        if name.startswith("timm:"):
+        if name.startswith("timm:") and self.weights == "imagenet":
             return build(f"{name.removesuffix(':pretrained')}:pretrained")
         path = Path(self.weights).expanduser()
         if self.weights == "imagenet":

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from fewmore.data.download import pretrained_weights
 from fewmore.data.images import ImageSet
-from fewmore.errors import NotFittedError
+from fewmore.errors import ConfigError, NotFittedError
 from fewmore.methods.recipe import Recipe
-from fewmore.nn.backbones import Backbone, build
+from fewmore.nn.backbones import TIMM_PREFIX, Backbone, build
 from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.nn.weights import check_weight_file, set_tensors
 from fewmore.random import derive_seed
@@ -82,8 +82,15 @@ class Network:
         weights = self.recipe.weights
         if weights is None:
             return None
+        backbone = self.recipe.backbone
+        if weights == "imagenet" and backbone.startswith(TIMM_PREFIX):
+            name = backbone.removesuffix(":pretrained")
+            raise ConfigError(
+                f"weights 'imagenet' are not those of '{backbone}': for the weights that timm has "
+                f"of it, set backbone={name}:pretrained and weights=none"
+            )
         if weights == "imagenet":
-            return pretrained_weights(self.recipe.backbone)
+            return pretrained_weights(backbone)
         check_weight_file(Path(weights))
         return Path(weights)
 
@@ -129,7 +136,7 @@ class Network:
 
     def restore(self, state: State) -> None:
         """Go back to a state."""
-        backbone = build(self.recipe.backbone)
+        backbone = build(self.recipe.backbone.removesuffix(":pretrained"))  # nothing is downloaded
         set_tensors(backbone, state["backbone"])
         self._place(backbone)
         classifier = state["classifier"]

@@ -7,7 +7,9 @@ timm is `timm:NAME`.
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +17,10 @@ from torch import Tensor, nn
 
 from fewmore.errors import ConfigError, UnknownName
 from fewmore.nn.layers import BatchNormAct2d
-from fewmore.nn.weights import initialize, load_weights
+from fewmore.nn.weights import check_weight_file, initialize, load_weights
 
+TIMM_PREFIX = "timm:"
+ROWS = ("blocks", "stages", "layers")  # names of timm's children that hold stages or blocks
 _GLOBAL_GENERATOR = threading.Lock()  # runs in threads take turns with it
 
 
@@ -172,16 +176,17 @@ class TimmBackbone(Backbone):
 
     def __init__(self, name: str, pretrained: bool) -> None:
         super().__init__()
+        timm = _import_timm(name)
+        known = timm.list_models()
+        if name.partition(".")[0] not in known:  # what follows a dot names weights
+            raise UnknownName("timm model", name, known)
         try:
-            import timm
-        except ImportError as error:
+            self.body = timm.create_model(name, pretrained=pretrained, num_classes=0)
+        except Exception as error:  # an unknown tag, weights that cannot be downloaded, …
             raise ConfigError(
-                f"backbone 'timm:{name}' needs the timm package: "
-                f"pip install 'fewmore[timm]' ({error})"
+                f"timm cannot make the backbone 'timm:{name}' ({_first_line(error)}): take another "
+                "model or tag; without network, leave ':pretrained' away or give weights=FILE"
             ) from error
-        if name not in timm.list_models():
-            raise UnknownName("timm model", name, timm.list_models())
-        self.body = timm.create_model(name, pretrained=pretrained, num_classes=0)
         self.dim = int(self.body.num_features)
 
     def maps(self, x: Tensor) -> Tensor:
@@ -189,12 +194,47 @@ class TimmBackbone(Backbone):
         return out
 
     def last_stage(self) -> nn.Module:
-        last: nn.Module = list(self.body.children())[-1]
-        return last
+        """Return the last child with a weight matrix; of a row of stages or blocks, the last one.
+
+        What comes after it in timm's models are norms, pooling, and an Identity as classifier.
+        """
+        children: list[tuple[str, nn.Module]] = list(self.body.named_children())
+        for name, child in reversed(children):
+            if any(parameter.ndim > 1 for parameter in child.parameters()):
+                return list(child.children())[-1] if name in ROWS else child
+        body: nn.Module = self.body
+        return body
+
+    def load(self, path: Path) -> None:
+        """Read the weights of this model of timm from a file, without the classifier's."""
+        config = getattr(self.body, "pretrained_cfg", None) or {}
+        names = config.get("classifier") or ("fc", "head", "classifier")
+        names = (names,) if isinstance(names, str) else tuple(names)
+        load_weights(self.body, path, names, "the state dict of this model of timm")
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.body(x)
         return out
+
+
+def _import_timm(name: str) -> Any:
+    """Import timm, or say what to install for the model of this name."""
+    try:
+        return import_module("timm")
+    except ImportError as error:
+        raise ConfigError(
+            f"backbone 'timm:{name}' needs the timm package: pip install 'fewmore[timm]' ({error})"
+        ) from error
+    except Exception as error:  # a torchvision that does not fit torch raises RuntimeError
+        raise ConfigError(
+            f"backbone 'timm:{name}' needs the timm package, which is there but cannot be imported "
+            f"({_first_line(error)}): install the torchvision that belongs to torch "
+            f"{torch.__version__}, from where that torch came"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 @dataclass(frozen=True)
@@ -227,23 +267,38 @@ BACKBONES: dict[str, BackboneInfo] = {
 def build(name: str, seed: int = 0, weights: Path | None = None) -> Backbone:
     """Build a backbone by name, with random weights or those of a file in torchvision's format.
 
-    `timm:NAME` is timm's model of that name, with timm's weights for `timm:NAME:pretrained`.
+    `timm:NAME` is timm's model of that name, with timm's weights for `timm:NAME:pretrained`; a
+    file then holds the weights of that model.
     """
-    if not name.startswith("timm:") and name not in BACKBONES:
-        raise UnknownName("backbone", name, [*BACKBONES, "timm:NAME"])
+    if not name.startswith(TIMM_PREFIX) and name not in BACKBONES:
+        names = [*BACKBONES, f"{TIMM_PREFIX}NAME"]
+        raise UnknownName("backbone", name, names, f"if timm has it: {TIMM_PREFIX}{name}")
     # Constructors draw from the global generator, which is put back as it was.
     with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        if name.startswith("timm:"):
-            _, model, *rest = name.split(":")
-            if rest not in ([], ["pretrained"]):
-                raise ConfigError(
-                    f"backbone '{name}': write timm:{model}, or timm:{model}:pretrained "
-                    "for timm's weights"
-                )
-            return TimmBackbone(model, bool(rest))
+        if name.startswith(TIMM_PREFIX):
+            return _build_timm(name, weights)
         backbone = BACKBONES[name].build()
     initialize(backbone, torch.Generator().manual_seed(seed))
     if weights is not None:
         load_weights(backbone, weights)
+    return backbone
+
+
+def _build_timm(name: str, weights: Path | None) -> Backbone:
+    _, model, *rest = name.split(":")
+    if rest not in ([], ["pretrained"]):
+        raise ConfigError(
+            f"backbone '{name}': write timm:{model}, or timm:{model}:pretrained for timm's weights"
+        )
+    if rest and weights is not None:
+        raise ConfigError(
+            f"backbone '{name}' takes timm's weights, and the weights {weights} were given too: "
+            f"write timm:{model} to take those of the file, or weights=none"
+        )
+    if weights is not None:
+        check_weight_file(weights)  # before a large model is made
+    backbone = TimmBackbone(model, bool(rest))
+    if weights is not None:
+        backbone.load(weights)
     return backbone

@@ -1,16 +1,16 @@
 """Initialize networks, and read and copy their weights."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fewmore.errors import DataError, MissingData
 
-# A published file's classifier and its counters of batches, which our networks do not have.
-SKIPPED = re.compile(r"(fc|classifier)\.|.*num_batches_tracked$")
+CLASSIFIERS = ("fc", "classifier")  # names of the classifier in torchvision's files
+COUNTER = "num_batches_tracked"  # of batches; files may have it where networks do not
 
 
 def initialize(module: nn.Module, generator: torch.Generator) -> None:
@@ -33,26 +33,54 @@ def check_weight_file(path: Path) -> None:
         )
 
 
-def load_weights(backbone: nn.Module, path: Path) -> None:
-    """Read weights in torchvision's format, without the classifier's."""
+def load_weights(
+    module: nn.Module,
+    path: Path,
+    classifiers: Sequence[str] = CLASSIFIERS,
+    expected: str = "a state dict in torchvision's format",
+) -> None:
+    """Read the weights of a network from a file, without the classifier's.
+
+    Args:
+        module: the network, which has no classifier.
+        path: a state dict, as torch.save or safetensors writes it.
+        classifiers: names of the classifier in the file.
+        expected: what the file should hold, for error messages.
+    """
     check_weight_file(path)
+    read = _read_entries(path, expected)
+    own = module.state_dict()
+    dropped = tuple(f"{name}." for name in classifiers)
+    entries = {
+        name: entry
+        for name, entry in read.items()
+        if name in own or not (name.startswith(dropped) or name.endswith(COUNTER))
+    }
+    for name, tensor in own.items():
+        if name.endswith(COUNTER):
+            entries.setdefault(name, tensor)
+    if problems := _differences(own, entries):
+        raise DataError(f"{path} is not a weight file of this backbone: {problems}")
+    set_tensors(module, entries)
+
+
+def _read_entries(path: Path, expected: str) -> dict[str, Tensor]:
+    """Return the entries of a file by name; whether all are tensors is not checked."""
     try:
-        entries = torch.load(path, map_location="cpu", weights_only=True)
+        if path.suffix == ".safetensors":
+            entries: object = load_file(path)
+        else:
+            entries = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a file that is not its own
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(
-            f"{path} cannot be read as a weight file ({why}): give a file in torchvision's format"
+            f"{path} cannot be read as a weight file ({why}): give {expected}"
         ) from error
     if not isinstance(entries, dict):
         raise DataError(
-            f"{path} holds a {type(entries).__name__}, not a table of weights: "
-            "give a state dict in torchvision's format"
+            f"{path} holds a {type(entries).__name__}, not a table of weights: give {expected}"
         )
-    entries = {str(name): t for name, t in entries.items() if not SKIPPED.match(str(name))}
-    problems = _differences(backbone.state_dict(), entries)
-    if problems:
-        raise DataError(f"{path} is not a weight file of this backbone: {problems}")
-    set_tensors(backbone, entries)
+    return {str(name): entry for name, entry in entries.items()}
 
 
 def _differences(expected: Mapping[str, Tensor], entries: Mapping[str, object]) -> str:
