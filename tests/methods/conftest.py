@@ -1,7 +1,16 @@
-"""Provide sessions to learn from."""
+"""Provide sessions to learn from, the losses that methods train by, and naive forms of them."""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+from fewmore.data.augment import test_view
 from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet
 
@@ -10,3 +19,73 @@ from fewmore.data.images import ImageSet
 def sessions(tiny_task: Task) -> list[ImageSet]:
     """Return the images of each session."""
     return [session.select_from(tiny_task.train).compact() for session in tiny_task.split.sessions]
+
+
+@dataclass
+class Training:
+    """Hold a call of `train_by_loss`: its images, and the loss of all of them at some moment."""
+
+    images: ImageSet
+    view: Tensor
+    modules: dict[str, nn.Module]  # copies, as they were at that moment
+    loss: float
+
+
+@pytest.fixture
+def record_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType], list[Training]]:
+    """Return a function that replaces a module's `train_by_loss` and lists its calls.
+
+    Instead of training, random numbers are added to all weights, so that the network differs from
+    the one of before. The loss is computed after that.
+    """
+
+    def record(module: ModuleType) -> list[Training]:
+        calls: list[Training] = []
+
+        def train_by_loss(loss_of, modules, images, transform, *rest) -> None:
+            generator = torch.Generator().manual_seed(len(calls))
+            view = test_view(images, torch.arange(len(images)), transform)
+            with torch.no_grad():
+                for part in modules.values():
+                    for weight in part.parameters():
+                        weight += 0.1 * torch.randn(weight.shape, generator=generator)
+                loss = float(loss_of(view, images.labels))
+            calls.append(Training(images, view, copy.deepcopy(modules), loss))
+
+        monkeypatch.setattr(module, "train_by_loss", train_by_loss)
+        return calls
+
+    return record
+
+
+class Naive:
+    """Compute losses from their formulas, number by number."""
+
+    @staticmethod
+    def log_softmax(row: Sequence[float]) -> list[float]:
+        """Return the logarithm of exp(z_i) / Σ_j exp(z_j)."""
+        total = math.log(sum(math.exp(value) for value in row))
+        return [value - total for value in row]
+
+    def cross_entropy(self, logits: Tensor, labels: Tensor) -> float:
+        """Return the mean over images of −log softmax(z)_label."""
+        rows = zip(logits.double().tolist(), labels.tolist(), strict=True)
+        return -sum(self.log_softmax(row)[label] for row, label in rows) / len(labels)
+
+    def distillation(self, logits: Tensor, teacher: Tensor, temperature: float) -> float:
+        """Return the mean over images of T² · Σ_i p_i log(p_i / q_i).
+
+        p and q are the softmax of teacher and student at temperature T (Hinton et al., 2015).
+        """
+        total = 0.0
+        for own, old in zip(logits.double().tolist(), teacher.double().tolist(), strict=True):
+            log_q = self.log_softmax([value / temperature for value in own])
+            log_p = self.log_softmax([value / temperature for value in old])
+            total += sum(math.exp(p) * (p - q) for p, q in zip(log_p, log_q, strict=True))
+        return temperature**2 * total / len(logits)
+
+
+@pytest.fixture
+def naive() -> Naive:
+    """Return the losses in their naive form."""
+    return Naive()

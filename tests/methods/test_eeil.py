@@ -1,10 +1,12 @@
 """Test EEIL: both parts of a session, and its heads."""
 
+import copy
 import dataclasses
 
 import pytest
 import torch
 
+from fewmore.methods import eeil
 from fewmore.methods.distillation import DistillationConfig
 from fewmore.methods.eeil import EEIL, Config
 from fewmore.methods.recipe import override
@@ -51,7 +53,6 @@ def test_a_session_has_two_parts(recipe, sessions):
 
 def test_the_second_part_sees_as_many_of_each_class(recipe, sessions, monkeypatch):
     seen = []
-    from fewmore.methods import eeil
 
     def recorded(loss_of, modules, images, *rest):
         seen.append(images.class_counts().tolist())
@@ -61,6 +62,43 @@ def test_the_second_part_sees_as_many_of_each_class(recipe, sessions, monkeypatc
     monkeypatch.setattr(eeil, "train_by_loss", recorded)
     learnt(recipe, sessions)
     assert seen == [[12] * 4 + [3] * 2, [3] * 6, [12] * 4 + [3] * 4, [3] * 8]
+
+
+def test_both_losses_are_cross_entropy_and_distillation_of_each_head(
+    recipe, sessions, record_training, naive
+):
+    """Compare with the formula of the paper: the old heads are those of before the session.
+
+    In the second part, the new head is held to what it was after the first.
+    """
+    recipe = override(
+        recipe, {"method": {"session": {"frozen_norm": True}, "distillation": {"weight": 3.0}}}
+    )
+    method = learnt(recipe, sessions[:2])
+    before = copy.deepcopy(method.network)
+    trainings = record_training(eeil)
+    method.learn(sessions[2])
+    first, second = trainings
+
+    @torch.no_grad()
+    def logits_of(backbone, classifier, view):
+        return classifier(backbone.eval()(view))
+
+    def expected(training, teacher, heads):
+        logits = logits_of(*training.modules.values(), training.view)
+        distilled = sum(
+            naive.distillation(logits[:, head], teacher[:, head], 2.0) for head in heads
+        )
+        assert 3 * distilled > 0.1
+        return naive.cross_entropy(logits, training.images.labels) + 3 * distilled
+
+    heads = [slice(0, 4), slice(4, 6), slice(6, 8)]
+    old = logits_of(before.backbone, before.classifier, first.view)
+    assert first.loss == pytest.approx(expected(first, old, heads[:2]), rel=1e-4)
+    old = logits_of(before.backbone, before.classifier, second.view)
+    after = logits_of(*first.modules.values(), second.view)
+    teacher = torch.cat([old, after[:, 6:]], 1)
+    assert second.loss == pytest.approx(expected(second, teacher, heads), rel=1e-4)
 
 
 def test_both_parts_change_the_scores(recipe, sessions, tiny_task):

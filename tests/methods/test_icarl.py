@@ -1,10 +1,12 @@
 """Test iCaRL: nearest means, training and distillation."""
 
+import copy
 import dataclasses
 
 import pytest
 import torch
 
+from fewmore.methods import icarl
 from fewmore.methods.distillation import DistillationConfig
 from fewmore.methods.icarl import Config, ICaRL
 from fewmore.methods.recipe import override
@@ -84,6 +86,34 @@ def test_distillation_keeps_the_old_logits(recipe, base, session):
         after = method.network.scores_of(method.network.embed(kept))[:, :4].log_softmax(1)
         drift[weight] = float((after - before).abs().mean())
     assert drift[3.0] < drift[0.0]
+
+
+def test_a_session_trains_on_exemplars_and_new_images_by_both_losses(
+    recipe, base, session, record_training, naive
+):
+    """Compare with the paper, its sigmoids being a softmax as the module declares.
+
+    The images are exemplars and the session's; the loss is classification plus distillation.
+    """
+    method = fitted(recipe, base, session={"frozen_norm": True}, distillation={"weight": 3.0})
+    before = copy.deepcopy(method.network)
+    exemplars = method.exemplars.images
+    trainings = record_training(icarl)
+    method.learn(session)
+    [training] = trainings
+    images = training.images
+    assert images.class_counts().tolist() == [12] * 4 + [3] * 2
+    assert torch.equal(images.storage[:48], exemplars.storage)
+    assert torch.equal(images.storage[48:], session.storage)
+    assert images.class_names == (*base.class_names, *session.class_names)
+    with torch.no_grad():
+        teacher = before.classifier(before.backbone.eval()(training.view))
+        features = training.modules["backbone"](training.view)
+        logits = training.modules["classifier"](features)
+    classified = naive.cross_entropy(logits, images.labels)
+    distilled = naive.distillation(logits[:, :4], teacher, 2.0)
+    assert 3 * distilled > 0.1
+    assert training.loss == pytest.approx(classified + 3 * distilled, rel=1e-4)
 
 
 def test_new_classes_are_learnt_and_all_their_images_kept(recipe, base, session, tiny_task):

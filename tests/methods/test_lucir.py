@@ -1,5 +1,6 @@
 """Test LUCIR: its losses, frozen prototypes and nearest means."""
 
+import copy
 import dataclasses
 import math
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from fewmore.errors import ConfigError
+from fewmore.methods import lucir
 from fewmore.methods.lucir import LUCIR, Config, ranking_loss
 from fewmore.methods.recipe import override
 from fewmore.nn.similarity import TEMPERATURE
@@ -42,6 +44,47 @@ def test_ranking_by_hand():
     assert float(ranking_loss(cosines, labels, 4, 0.5, 2)) == pytest.approx(
         (max(0, 0.5 - 0.9 + 0.7) + 0 + max(0, 0.5 - 0.9 + 0.2)) / 3
     )
+
+
+def cosine(one: list[float], other: list[float]) -> float:
+    return (
+        sum(a * b for a, b in zip(one, other, strict=True)) / math.hypot(*one) / math.hypot(*other)
+    )
+
+
+def test_the_loss_is_the_papers(recipe, sessions, record_training, naive):
+    """Compare with the sum of cross-entropy, less-forget and margin ranking.
+
+    The weight of less-forget is λ_base · √(old classes / new classes), as it grows with the share
+    of old classes. Ranking is the mean over the negatives, as in the authors' program.
+    """
+    method = fitted(recipe, sessions, session={"frozen_norm": True}, less_forget=4.0, ranking=3.0)
+    method.learn(sessions[1])
+    before = copy.deepcopy(method.network)
+    trainings = record_training(lucir)
+    method.learn(sessions[2])
+    [training] = trainings
+    labels = training.images.labels.tolist()
+    assert training.images.class_counts().tolist() == [12] * 4 + [3] * 4
+    with torch.no_grad():
+        features = training.modules["backbone"](training.view).double().tolist()
+        old_features = before.backbone.eval()(training.view).double().tolist()
+        prototypes = torch.cat(
+            [before.classifier.prototypes, training.modules["new"].prototypes]
+        ).tolist()
+    cosines = [[cosine(x, prototype) for prototype in prototypes] for x in features]
+    scale = float(training.modules["scale"].value.detach())
+    classified = naive.cross_entropy(scale * torch.tensor(cosines), training.images.labels)
+    drifts = [1 - cosine(x, old) for x, old in zip(features, old_features, strict=True)]
+    less_forget = 4 * math.sqrt(6 / 2) * sum(drifts) / len(drifts)
+    rankings = [
+        sum(max(0.0, 0.5 - row[label] + negative) for negative in row[6:]) / 2
+        for row, label in zip(cosines, labels, strict=True)
+        if label < 6
+    ]
+    ranking = 3 * sum(rankings) / len(rankings)
+    assert min(less_forget, ranking) > 0.01
+    assert training.loss == pytest.approx(classified + less_forget + ranking, rel=1e-4)
 
 
 def test_old_prototypes_are_frozen_and_the_scale_is_learnt(recipe, sessions):

@@ -1,10 +1,12 @@
 """Test TOPIC: its neural gas, how that grows, and its losses."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
 
+from fewmore.data import augment
 from fewmore.errors import ConfigError
 from fewmore.methods.recipe import override
 from fewmore.methods.topic import TOPIC, Config, Gas, neural_gas
@@ -134,6 +136,60 @@ def test_min_max_pulls_a_class_to_its_node_and_away_from_neighbours(recipe, sess
         rivals = grown.edges[own] & (labels != labels[own][:, None])
         nearer[weight] = float(distances[rivals].mean() - distances[range(6), own].mean())
     assert nearer[0.2] > nearer[0.0]
+
+
+@pytest.mark.parametrize("rehearse", [False, True])
+def test_the_loss_is_the_papers(recipe, sessions, naive, rehearse):
+    """Compare with the anchor loss and the min-max loss, computed node by node.
+
+    Drift is measured in standard deviations and counts linearly beyond one. Every edge is there,
+    also from a new node to itself: only nodes of other classes push.
+    """
+    method = fitted(recipe, sessions, anchor=2.0, min_max=3.0, rehearse=rehearse)
+    session, network = sessions[1], method.network
+    grown = method.gas.grown(session, network.embed(session))
+    gas = dataclasses.replace(grown, edges=torch.ones_like(grown.edges))
+    generator = torch.Generator().manual_seed(1)
+    network.classifier = network.classifier.grown(torch.randn(2, 64, generator=generator))
+    with torch.no_grad():
+        for weight in network.backbone.parameters():
+            weight += 0.1 * torch.randn(weight.shape, generator=generator)
+    nodes = torch.tensor([6, 1, 3])
+    row = torch.cat([torch.arange(6), nodes])
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        loss = float(method._loss(session, gas)(row, generator))
+        view = torch.cat(
+            [
+                augment.train_view(session, row[:6], recipe.transform, generator.manual_seed(2)),
+                augment.test_view(gas.images, nodes, recipe.transform),
+            ]
+        )
+        features = network.backbone(view)
+        logits = network.classifier(features)
+    labels = torch.cat([session.labels + 4, gas.images.labels[nodes]])
+    count = 9 if rehearse else 6
+    expected = naive.cross_entropy(logits[:count], labels[:count])
+
+    drifts = []
+    for anchor, node in zip(features[6:].tolist(), nodes.tolist(), strict=True):
+        for value, centre, variance in zip(
+            anchor, gas.centroids[node].tolist(), gas.variances[node].tolist(), strict=True
+        ):
+            drift = abs(value - centre) / math.sqrt(variance)
+            drifts.append(drift**2 / 2 if drift < 1 else drift - 0.5)
+    expected += 2 * sum(drifts) / len(drifts)
+
+    pull = [math.dist(features[i], gas.centroids[8 + int(session.labels[i])]) for i in range(6)]
+    push = [
+        math.dist(features[:6][session.labels == new].mean(0), gas.centroids[node])
+        for new in (0, 1)
+        for node in range(10)
+        if int(gas.images.labels[node]) != 4 + new
+    ]
+    assert len(push) == 2 * 9
+    expected += 3 * (sum(pull) / len(pull) - sum(push) / len(push))
+    assert loss == pytest.approx(expected, rel=1e-4)
 
 
 def test_old_nodes_stay_and_new_ones_follow_the_network(recipe, sessions):
