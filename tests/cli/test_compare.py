@@ -74,7 +74,7 @@ def folder(tmp_path):
 
 def test_run_folders_and_result_files_stand_side_by_side(folder):
     lines = run(folder / "cec", folder / "topic.json").stdout.splitlines()
-    assert lines[0] == "cifar100: 60 classes, then 8 sessions of 5"
+    assert lines[0] == "cifar100: 60 classes, then 8 sessions of 5; official split"
     order = [
         next(i for i, line in enumerate(lines) if line.startswith(name))
         for name in ("cec ", "CEC, pub", "topic ", "TOPIC, pub")
@@ -90,9 +90,9 @@ def test_run_folders_and_result_files_stand_side_by_side(folder):
 def test_benchmarks_and_session_shapes_have_tables_of_their_own(folder):
     text = run(folder / "cec", folder / "glyphs.json", folder / "other.json").stdout
     assert [line for line in text.splitlines() if "then 8 sessions" in line] == [
-        "cifar100: 60 classes, then 8 sessions of 5",
-        "glyphs: 60 classes, then 8 sessions of 5",
-        "cifar100: 50 classes, then 8 sessions of 5",
+        "cifar100: 60 classes, then 8 sessions of 5; official split",
+        "glyphs: 60 classes, then 8 sessions of 5; official split",
+        "cifar100: 50 classes, then 8 sessions of 5; official split",
     ]
     assert text.count("CEC, published") == 1  # only where the protocol is the published one
 
@@ -126,7 +126,7 @@ def test_markdown_and_latex(folder):
     assert markdown.count("| method | 0 |") == 2
     assert "\n\n**glyphs" in markdown
     latex = run(folder / "cec", "--latex").stdout
-    assert latex.count("\\begin{tabular}") == latex.count("\\end{tabular}") == 1
+    assert latex.count("\\begin{tabular}") == latex.count("\\end{tabular}") == 2
 
 
 def test_the_plot_is_written_and_named(folder, tmp_path):

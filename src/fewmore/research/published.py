@@ -34,7 +34,8 @@ METHOD_OF_ABLATION = (
     ("cec-meta", True),
     ("cec", True),
 )
-# Classes seen after each session.
+OFFICIAL = "official"  # the split of all published numbers
+# Classes seen after each session of it.
 PROTOCOL = {
     "cifar100": tuple(range(60, 101, 5)),
     "miniimagenet": tuple(range(60, 101, 5)),
@@ -161,8 +162,12 @@ def published_row(result: RunResult) -> PublishedRow | None:
 
 
 def follows_protocol(result: RunResult) -> bool:
-    """Return whether the sessions have as many classes as those of the published numbers."""
-    return PROTOCOL.get(result.benchmark) == tuple(size.classes for size in result.sessions)
+    """Return whether classes, order and shots are those of the published numbers.
+
+    They are in the official split alone: other draws, shots and class orders have other names.
+    """
+    classes = tuple(size.classes for size in result.sessions)
+    return result.split == OFFICIAL and PROTOCOL.get(result.benchmark) == classes
 
 
 def _average(sessions: list[float]) -> float:

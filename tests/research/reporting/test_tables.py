@@ -145,6 +145,37 @@ def test_published_rows_can_be_none_or_all(several):
     assert any("choose epochs on the test set" in note for note in every.notes)
 
 
+@pytest.mark.parametrize(
+    "split",
+    [
+        "draw 0: 60 base, 5-way 5-shot",
+        "draw 0: 60 base, 5-way 1-shot",
+        "draw 0: 60 base, 5-way 5-shot, class order 7",
+        "3 draws: 60 base, 5-way 5-shot",
+    ],
+)
+def test_published_rows_belong_to_the_official_split_alone(make_result, split):
+    drawn = make_result(split=split)
+    table = build([drawn], all_published=True)
+    assert [row.source for row in table.rows] == ["measured"]
+    official = make_result(method="topic")
+    labels = [row.label for row in build([drawn, official]).rows]
+    assert labels == ["cec", "topic", "TOPIC, published"]
+
+
+def test_every_table_names_its_split_in_every_format(make_result):
+    drawn = make_result(split="draw 3: 60 base, 5-way 1-shot")
+    for write in (to_markdown, to_latex, lambda table: to_csv([table])):
+        assert "draw 3: 60 base, 5-way 1-shot" in write(build([drawn]))
+    assert build([drawn]).title.endswith("of 5; split: draw 3: 60 base, 5-way 1-shot")
+    both = build([drawn, make_result(method="topic")], with_published=False)
+    assert both.title.endswith("; several splits")
+    assert [row.detail for row in both.rows] == [
+        "1 run, split: draw 3: 60 base, 5-way 1-shot",
+        "1 run, official split",
+    ]
+
+
 def test_another_protocol_has_nothing_published(make_result):
     table = build([make_result(base=50, way=10, sessions=6)], all_published=True)
     assert [row.source for row in table.rows] == ["measured"]
@@ -178,13 +209,7 @@ def test_numbers_have_two_decimals(value, text):
 
 
 def test_csv_reads_back(make_result, table, several):
-    other = build(
-        [
-            make_result(
-                "cub200", "decoupled-linear", base=100, way=10, sessions=11, split="draw 1, mine"
-            )
-        ]
-    )
+    other = build([make_result("cub200", "decoupled-linear", base=100, way=10, sessions=11)])
     rows = list(csv.DictReader(io.StringIO(to_csv([table, other]))))
     assert len(rows) == len(table.rows) + len(other.rows)
     first = rows[0]
@@ -204,8 +229,8 @@ def test_csv_reads_back(make_result, table, several):
         "23.93",
         "",
     )
-    assert (rows[4]["split"], rows[5]["session_10"], rows[5]["pd"]) == (
-        "draw 1, mine",
+    assert {row["split"] for row in rows} == {"official"}
+    assert (rows[5]["session_10"], rows[5]["pd"]) == (
         "32.76",
         "33.83",
     )
@@ -217,7 +242,7 @@ def test_csv_of_nothing_is_a_header():
 
 def test_markdown_has_one_cell_a_column(table):
     lines = to_markdown(table).splitlines()
-    assert lines[0] == "**cifar100: 60 classes, then 8 sessions of 5**"
+    assert lines[0] == "**cifar100: 60 classes, then 8 sessions of 5; official split**"
     body = [line for line in lines if line.startswith("|")]
     assert {line.count("|") for line in body} == {len(table.columns) + 2}
     mean, std = table.rows[0].cells[0].mean, table.rows[0].cells[0].std
@@ -301,7 +326,7 @@ def test_improvements_are_differences_of_drops_measured_and_published_apart(make
     assert len({len(line) for line in lines}) == 1, "a table without it has an empty field"
     widths = {
         line.count("&")
-        for line in to_latex(table).splitlines()
+        for line in to_latex(table).partition("\\end{tabular}")[0].splitlines()
         if line.endswith("\\\\") and "multicolumn" not in line
     }
     assert widths == {table.sessions + 2}, "PD and the improvement"
@@ -363,6 +388,34 @@ def test_a_method_that_keeps_images_says_so(make_result):
         .rows[0]
         .detail.endswith(", keeps every image")
     )
+
+
+def test_csv_and_latex_say_what_a_result_cost(make_result):
+    seconds = (("share of the wall clock", 12.0), ("pretrain (shared)", 28.0))
+    plain = make_result(seeds=(0, 1), seconds=seconds)
+    kept = ((1200.0,) * 9, (1300.0,) * 9)
+    given = dataclasses.replace(plain, extra={"images_kept": kept})
+    [row, published_row] = csv.DictReader(io.StringIO(to_csv([build([given])])))
+    forgetting = np.mean(plain.forgetting, axis=1)
+    assert float(row["forgetting"]) == pytest.approx(forgetting.mean(), abs=1e-4)
+    assert float(row["forgetting_std"]) == pytest.approx(forgetting.std(ddof=1), abs=1e-4)
+    assert (row["seconds"], row["seconds_std"]) == ("40.0", "0.0")
+    assert (row["images_kept"], row["images_kept_std"]) == ("1250.0", "70.7107")
+    assert published_row["seconds"] == ""
+    summary = to_latex(build([given])).rpartition("\\begin{tabular}")[2]
+    assert "& average & base & novel & harmonic & gAcc &" in summary
+    cells = next(line for line in summary.splitlines() if line.startswith("cec &")).split(" & ")
+    mean, std = np.mean(plain.average), np.std(plain.average, ddof=1)
+    assert cells[2] == f"{mean:.2f}\\,{{\\scriptsize$\\pm${std:.2f}}}"
+    assert cells[-1] == "1250\\,{\\scriptsize$\\pm$71} \\\\"
+    assert "% stage 1 was shared by 2 runs; its seconds are counted in each" in summary
+
+
+def test_a_method_that_keeps_nothing_keeps_no_image_and_an_uncounted_one_is_unknown(make_result):
+    plain = make_result()
+    assert plain.images_kept == (0.0,)
+    assert dataclasses.replace(plain, keeps="every image").images_kept == (None,)
+    assert make_result(sessions=1).mean_forgetting == (None,)
 
 
 # Seconds

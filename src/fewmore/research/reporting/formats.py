@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from fewmore.research.reporting.tables import SUMMARY, Cell, Grid, Row, Table, number
+from fewmore.research.reporting.tables import COSTS, SUMMARY, Cell, Grid, Row, Table, number
 
 ABOUT = ("benchmark", "method", "source", "recipe", "split", "runs", "detail")  # of a CSV's row
+LOWER_IS_BETTER = ("PD", *COSTS)
+UNRANKED = ("seconds", "images kept")  # what a result cost is no contest
 LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -28,7 +30,7 @@ def to_csv(tables: Sequence[Table]) -> str:
     """
     sessions = max((table.sessions for table in tables), default=0)
     more = tuple(dict.fromkeys(name for table in tables for name in table.more))
-    summary = (*SUMMARY, *more)
+    summary = (*SUMMARY, *COSTS, *more)
     columns = [
         *(f"session_{i}" for i in range(sessions)),
         *(name.lower().replace(" ", "_") for name in summary),
@@ -36,11 +38,16 @@ def to_csv(tables: Sequence[Table]) -> str:
     lines: list[list[object]] = [[*ABOUT, *columns, *(f"{name}_std" for name in columns)]]
     for table in tables:
         for row in table.rows:
-            cell_of = dict(zip(table.columns, row.cells, strict=True))
-            cells = [cell_of.get(name, Cell()) for name in (*map(str, range(sessions)), *summary)]
+            cells = [_cell(table, row, name) for name in (*map(str, range(sessions)), *summary)]
             about = (row.name, row.source, row.recipe, row.split, row.runs, row.detail)
             lines.append([table.benchmark, *about, *_csv_numbers(cells)])
     return _csv_text(lines)
+
+
+def _cell(table: Table, row: Row, column: str) -> Cell:
+    """Return the number of a row in a column, an empty cell where the table has no such column."""
+    cells = dict(zip(table.columns, row.cells, strict=True))
+    return {**cells, **dict(zip(COSTS, row.costs, strict=False))}.get(column, Cell())
 
 
 def grid_to_csv(grid: Grid) -> str:
@@ -105,32 +112,46 @@ def grid_to_latex(grid: Grid) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """Write a LaTeX tabular in booktabs style, as narrow as the paper's: no summary but PD.
+    """Write two LaTeX tabulars in booktabs style: by session, and the summary with deviations.
 
-    The best measured means of a column are bold, and all within one standard error of them. Title,
-    details and notes are comments.
+    The first is as narrow as the paper's. The best measured means of a column are bold, and all
+    within one standard error of them. Title, details and notes are comments.
     """
+    notes = [f"{row.label}: {row.detail}" for row in table.rows if row.detail]
+    notes.append("bold: the best measured mean, and all within one standard error of it")
+    return _latex_sessions(table) + "\n" + _latex_summary(table, [*notes, *table.notes])
+
+
+def _latex_sessions(table: Table) -> str:
     shown = [
         i
         for i, name in enumerate(table.columns)
         if i < table.sessions or name == "PD" or name in table.more
     ]
-    competitors = [row for row in table.rows if row.source == "measured" and not row.reference]
-    best = {i: _best_rows(competitors, i, lower=table.columns[i] == "PD") for i in shown}
-    body = []
-    for row in table.rows:
-        label = _escape_latex(row.label)
-        texts = [label if row.source == "measured" else f"\\textit{{{label}}}"]
-        for i in shown:
-            text = _latex_cell(replace(row.cells[i], std=None))
-            texts.append(f"\\textbf{{{text}}}" if row in best[i] else text)
-        body.append(_latex_line(texts))
-    notes = [f"{row.label}: {row.detail}" for row in table.rows if row.detail]
-    notes.append(
-        "bold: the best measured mean, and all within one standard error of it; "
-        "deviations are in the other formats"
-    )
-    return _tabular(table.title, len(shown), _latex_head(table), body, [*notes, *table.notes])
+    rows = [(row, [replace(row.cells[i], std=None) for i in shown]) for row in table.rows]
+    best = [_best_rows(table, table.columns[i]) for i in shown]
+    body = [_latex_row(row, cells, best) for row, cells in rows]
+    return _tabular(table.title, len(shown), _latex_head(table), body, [])
+
+
+def _latex_summary(table: Table, notes: Sequence[str]) -> str:
+    last = str(table.sessions - 1)
+    columns = ("last", *(name for name in SUMMARY if name != "PD"), *COSTS)
+    headings = [f"{name} $\\downarrow$" if name in LOWER_IS_BETTER else name for name in columns]
+    keys = [last if name == "last" else name for name in columns]
+    best = [_best_rows(table, key) for key in keys]
+    body = [_latex_row(row, [_cell(table, row, key) for key in keys], best) for row in table.rows]
+    title = f"{table.title}: after the last session, and what it took"
+    return _tabular(title, len(columns), [_latex_line(["method", *headings])], body, notes)
+
+
+def _latex_row(row: Row, cells: Sequence[Cell], best: Sequence[Sequence[Row]]) -> str:
+    label = _escape_latex(row.label)
+    texts = [label if row.source == "measured" else f"\\textit{{{label}}}"]
+    for cell, winners in zip(cells, best, strict=True):
+        text = _latex_cell(cell)
+        texts.append(f"\\textbf{{{text}}}" if row in winners else text)
+    return _latex_line(texts)
 
 
 def _latex_head(table: Table) -> list[str]:
@@ -172,30 +193,32 @@ def _latex_line(cells: Iterable[str]) -> str:
     return " & ".join(cells) + " \\\\"
 
 
-def _best_rows(rows: Sequence[Row], column: int, lower: bool) -> list[Row]:
+def _best_rows(table: Table, column: str) -> list[Row]:
     """Return the rows with the best number of a column, and those within its standard error.
 
     A row without competitors is not the best, and neither is a signed difference.
     """
-    candidates = [
-        row for row in rows if row.cells[column].mean is not None and not row.cells[column].signed
-    ]
-    if len(candidates) < 2:
+    rows = [row for row in table.rows if row.source == "measured" and not row.reference]
+    cells = [(row, _cell(table, row, column)) for row in rows]
+    candidates = [row for row, cell in cells if cell.mean is not None and not cell.signed]
+    if len(candidates) < 2 or column in UNRANKED:
         return []
 
     def mean(row: Row) -> float:
-        return row.cells[column].mean or 0
+        return _cell(table, row, column).mean or 0
 
-    best = min(candidates, key=mean) if lower else max(candidates, key=mean)
-    error = (best.cells[column].std or 0) / math.sqrt(best.runs or 1)
+    best = (min if column in LOWER_IS_BETTER else max)(candidates, key=mean)
+    error = (_cell(table, best, column).std or 0) / math.sqrt(best.runs or 1)
     return [row for row in candidates if abs(mean(row) - mean(best)) <= error]
 
 
 def _latex_cell(cell: Cell) -> str:
     if cell.mean is None:
         return "--"
-    std = f"\\,{{\\scriptsize$\\pm${number(cell.std)}}}" if cell.std is not None else ""
-    return cell.text.replace("-", "$-$") + std
+    if cell.std is None:
+        return cell.text.replace("-", "$-$")
+    std = number(cell.std, cell.decimals)
+    return f"{cell.text.replace('-', '$-$')}\\,{{\\scriptsize$\\pm${std}}}"
 
 
 def _escape_latex(text: str) -> str:

@@ -11,11 +11,19 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from fewmore.research import metrics, published
-from fewmore.research.published import PublishedRow, follows_protocol, published_row
+from fewmore.research.published import (
+    OFFICIAL,
+    PublishedRow,
+    follows_protocol,
+    published_row,
+)
+from fewmore.research.reporting.notes import shared_stage1_notes, source_notes, std_notes
 from fewmore.research.results import SHARED_STAGE1, RunResult, names
 
 # The columns after the sessions; base, novel and harmonic are those of the last session.
 SUMMARY = ("average", "PD", "base", "novel", "harmonic", "gAcc")
+# Columns of CSV and LaTeX alone; forgetting is the mean over sessions.
+COSTS = ("forgetting", "seconds", "images kept")
 # An extra column: how much smaller a method's performance drop is than the row's.
 IMPROVEMENT = "relative improvement"
 
@@ -27,11 +35,13 @@ class Cell:
     mean: float | None = None
     std: float | None = None
     signed: bool = False  # whether a plus is written
+    decimals: int = 2
 
     @property
     def text(self) -> str:
         """Return the mean as it is written."""
-        return ("+" if self.signed and (self.mean or 0) > 0 else "") + number(self.mean)
+        plus = "+" if self.signed and (self.mean or 0) > 0 else ""
+        return plus + number(self.mean, self.decimals)
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,7 @@ class Row:
     recipe: str | None = None
     split: str | None = None
     runs: int | None = None
+    costs: tuple[Cell, ...] = ()  # in the order of COSTS
     reference: bool = False  # whether it trains on all images, and so competes with no other
 
     @property
@@ -86,9 +97,9 @@ class Grid:
     notes: tuple[str, ...] = ()
 
 
-def number(value: float | None) -> str:
-    """Format with two decimals and no minus before a zero; a dash stands for None."""
-    return "–" if value is None else f"{round(value, 2) + 0.0:.2f}"
+def number(value: float | None, decimals: int = 2) -> str:
+    """Format with no minus before a zero; a dash stands for None."""
+    return "–" if value is None else f"{round(value, decimals) + 0.0:.{decimals}f}"
 
 
 def mean_cell(values: Sequence[float | None]) -> Cell:
@@ -111,10 +122,11 @@ def published_rows(
 ) -> list[PublishedRow]:
     """Return the published rows to show with one group of results.
 
-    They are those of the same methods, or all of the benchmark.
+    They are those of the same methods, or all of the benchmark. Only results of the official split
+    have any.
     """
     rows = [published_row(result) for result in results] if with_published or all_published else []
-    if all_published and follows_protocol(results[0]):
+    if all_published and any(map(follows_protocol, results)):
         benchmark = results[0].benchmark
         rows += [*published.published(benchmark).values(), *published.later(benchmark).values()]
     return list(dict.fromkeys(row for row in rows if row))
@@ -126,6 +138,7 @@ def build(
     with_published: bool = True,
     all_published: bool = False,
     labels: Sequence[str] | None = None,
+    remarks: Sequence[str] | None = None,
     improvement_of: str | None = None,
 ) -> Table:
     """Build the table of one group of results, each followed by its method's published row.
@@ -135,15 +148,19 @@ def build(
         with_published: whether the published rows of the same methods are shown.
         all_published: whether all published rows of the benchmark are shown, at the end.
         labels: names of the results, where their methods' names do not say enough.
+        remarks: one more detail of each result, or an empty text.
         improvement_of: a method whose performance drop is subtracted from that of each row,
             measured from measured and published from published.
     """
     labels = labels or names(results)
+    remarks = remarks or [""] * len(results)
     beside = published_rows(results, with_published=with_published, all_published=all_published)
     remaining = list(beside)
     rows: list[Row] = []
-    for i, (result, label) in enumerate(zip(results, labels, strict=True)):
-        rows.append(_measured_row(result, label))
+    several_splits = len({result.split for result in results}) > 1
+    for i, (result, label, remark) in enumerate(zip(results, labels, remarks, strict=True)):
+        split = split_text(result) if several_splits and result.split not in label else ""
+        rows.append(_measured_row(result, label, (remark, split)))
         theirs = published_row(result)
         # A published row follows the last result that it belongs to.
         if theirs in remaining and theirs not in map(published_row, results[i + 1 :]):
@@ -151,8 +168,14 @@ def build(
             rows.append(_published_row(theirs))
     rows += map(_published_row, remaining)
     first = results[0]
-    notes = (*_std_notes(results, labels), *shared_stage1_notes(results), *_source_notes(beside))
-    table = Table(first.benchmark, title(first), len(first.sessions), tuple(rows), notes)
+    split = "several splits" if several_splits else split_text(first)
+    heading = f"{title(first)}; {split}"
+    notes = (
+        *std_notes(results, labels),
+        *shared_stage1_notes(results),
+        *source_notes(beside),
+    )
+    table = Table(first.benchmark, heading, len(first.sessions), tuple(rows), notes)
     return _add_improvement(table, results, beside, improvement_of) if improvement_of else table
 
 
@@ -194,28 +217,40 @@ def title(result: RunResult) -> str:
     return f"{result.benchmark}: {seen[0]} classes, then {sessions} {size}"
 
 
-def _measured_row(result: RunResult, name: str) -> Row:
+def split_text(result: RunResult) -> str:
+    """Name the split: "official split", or how it was drawn."""
+    return f"{OFFICIAL} split" if result.split == OFFICIAL else f"split: {result.split}"
+
+
+def _measured_row(result: RunResult, name: str, remarks: Iterable[str]) -> Row:
     columns: list[Sequence[float | None]] = list(zip(*result.accuracy, strict=True))
     columns += [result.average, result.pd]
     columns += [
         [run[-1] for run in table] for table in (result.base, result.novel, result.harmonic)
     ]
     columns.append(result.gacc)
+    costs = (
+        mean_cell(result.mean_forgetting),
+        replace(mean_cell(result.total_seconds), decimals=1),
+        replace(mean_cell(result.images_kept), decimals=0),
+    )
     return Row(
         name,
         "measured",
-        ", ".join(filter(None, (_describe_runs(result), _describe_memory(result)))),
+        ", ".join(filter(None, (_describe_runs(result), *remarks, _describe_memory(result)))),
         tuple(map(mean_cell, columns)),
         result.recipe,
         result.split,
         result.runs,
+        costs,
         reference=result.method == "joint",
     )
 
 
 def _published_row(row: PublishedRow) -> Row:
     summary = [Cell(row.average), Cell(row.pd), *[Cell()] * (len(SUMMARY) - 2)]
-    return Row(row.name, "published", row.backbone or "", (*map(Cell, row.sessions), *summary))
+    cells = (*map(Cell, row.sessions), *summary)
+    return Row(row.name, "published", row.backbone or "", cells, split=OFFICIAL)
 
 
 def _describe_runs(result: RunResult) -> str:
@@ -236,22 +271,6 @@ def _describe_memory(result: RunResult) -> str:
     return f"keeps {result.keeps}" if result.keeps else ""
 
 
-def _std_notes(results: Sequence[RunResult], labels: Sequence[str]) -> list[str]:
-    notes = []
-    if any(result.runs > 1 for result in results):
-        notes.append("±: standard deviation over runs (n − 1)")
-    for result, label in zip(results, labels, strict=True):
-        over_seeds = metrics.std_within(result.last, fixed=result.draws)
-        over_draws = metrics.std_within(result.last, fixed=result.seeds)
-        several_of_both = len(set(result.seeds)) > 1 and len(set(result.draws)) > 1
-        if several_of_both and not math.isnan(over_seeds + over_draws):
-            notes.append(
-                f"{label}, last session: ± {over_seeds:.2f} over seeds with the draw fixed, "
-                f"± {over_draws:.2f} over draws"
-            )
-    return notes
-
-
 def seconds_text(result: RunResult) -> str:
     """Format the mean seconds of a run; say if stage 1 was shared, and if it is not counted."""
     seconds = mean_cell(result.total_seconds).mean
@@ -261,27 +280,3 @@ def seconds_text(result: RunResult) -> str:
     if not shared:
         return f"{seconds:.0f}"
     return f"{seconds:.0f} ({'stage 1 shared' if min(shared) else 'without the shared stage 1'})"
-
-
-def shared_stage1_notes(results: Sequence[RunResult]) -> list[str]:
-    """Say how many runs took over stage 1 from another run, and whether its seconds are known."""
-    times = [run[SHARED_STAGE1] for r in results for run in r.seconds if SHARED_STAGE1 in run]
-    counted = sum(seconds > 0 for seconds in times)
-    notes = []
-    if counted:
-        runs = "1 run" if counted == 1 else f"{counted} runs"
-        notes.append(f"stage 1 was shared by {runs}; its seconds are counted in each")
-    if len(times) > counted:  # in results from before the seconds were recorded
-        missing = len(times) - counted
-        runs = "1 run" if missing == 1 else f"{missing} runs"
-        notes.append(f"stage 1 was shared by {runs}, whose seconds do not include it")
-    return notes
-
-
-def _source_notes(rows: Sequence[PublishedRow]) -> list[str]:
-    notes = []
-    if rows:
-        notes.append(f"published: {published.source()}")
-    if any(row.backbone for row in rows):
-        notes.append(f"published, with a backbone: {published.later_note()}")
-    return notes

@@ -1,4 +1,4 @@
-"""Hold results and store them as small JSON files: schema, gathering, reading, writing, naming.
+"""Hold results and store them as small JSON files: schema, gathering, pooling, reading, writing.
 
 May import metrics.py and machine.py beside it, io and errors; nothing here draws or prints.
 Start at schema.py. The JSON has every key, always in one order, so that diffs are readable.
@@ -6,6 +6,7 @@ Start at schema.py. The JSON has every key, always in one order, so that diffs a
 
 from fewmore.research.results.gathering import gather
 from fewmore.research.results.naming import file_name, names
+from fewmore.research.results.pooling import describe_pool, merge, pools, run_keys
 from fewmore.research.results.reading import from_json, read
 from fewmore.research.results.schema import (
     SHARED_STAGE1,
@@ -24,11 +25,15 @@ __all__ = [
     "RunResult",
     "RunsBySession",
     "SessionSize",
+    "describe_pool",
     "file_name",
     "from_json",
     "gather",
+    "merge",
     "names",
+    "pools",
     "read",
+    "run_keys",
     "to_json",
     "write",
 ]

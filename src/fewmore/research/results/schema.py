@@ -85,6 +85,19 @@ class RunResult:
         return tuple(metrics.performance_drop(row) for row in self._accuracies())
 
     @property
+    def mean_forgetting(self) -> tuple[float | None, ...]:
+        """Return the forgetting's mean over sessions, one a run; None where it is undefined."""
+        known = [[value for value in run if value is not None] for run in self.forgetting]
+        return tuple(float(np.mean(run)) if run else None for run in known)
+
+    @property
+    def images_kept(self) -> tuple[float | None, ...]:
+        """Return how many old images are held at the end, one a run; None if never counted."""
+        if "images_kept" in self.extra:
+            return tuple(run[-1] for run in self.extra["images_kept"])
+        return (None if self.keeps else 0.0,) * self.runs
+
+    @property
     def total_seconds(self) -> tuple[float | None, ...]:
         """Return the seconds that each run needs, one a run; None where they were not measured.
 

@@ -1,0 +1,50 @@
+"""Say below a table what its numbers leave open: deviations, a shared stage 1, sources."""
+
+import math
+from collections.abc import Sequence
+
+from fewmore.research import metrics, published
+from fewmore.research.published import PublishedRow
+from fewmore.research.results import SHARED_STAGE1, RunResult
+
+
+def std_notes(results: Sequence[RunResult], labels: Sequence[str]) -> list[str]:
+    """Say what ± is, and how much of it comes from seeds and from draws."""
+    notes = []
+    if any(result.runs > 1 for result in results):
+        notes.append("±: standard deviation over runs (n − 1)")
+    for result, label in zip(results, labels, strict=True):
+        over_seeds = metrics.std_within(result.last, fixed=result.draws)
+        over_draws = metrics.std_within(result.last, fixed=result.seeds)
+        several_of_both = len(set(result.seeds)) > 1 and len(set(result.draws)) > 1
+        if several_of_both and not math.isnan(over_seeds + over_draws):
+            notes.append(
+                f"{label}, last session: ± {over_seeds:.2f} over seeds with the draw fixed, "
+                f"± {over_draws:.2f} over draws"
+            )
+    return notes
+
+
+def shared_stage1_notes(results: Sequence[RunResult]) -> list[str]:
+    """Say how many runs took over stage 1 from another run, and whether its seconds are known."""
+    times = [run[SHARED_STAGE1] for r in results for run in r.seconds if SHARED_STAGE1 in run]
+    counted = sum(seconds > 0 for seconds in times)
+    notes = []
+    if counted:
+        runs = "1 run" if counted == 1 else f"{counted} runs"
+        notes.append(f"stage 1 was shared by {runs}; its seconds are counted in each")
+    if len(times) > counted:  # in results from before the seconds were recorded
+        missing = len(times) - counted
+        runs = "1 run" if missing == 1 else f"{missing} runs"
+        notes.append(f"stage 1 was shared by {runs}, whose seconds do not include it")
+    return notes
+
+
+def source_notes(rows: Sequence[PublishedRow]) -> list[str]:
+    """Say where published rows were printed."""
+    notes = []
+    if rows:
+        notes.append(f"published: {published.source()}")
+    if any(row.backbone for row in rows):
+        notes.append(f"published, with a backbone: {published.later_note()}")
+    return notes

@@ -1,0 +1,113 @@
+"""Pool results of one experiment whose seeds or draws ran as separate jobs."""
+
+import json
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from fewmore.research.results.schema import RunResult
+
+_DRAW = re.compile(r"draw (\d+): ")
+_DRAWS = re.compile(r"(draw \d+|\d+ draws): ")  # how the name of a sampled split begins
+# The fields with one item a run.
+_BY_RUN = (
+    "seeds",
+    "draws",
+    "accuracy",
+    "base",
+    "novel",
+    "harmonic",
+    "forgetting",
+    "gacc",
+    "seconds",
+    "peak_memory_mb",
+)
+
+RunKey = tuple[str, int, int | None]  # the split but for its draw, the seed and the draw
+
+
+def pools(results: Sequence[RunResult]) -> list[list[RunResult]]:
+    """Group results that are one experiment: the same but for their seeds or draws.
+
+    A run that is there twice is not the same experiment: the code may have changed in between.
+    """
+    grouped: list[list[RunResult]] = []
+    for result in results:
+        pool = next((pool for pool in grouped if _belongs(result, pool)), None)
+        if pool is None:
+            grouped.append([result])
+        else:
+            pool.append(result)
+    return grouped
+
+
+def _belongs(result: RunResult, pool: Sequence[RunResult]) -> bool:
+    known = {key for other in pool for key in run_keys(other)}
+    return _experiment(result) == _experiment(pool[0]) and known.isdisjoint(run_keys(result))
+
+
+def _experiment(result: RunResult) -> Hashable:
+    """Return all that results of one experiment have in common."""
+    return (
+        result.benchmark,
+        result.method,
+        result.recipe,
+        json.dumps(dict(result.settings), sort_keys=True, default=str),
+        split_shape(result),
+        result.sessions,
+        result.keeps,
+        frozenset(result.extra),
+    )
+
+
+def split_shape(result: RunResult) -> str:
+    """Return the name of the split without its draw."""
+    return _DRAWS.sub("", result.split, count=1)
+
+
+def run_keys(result: RunResult) -> list[RunKey]:
+    """Return what tells runs of a method apart, one a run.
+
+    The draw of a benchmark without official lists is in the name of its split.
+    """
+    named = _DRAW.match(result.split)
+    default = int(named[1]) if named else None
+    shape = split_shape(result)
+    return [
+        (shape, seed, default if draw is None else draw)
+        for seed, draw in zip(result.seeds, result.draws, strict=True)
+    ]
+
+
+def merge(pool: Sequence[RunResult]) -> RunResult:
+    """Return one result with all runs of a pool; command, date and machine are the first's."""
+    first = pool[0]
+    if len(pool) == 1:
+        return first
+    keys = list(chain.from_iterable(map(run_keys, pool)))
+    draws = {draw for _, _, draw in keys}
+    split = first.split if len(draws) == 1 else f"{len(draws)} draws: {split_shape(first)}"
+    merged: dict[str, Any] = {
+        name: tuple(chain.from_iterable(getattr(result, name) for result in pool))
+        for name in _BY_RUN
+    }
+    merged["draws"] = tuple(draw for _, _, draw in keys)
+    merged["extra"] = {
+        name: tuple(chain.from_iterable(result.extra[name] for result in pool))
+        for name in first.extra
+    }
+    return replace(first, split=split, **merged)
+
+
+def describe_pool(pool: Sequence[RunResult]) -> str:
+    """Say from how many jobs a pool comes, and if they differ in commit or device."""
+    if len(pool) == 1:
+        return ""
+    commits = len({result.commit for result in pool})
+    devices = len({result.machine.get("device") for result in pool})
+    differing = [f"{commits} commits"] if commits > 1 else []
+    differing += [f"{devices} devices"] if devices > 1 else []
+    of = f" of {' and '.join(differing)}" if differing else ""
+    return f"pooled from {len(pool)} jobs{of}"
