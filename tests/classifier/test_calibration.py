@@ -40,6 +40,15 @@ def test_calibration_error_is_the_weighted_mean_over_bins():
     ) == pytest.approx(expected)
 
 
+def test_a_confidence_on_the_edge_of_two_bins_is_in_the_lower_one():
+    edge = 6 / 15  # the end of the sixth bin, in which 0.35 lies too
+    confidences = torch.tensor([edge, 0.35], dtype=torch.float64)
+    correct = torch.tensor([False, True])
+    assert expected_calibration_error(confidences, correct) == pytest.approx((1 - edge - 0.35) / 2)
+    confidences[1] = 0.42  # in the seventh bin
+    assert expected_calibration_error(confidences, correct) == pytest.approx((edge + 0.58) / 2)
+
+
 @pytest.mark.parametrize("true", [0.2, 1.0, 5.0])
 def test_the_temperature_that_made_the_labels_is_found(true: float):
     generator = torch.Generator().manual_seed(0)
@@ -73,6 +82,15 @@ def test_the_threshold_accepts_95_percent():
     )
     few = torch.tensor([0.5, 0.3, 0.9])
     assert acceptance_threshold(few) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("images", "rejected"), [(1, 0), (18, 0), (19, 0), (39, 1), (40, 1), (59, 2), (99, 4), (100, 4)]
+)
+def test_how_many_held_out_images_lie_below_the_threshold(images: int, rejected: int):
+    """Of n images, the ⌊(n + 1) / 20⌋-th from below is the threshold, and is accepted itself."""
+    values = torch.randperm(images, generator=torch.Generator().manual_seed(0)).double()
+    assert acceptance_threshold(values) == rejected
 
 
 @settings(max_examples=50, deadline=None)

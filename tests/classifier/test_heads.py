@@ -1,11 +1,13 @@
 """Scorers: prototypes that grow without copying, contexts that follow, few-image correction."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
 from fewmore.classifier.classes import KnownClass, empty_class
-from fewmore.classifier.heads import Head, Scorer
+from fewmore.classifier.heads import REBUILD_SHARE, Head, Scorer
 from fewmore.nn.adapter import Adapter
 
 DIM = 12
@@ -77,6 +79,45 @@ def test_any_other_classes_are_the_same_as_rebuilt(with_adapter: bool):
         )
     assert len(scorer.with_classes(())) == 0
     assert len(scorer.with_classes(()).with_classes(base)) == 10
+
+
+@pytest.mark.parametrize("gone", [(1, 4), (0, 1), (7, 11), (0, 5, 11)])
+def test_classes_forgotten_at_once_with_an_adapter(gone: tuple[int, ...]):
+    base = random_classes(16)
+    head = make_head(with_adapter=True)
+    left = tuple(known for place, known in enumerate(base) if place not in gone)
+    assert len(gone) <= REBUILD_SHARE * len(left), "the context is updated and not rebuilt"
+    forgotten = Scorer.build(head, base).with_classes(left)
+    features = torch.rand(7, DIM, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(
+        forgotten.scores(features), Scorer.build(head, left).scores(features), atol=1e-4, rtol=1e-4
+    )
+
+
+def test_the_correction_for_few_images_by_hand():
+    """Compare with √(‖mean‖² / (‖mean‖² − variance / count)), which is at most 2."""
+    direction = torch.zeros(DIM, dtype=torch.float64)
+    direction[0] = 1.0
+    head = Head(torch.device("cpu"), DIM, 3.0)
+
+    def similarity(length: float, count: int) -> float:
+        known = KnownClass("one", direction * length * count, count)
+        return float(Scorer.build(head, [known]).similarity(direction[None].float()))
+
+    assert similarity(2.0, 1) == pytest.approx(math.sqrt(4 / (4 - 3)))
+    assert similarity(2.0, 5) == pytest.approx(math.sqrt(4 / (4 - 3 / 5)))
+    assert similarity(1.0, 6) == pytest.approx(math.sqrt(1 / (1 - 3 / 6)))
+    assert similarity(1.0, 1) == similarity(1.0, 2) == 2.0
+
+
+def test_closeness_corrects_both_means():
+    direction = torch.zeros(DIM, dtype=torch.float64)
+    direction[0] = 1.0
+    head = Head(torch.device("cpu"), DIM, 3.0)
+    scorer = Scorer.build(head, [KnownClass("one", direction * 2 * 5, 5)])
+    for count in (1, 2, 1000):
+        expected = math.sqrt(4 / (4 - 3 / 5)) * math.sqrt(4 / (4 - 3 / count))
+        assert float(scorer.closeness(direction * 2, count)) == pytest.approx(expected)
 
 
 def test_a_class_of_few_images_is_not_at_a_disadvantage():

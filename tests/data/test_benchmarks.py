@@ -4,15 +4,18 @@ import io
 import pickle
 import struct
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from fewmore.data import cifar
+from fewmore.data import augment, cifar
 from fewmore.data.benchmarks import BENCHMARKS, choose_shape, find
+from fewmore.data.images import ImageSet
 from fewmore.data.loading import load_task
 from fewmore.data.splits import class_order
 from fewmore.errors import ConfigError, DataError, MissingData, SplitError, UnknownName
@@ -43,6 +46,29 @@ def test_the_table_has_the_published_protocol() -> None:
     assert [name for name, b in BENCHMARKS.items() if b.pretrained] == ["cub200"]
     assert not BENCHMARKS["glyphs"].transform.flip
     assert BENCHMARKS["miniimagenet"].transform.resize == 92
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "std"),
+    [
+        ("cifar100", (0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
+        ("miniimagenet", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ("cub200", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ("glyphs", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    ],
+)
+def test_images_are_normalized_by_the_published_numbers(
+    name: str, mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    """Check the view of one gray image, of which every pixel is 51 of 255."""
+    transform = BENCHMARKS[name].transform
+    side = transform.resize or transform.size
+    gray = np.full((1, 3, side, side), 51, dtype=np.uint8)
+    images = ImageSet.from_images(gray, torch.zeros(1, dtype=torch.int64), ["gray"])
+    view = augment.test_view(images, torch.tensor([0]), transform)
+    for channel in range(3):
+        expected = torch.full_like(view[0, channel], (0.2 - mean[channel]) / std[channel])
+        torch.testing.assert_close(view[0, channel], expected)
 
 
 def test_unknown_names_get_a_suggestion(tmp_path: Path) -> None:
@@ -355,6 +381,7 @@ def write_mini(
     monkeypatch: pytest.MonkeyPatch,
     lists: bool = True,
     tables: str = "miniimagenet/split",
+    size: tuple[int, int] = (84, 84),
 ) -> Path:
     """Write miniImageNet; of the new classes, only the images in the session lists are there."""
     monkeypatch.setitem(
@@ -371,7 +398,7 @@ def write_mini(
             part = "train" if index < 4 else "test"
             rows[part].append((f"{wnid}{index:08}.jpg", wnid))
             if label < 4 or part == "test" or index in (1, 3):
-                Image.new("RGB", (84, 84), (40 * label, 50 * index, 0)).save(
+                Image.new("RGB", size, (40 * label, 50 * index, 0)).save(
                     images / rows[part][-1][0], quality=95
                 )
     for part, table in rows.items():
@@ -393,6 +420,15 @@ def write_mini(
             ],
         )
     return images
+
+
+def test_miniimagenet_with_larger_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_mini(tmp_path, monkeypatch, size=(600, 400))
+    transform = BENCHMARKS["miniimagenet"].transform
+    assert load_task("miniimagenet", tmp_path).train.size == (92, 138)
+    larger = replace(transform, size=224, resize=256)
+    task = load_task("miniimagenet", tmp_path, transforms=[transform, larger])
+    assert task.train.size == (256, 384)
 
 
 @pytest.mark.parametrize(
@@ -521,7 +557,7 @@ def write_cub(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for index in range(5):
             number += 1
             file = f"{name}/Bird_{index}.jpg"  # the file's name alone does not tell the image
-            Image.new("L" if index == 2 else "RGB", (30 + index, 20), 40 * label).save(
+            Image.new("L" if index == 2 else "RGB", (600 + 20 * index, 400), 40 * label).save(
                 folder / "images" / file
             )
             lines["images"].append(f"{number} {file}")
@@ -550,7 +586,7 @@ def test_cub200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [session.classes for session in task.split.sessions] == [(0, 1), (2, 3), (4, 5)]
     shown = task.split.sessions[1].select_from(task.train)
     assert [int(shown.image(i)[0, 100, 100]) // 40 for i in range(6)] == [2, 2, 2, 3, 3, 3]
-    assert shown.image(3).shape == (3, 256, round(32 * 256 / 20))
+    assert shown.image(3).shape == (3, 256, round(640 * 256 / 400))
     assert load_task("cub200", tmp_path, shot=2).split.name.startswith(
         "draw 0: 2 base, 2-way 2-shot"
     )
@@ -604,11 +640,47 @@ def test_folder(tmp_path: Path) -> None:
     ) == (7, 5, 5, 12)
     assert len(task.train) == 72
     assert task.test.class_counts().tolist() == [1] * 12
-    assert task.train.size == (92, round(8 * 92 / 6))
+    assert task.train.size == (6, 8), "smaller than needed, and not enlarged"
     assert [len(session.indices) for session in task.split.sessions] == [42, 25]
     assert load_task(f"folder:{tmp_path}", way=2, shot=1).split.name.startswith(
         "draw 0: 8 base, 2-way 1-shot"
     )
+
+
+def write_photos(root: Path, width: int, height: int) -> Path:
+    """Write two classes of two photos each."""
+    for label, index in product(range(2), range(2)):
+        (root / f"c{label}").mkdir(parents=True, exist_ok=True)
+        color = (50 * label, 50 * index, 99)
+        Image.new("RGB", (width, height), color).save(root / f"c{label}" / f"{index}.png")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("changes", "size"),
+    [
+        ([], (92, 138)),
+        ([{"size": 224, "resize": 256}], (256, 384)),
+        ([{"size": 64, "resize": 64}, {"size": 128, "resize": 160}], (160, 240)),
+        ([{"size": 32, "resize": None}], (32, 32)),
+        ([{"size": 32, "crop": "pad"}], (32, 32)),
+    ],
+)
+def test_photos_are_stored_as_large_as_the_transforms_need(
+    tmp_path: Path, changes: list[dict[str, Any]], size: tuple[int, int]
+) -> None:
+    name = f"folder:{write_photos(tmp_path, 600, 400)}"
+    transforms = [replace(find(name).transform, **change) for change in changes]
+    task = load_task(name, transforms=transforms)
+    assert task.train.size == size
+    assert task.test.size == size
+
+
+def test_transforms_that_cannot_share_images(tmp_path: Path) -> None:
+    name = f"folder:{write_photos(tmp_path, 60, 40)}"
+    transform = find(name).transform
+    with pytest.raises(ConfigError, match=r"cannot share images.*run them one by one"):
+        load_task(name, transforms=[transform, replace(transform, size=32, crop="pad")])
 
 
 def test_folder_shots_follow_the_new_classes(tmp_path: Path) -> None:

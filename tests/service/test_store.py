@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,58 @@ def test_an_undo_never_reverts_another_programs_change(model: Path):
     store = Store(model)
     assert "yak" in store.current.classes_
     crash(store)
+
+
+def test_a_second_undo_does_not_revert_another_programs_change(model: Path):
+    """Undo a change of the journal, and then one that was in the file before the journal."""
+    with_history = IncrementalClassifier.load(model)
+    with_history.learn_features({"early": torch.rand(2, 64)})
+    with_history.save(model)
+    store = Store(model)
+    for change in (learn("okapi"), Operation("undo"), Operation("undo")):
+        store.change(change, respond)
+    assert "early" not in store.current.classes_
+    crash(store)
+    other = IncrementalClassifier.load(model)
+    other.learn_features({"yak": torch.rand(2, 64)})
+    other.save(model)
+    store = Store(model)
+    assert store.current.classes_ == ["jay", "robin", "wren", "early", "yak"]
+    crash(store)
+
+
+def test_the_undo_of_a_change_that_was_left_out_reverts_nothing(model: Path):
+    store = Store(model)
+    for change in (Operation("rename", ("wren", "bird")), Operation("undo")):
+        store.change(change, respond)
+    crash(store)
+    other = IncrementalClassifier.load(model)
+    other.forget("wren")
+    other.save(model)
+    store = Store(model)
+    assert store.current.classes_ == ["jay", "robin"]
+    crash(store)
+
+
+def test_the_digest_of_a_state_depends_on_all_of_it(model: Path):
+    """Change counts, sums, names, times or the version: each alone gives another digest."""
+    class_set = IncrementalClassifier.load(model).model.class_set
+    first, *others = class_set.classes
+    change = class_set.history[0]
+    assert first.count > 1
+    states = [
+        class_set,
+        replace(class_set, classes=(replace(first, count=first.count + 1), *others)),
+        replace(class_set, classes=(replace(first, feature_sum=first.feature_sum + 1), *others)),
+        replace(class_set, classes=(replace(first, name="bird"), *others)),
+        replace(class_set, classes=tuple(others)),
+        replace(class_set, history=(replace(change, when="2000-01-01T00:00:00Z"),)),
+        replace(class_set, version=class_set.version + 1),
+    ]
+    assert len({state_digest(state) for state in states}) == len(states)
+    assert state_digest(class_set) == state_digest(
+        IncrementalClassifier.load(model).model.class_set
+    )
 
 
 def test_a_journal_of_another_backbone_is_refused(model: Path, small_weights: Path):

@@ -1,5 +1,6 @@
 """Test stage 3: what a session changes, and what it leaves alone."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -123,6 +124,33 @@ def test_train_prototypes_learns_the_new_classes_among_all(
     assert (predicted == session.labels + 4).tolist() == [True] * 10
 
 
+def test_train_prototypes_compares_the_new_classes_with_the_known_ones(
+    backbone: Backbone, known: Classifier, session: ImageSet, tiny_transform: Transform
+) -> None:
+    """Check the first loss, of all images as they are: cross-entropy over all six classes."""
+    new = Classifier("cosine", untrained_prototypes(backbone, session, 0))
+    with torch.no_grad():
+        features = embed(backbone, session, tiny_transform)
+        logits = torch.cat([known(features), new(features)], 1).double().tolist()
+    expected = [
+        math.log(sum(map(math.exp, row))) - row[4 + label]
+        for row, label in zip(logits, session.labels.tolist(), strict=True)
+    ]
+    reports: list[Round] = []
+    train_prototypes(
+        backbone,
+        known,
+        new,
+        session,
+        replace(tiny_transform, pad=0),
+        replace(CONFIG, epochs=1, batch=10),
+        Runtime(on_round=reports.append),
+        0,
+        "session 1",
+    )
+    assert reports[0].loss == pytest.approx(sum(expected) / 10, rel=1e-4)
+
+
 def test_train_network_changes_everything(
     backbone: Backbone, known: Classifier, session: ImageSet, tiny_transform: Transform
 ) -> None:
@@ -216,6 +244,35 @@ def test_train_by_loss_minimizes_any_loss(
         for name, t in backbone.state_dict().items()
         if "running" not in name
     ), "not among the modules"
+
+
+def test_train_by_loss_augments(session: ImageSet, tiny_transform: Transform) -> None:
+    """Find every view among the nine shifts of an image by up to a pixel, most of them moved."""
+    classifier = Classifier("linear", torch.zeros(2, 3 * 8 * 8))
+    seen: list[Tensor] = []
+
+    def loss_of(view: Tensor, labels: Tensor) -> Tensor:
+        seen.append(view)
+        return nn.functional.cross_entropy(classifier(view.flatten(1)), labels)
+
+    config = replace(CONFIG, epochs=5, batch=10)
+    train_by_loss(
+        loss_of, {"c": classifier}, session, tiny_transform, config, Runtime(), 0, "session 1"
+    )
+    views = torch.cat(seen)[:, :, 1:-1, 1:-1]  # without the rim that padding may have reached
+    plain = augment.test_view(session, torch.arange(10), tiny_transform)
+    found = []
+    for view in views:
+        shifts = [
+            (down, right)
+            for down in (0, 1, 2)
+            for right in (0, 1, 2)
+            if bool((plain[:, :, down : down + 6, right : right + 6] == view).all((1, 2, 3)).any())
+        ]
+        assert len(shifts) == 1
+        found += shifts
+    assert len(found) == 50
+    assert len(set(found)) == 9
 
 
 @pytest.mark.parametrize("stage", ["session 1", "session 2"])

@@ -191,6 +191,19 @@ def test_pseudo_incremental_classes_are_the_same_images_rotated(stage: Stage) ->
     assert seen == {1, 2, 3}
 
 
+@pytest.mark.parametrize("config", [CONFIG, OTHERS], ids=["same classes", "other classes"])
+def test_each_class_of_an_episode_has_an_angle_of_its_own(
+    stage: Stage, config: PseudoConfig
+) -> None:
+    together = [
+        tuple(stage.images_and_rotations(episode.prototypes)[1][config.base_way :])
+        for episode in stage.episodes(replace(config, episodes=40))
+    ]
+    assert len(set(together)) > 3, "more than one angle for all"
+    for first in (1, 2, 3):
+        assert {angles[1] for angles in together if angles[0] == first} == {1, 2, 3}
+
+
 def test_or_they_are_other_classes_rotated(stage: Stage) -> None:
     for episode in stage.episodes(OTHERS):
         images, rotations = stage.images_and_rotations(episode.prototypes)
