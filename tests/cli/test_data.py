@@ -223,7 +223,7 @@ def test_check_of_miniimagenet_with_only_the_shots(
 
 def test_check_of_a_folder(tmp_path: Path) -> None:
     output = run("check", f"folder:{write_folder(tmp_path)}")
-    assert "train: 25 images of 5 classes, 5 of each, 92 × 92 pixels" in output
+    assert "train: 25 images of 5 classes, 5 of each, 6 × 6 pixels" in output
     assert "official split: none is published" in output
     assert "other draws: ready (3 base classes, then 1 sessions of 2-way 5-shot)" in output
 

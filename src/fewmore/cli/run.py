@@ -66,7 +66,13 @@ def run(
             with LiveWatcher(out, experiment, run_options.device) as watcher:
                 if task is None:
                     task = runner.load_task(
-                        benchmark, run_options, data_root, watcher.on_load, all_draws[0], **split
+                        benchmark,
+                        run_options,
+                        data_root,
+                        watcher.on_load,
+                        all_draws[0],
+                        [each.recipe.transform for each in experiments],
+                        **split,
                     )
                 folder = folder or run_folder.create(runs, experiment)
                 plan = runner.Plan(experiment, folder, watcher)

@@ -26,7 +26,7 @@ from fewmore.errors import DataError, ImageError, MissingData
 
 Progress = Callable[[int, int], None]  # images done, images in total
 
-FORMAT = 1  # version of a cache entry
+FORMAT = 2  # version of a cache entry
 UNFINISHED = "unfinished-"  # prefix of an entry while it is written
 CHUNK = 16  # images that a thread decodes at a time
 
@@ -41,7 +41,8 @@ def load_images(
 
     Args:
         listing: the image files and their labels.
-        short_side: resize each image so that its short side has this length.
+        short_side: shrink each image so that its short side has this length; an image whose
+            short side is shorter stays as it is.
         square: resize each image to this height and width.
         on_progress: called with the number of images done and in total.
     """
@@ -143,7 +144,8 @@ def _decode_to_file(
     """Decode files with threads, write all pixels to one file, and return heights and widths."""
 
     def decode_chunk(start: int) -> list[Pixels | str]:
-        return [try_decode(path, short_side, square) for path in paths[start : start + CHUNK]]
+        chunk = paths[start : start + CHUNK]
+        return [try_decode(path, short_side, square, False) for path in chunk]
 
     shapes: list[tuple[int, int]] = []
     broken: list[str] = []

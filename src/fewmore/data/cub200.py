@@ -7,7 +7,6 @@ from fewmore.data.text import read_lines
 from fewmore.errors import DataError, MissingData
 
 FOLDER = "CUB_200_2011"
-SHORT_SIDE = 256  # pixels; training and test views both begin with this size
 FETCH_AGAIN = "remove the folder and run `fewmore data get cub200`"
 
 

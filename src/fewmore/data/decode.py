@@ -80,7 +80,10 @@ def decode_image(
 
 
 def try_decode(
-    source: Path | bytes | Image.Image, short_side: int | None = None, square: int | None = None
+    source: Path | bytes | Image.Image,
+    short_side: int | None = None,
+    square: int | None = None,
+    enlarge: bool = True,
 ) -> Pixels | str:
     """Decode a file, its bytes or a Pillow image into upright RGB; return the reason if it fails.
 
@@ -88,10 +91,11 @@ def try_decode(
         source: a path, the bytes of a file, or a Pillow image.
         short_side: resize so that the short side has this length.
         square: resize to this height and width.
+        enlarge: whether an image whose short side is shorter is resized too.
     """
     try:
         if isinstance(source, Image.Image):
-            return _pixels(source, short_side, square)
+            return _pixels(source, short_side, square, enlarge)
         with open(source, "rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
             if _HEIC.match(stream.read(12)) and not _register_heic():
                 return (
@@ -103,7 +107,7 @@ def try_decode(
                 if side := square or short_side:
                     # Decode a large JPEG at a fraction of its size, at least twice the target.
                     file.draft(None, (2 * side, 2 * side))
-                return _pixels(file, short_side, square)
+                return _pixels(file, short_side, square, enlarge)
     except UnidentifiedImageError:
         return "it is empty, or of no known image format"
     except Image.DecompressionBombError:
@@ -175,11 +179,16 @@ def _register_heic() -> bool:
     return True
 
 
-def _pixels(image: Image.Image, short_side: int | None, square: int | None) -> Pixels:
+def _pixels(
+    image: Image.Image, short_side: int | None, square: int | None, enlarge: bool
+) -> Pixels:
     if 0 in image.size:
         raise ValueError(f"it is {image.width} pixels wide and {image.height} high")
     image.load()  # of an animation, the first frame, or the one that the caller sought
-    upright = _resize(_apply_exif_orientation(image, _to_rgb(image)), short_side, square)
+    upright = _apply_exif_orientation(image, _to_rgb(image))
+    if not enlarge and short_side:
+        short_side = min(short_side, *upright.size)
+    upright = _resize(upright, short_side, square)
     return np.ascontiguousarray(np.asarray(upright).transpose(2, 0, 1))
 
 

@@ -1,7 +1,7 @@
 """Load the images of a benchmark and choose its split."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fewmore.data import cifar, cub200, glyphs, miniimagenet, paths, session_lists, splits
@@ -16,7 +16,8 @@ from fewmore.data.benchmarks import (
 )
 from fewmore.data.cache import Progress, load_images
 from fewmore.data.folders import Listing, list_train_test
-from fewmore.errors import ImageError, MissingData
+from fewmore.data.transform import Transform
+from fewmore.errors import ConfigError, ImageError, MissingData
 
 
 def load_task(
@@ -28,6 +29,7 @@ def load_task(
     draw: int | None = None,
     class_order: int | None = None,
     on_progress: Progress | None = None,
+    transforms: Sequence[Transform] = (),
 ) -> Task:
     """Load the images of a benchmark and its split.
 
@@ -43,10 +45,12 @@ def load_task(
         draw: the seed of the shots, by default 0.
         class_order: shuffles the classes by this seed; by default they come in label order.
         on_progress: called with the number of images done and in total.
+        transforms: what the images are made ready for, by default the benchmark's transform; images
+            of files are stored as large as the largest of them needs.
     """
     benchmark = find(name)
     root = paths.data_root(data_root)
-    images = load_benchmark_images(benchmark, root, on_progress)
+    images = load_benchmark_images(benchmark, root, on_progress, transforms)
     is_default = all(option is None for option in (base, way, shot, draw, class_order))
     if is_default and session_lists.has_session_lists(benchmark, root):
         split = session_lists.official_split(benchmark, images, root)
@@ -68,10 +72,40 @@ def load_task(
 
 
 def load_benchmark_images(
-    benchmark: Benchmark, root: Path, on_progress: Progress | None = None
+    benchmark: Benchmark,
+    root: Path,
+    on_progress: Progress | None = None,
+    transforms: Sequence[Transform] = (),
 ) -> BenchmarkImages:
     """Load the training and the test images of a benchmark, whatever the split."""
-    return _READERS[benchmark.name.partition(":")[0]](benchmark, root, on_progress)
+    size = _stored_size(transforms or [benchmark.transform])
+    return _READERS[benchmark.name.partition(":")[0]](benchmark, root, size, on_progress)
+
+
+@dataclass(frozen=True)
+class StoredSize:
+    """Hold the size that images of files are stored at: a short side, or that of a square."""
+
+    short_side: int | None = None
+    square: int | None = None
+
+
+def _stored_size(transforms: Sequence[Transform]) -> StoredSize:
+    """Return the size that all transforms can work from.
+
+    Views that are resized begin with images whose short side is as long as a test image's. A
+    transform that takes the pixels as they are needs squares of the view's size.
+    """
+    exact = {t.size for t in transforms if t.crop == "pad" or t.resize is None}
+    resized = [t.resize for t in transforms if t.crop != "pad" and t.resize is not None]
+    if not exact:
+        return StoredSize(short_side=max(resized))
+    if resized or len(exact) > 1:
+        raise ConfigError(
+            "these methods cannot share images, because their transforms take stored images of "
+            "different sizes: run them one by one"
+        )
+    return StoredSize(square=exact.pop())
 
 
 def _check_complete(benchmark: Benchmark, images: BenchmarkImages) -> None:
@@ -85,37 +119,42 @@ def _check_complete(benchmark: Benchmark, images: BenchmarkImages) -> None:
         )
 
 
-def _load_glyphs(benchmark: Benchmark, root: Path, on_progress: Progress | None) -> BenchmarkImages:
+def _load_glyphs(
+    benchmark: Benchmark, root: Path, size: StoredSize, on_progress: Progress | None
+) -> BenchmarkImages:
     train, test = glyphs.load(paths.cache_folder() / "glyphs", on_progress=on_progress)
     return BenchmarkImages(train, test)
 
 
 def _load_cifar100(
-    benchmark: Benchmark, root: Path, on_progress: Progress | None
+    benchmark: Benchmark, root: Path, size: StoredSize, on_progress: Progress | None
 ) -> BenchmarkImages:
     train, test = cifar.load(root / cifar.FOLDER)
     return BenchmarkImages(train, test, [str(index) for index in range(len(train))])
 
 
 def _load_miniimagenet(
-    benchmark: Benchmark, root: Path, on_progress: Progress | None
+    benchmark: Benchmark, root: Path, size: StoredSize, on_progress: Progress | None
 ) -> BenchmarkImages:
     train, test, missing = miniimagenet.list_images(root, benchmark.base)
-    images = _load_listings(train, test, on_progress, square=miniimagenet.SIDE)
-    return replace(images, missing=missing)
+    return replace(_load_listings(train, test, size, on_progress), missing=missing)
 
 
-def _load_cub200(benchmark: Benchmark, root: Path, on_progress: Progress | None) -> BenchmarkImages:
+def _load_cub200(
+    benchmark: Benchmark, root: Path, size: StoredSize, on_progress: Progress | None
+) -> BenchmarkImages:
     train, test = cub200.list_images(root)
-    return _load_listings(train, test, on_progress, short_side=cub200.SHORT_SIDE)
+    return _load_listings(train, test, size, on_progress)
 
 
-def _load_folder(benchmark: Benchmark, root: Path, on_progress: Progress | None) -> BenchmarkImages:
+def _load_folder(
+    benchmark: Benchmark, root: Path, size: StoredSize, on_progress: Progress | None
+) -> BenchmarkImages:
     train, test = list_train_test(folder_path(benchmark.name))
-    return _load_listings(train, test, on_progress, short_side=benchmark.transform.resize)
+    return _load_listings(train, test, size, on_progress)
 
 
-_READERS: dict[str, Callable[[Benchmark, Path, Progress | None], BenchmarkImages]] = {
+_READERS: dict[str, Callable[[Benchmark, Path, StoredSize, Progress | None], BenchmarkImages]] = {
     "glyphs": _load_glyphs,
     "cifar100": _load_cifar100,
     "miniimagenet": _load_miniimagenet,
@@ -125,11 +164,7 @@ _READERS: dict[str, Callable[[Benchmark, Path, Progress | None], BenchmarkImages
 
 
 def _load_listings(
-    train: Listing,
-    test: Listing,
-    on_progress: Progress | None,
-    short_side: int | None = None,
-    square: int | None = None,
+    train: Listing, test: Listing, size: StoredSize, on_progress: Progress | None
 ) -> BenchmarkImages:
     """Load both sets, with one progress over both and one error for all broken images."""
 
@@ -140,7 +175,7 @@ def _load_listings(
     broken = []
     for listing, start in ((train, 0), (test, len(train))):
         try:
-            sets.append(load_images(listing, short_side, square, progress_from(start)))
+            sets.append(load_images(listing, size.short_side, size.square, progress_from(start)))
         except ImageError as error:
             broken.append(str(error))
     if broken:

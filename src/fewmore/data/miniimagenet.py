@@ -1,7 +1,8 @@
 """List the images of miniImageNet.
 
-Images are 84 × 84 pixels as published, in DATA/miniimagenet/images. Of the new classes, the images
-that the official session lists name are enough.
+Images are in DATA/miniimagenet/images: the published ones of 84 × 84 pixels, or the larger ones
+that these were made of. Of the new classes, the images that the official session lists name are
+enough.
 """
 
 import csv
@@ -10,8 +11,6 @@ from pathlib import Path
 from fewmore.data.folders import Listing
 from fewmore.data.text import read_lines
 from fewmore.errors import DataError, MissingData
-
-SIDE = 84  # pixels
 
 Table = list[tuple[str, str]]  # file and class of each image
 

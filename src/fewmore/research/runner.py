@@ -19,6 +19,7 @@ import torch
 from fewmore import methods
 from fewmore.data import loading, splits
 from fewmore.data.benchmarks import Task
+from fewmore.data.transform import Transform
 from fewmore.errors import FewmoreError
 from fewmore.methods import MethodInfo
 from fewmore.research import protocol, results, run_folder
@@ -86,14 +87,17 @@ def load_task(
     data_root: Path | None = None,
     on_load: Callable[[int, int], None] | None = None,
     draw: int | None = None,
+    transforms: Sequence[Transform] = (),
     **split: int | None,
 ) -> Task:
-    """Load a benchmark's images while the device warms up.
+    """Load a benchmark's images, as large as the transforms need, while the device warms up.
 
     `split` changes the benchmark's sessions: base, way, shot, class_order.
     """
     prepare_device(options.device, options.accel, options.precision)
-    return loading.load_task(benchmark, data_root, on_progress=on_load, draw=draw, **split)
+    return loading.load_task(
+        benchmark, data_root, on_progress=on_load, draw=draw, transforms=transforms, **split
+    )
 
 
 def run_plans(plans: Sequence[Plan], task: Task, options: RunOptions) -> list[RunResult]:
