@@ -44,13 +44,30 @@ def named(images: ImageSet) -> Counter[tuple[str, bytes]]:
     return Counter(zip([images.class_names[c] for c in images.labels], pixels(images), strict=True))
 
 
+class Records:
+    """Hold what a spy saw; in slots, where the count of the images that a method keeps is blind."""
+
+    __slots__ = ("learnt", "queries")
+
+    def __init__(self) -> None:
+        self.learnt: list[ImageSet] = []
+        self.queries: list[list[ImageSet]] = []
+
+
 class PixelMeans:
     """Classify by the mean color of one pixel: no training, and some errors."""
 
     def __init__(self) -> None:
         self.means = torch.empty(0, 2)
-        self.learnt: list[ImageSet] = []
-        self.queries: list[list[ImageSet]] = []
+        self.records = Records()
+
+    @property
+    def learnt(self) -> list[ImageSet]:
+        return self.records.learnt
+
+    @property
+    def queries(self) -> list[list[ImageSet]]:
+        return self.records.queries
 
     def features(self, images: ImageSet) -> Tensor:
         return torch.stack([images.image(i)[:2, 0, 0].float() for i in range(len(images))])
@@ -165,21 +182,65 @@ def test_each_session_shows_its_own_images_and_nothing_else(spy, task):
         old |= set(storage)
 
 
-@SPIES
-def test_only_test_images_of_seen_classes_are_queries(spy, task):
-    method = spy()
+def test_only_test_images_of_seen_classes_are_queries(task):
+    method = Spy()
     protocol.run(method, task, Runtime())
-    before: Counter[bytes] = Counter()
     for number, queries in enumerate(method.inner.queries):
         seen = task.test.select_classes(task.split.seen(number))
-        contents = Counter(image for images in queries for image in pixels(images))
-        assert Counter(image for images in queries for image in stored(images)) == contents, (
-            "the storage holds other images"
+        for images in queries:
+            assert stored(images) == pixels(images), "the storage holds other images"
+        if number != 1:  # the first and the last session end with a check
+            *queries, sample = queries
+            assert not Counter(pixels(sample)) - Counter(pixels(seen))
+            assert 0 < len(sample) <= len(seen) // 2
+        assert Counter(image for images in queries for image in pixels(images)) == Counter(
+            pixels(seen)
         )
-        if spy is FrozenSpy:  # embeds each image once in a run
-            contents += before
-            before = contents
-        assert contents == Counter(pixels(seen))
+
+
+@pytest.mark.parametrize("block", [7, 5000])
+def test_a_frozen_backbone_embeds_the_images_of_all_sessions_in_one_order(block, task, monkeypatch):
+    monkeypatch.setattr(protocol, "TEST_BATCH", block)
+    method = FrozenSpy()
+    protocol.run(method, task, Runtime())
+    label = dict(zip(pixels(task.test), task.test.labels.tolist(), strict=True))
+    first, second, third = method.inner.queries
+    blocks = -(-len(task.test) // block)
+    embedded, sample = first[:blocks], first[blocks:]
+    assert Counter(image for images in embedded for image in pixels(images)) == Counter(
+        pixels(task.test)
+    ), "each image once in a run"
+    assert [len(images) for images in embedded[:-1]] == [block] * (blocks - 1)
+    for images in embedded:
+        assert stored(images) == pixels(images), "the storage holds other images"
+    session_of = {c: i for i, one in enumerate(task.split.sessions) for c in one.classes}
+    tags = [session_of[label[image]] for image in pixels(embedded[0])]
+    assert len(set(tags)) > 1, "a block of one session tells the session"
+    assert tags not in (sorted(tags), sorted(tags, reverse=True))
+    # The checks of the first and the last session embed a sample again.
+    for images, number in [(sample, 0), (third, 2)]:
+        seen = task.test.select_classes(task.split.seen(number))
+        again = Counter(image for part in images for image in pixels(part))
+        assert again
+        assert not again - Counter(pixels(seen)), "no sample of later sessions"
+    assert second == []
+
+
+@SPIES
+def test_the_order_depends_on_the_run_and_on_the_test_set(spy, task):
+    def order(seed: int, task: Task) -> list[bytes]:
+        method = spy(seed)
+        protocol.run(method, task, Runtime())
+        return [
+            image for queries in method.inner.queries for part in queries for image in pixels(part)
+        ]
+
+    assert order(0, task) == order(0, task)
+    assert order(0, task) != order(1, task)
+    # Other labels, the same images: the order cannot be computed from what a method is shown.
+    names = tuple(reversed(task.test.class_names))
+    other = replace(task, test=replace(task.test, class_names=names))
+    assert order(0, task) != order(0, other)
 
 
 @SPIES
@@ -195,9 +256,8 @@ def test_nothing_says_what_a_test_image_shows(spy, task):
             assert images.labels.unique().tolist() == [0]
             assert images.class_names == ("?",)
             order = [label[image] for image in pixels(images)]
-            assert len(set(order)) == 1 or order != sorted(order), (
-                "the order gives the classes away"
-            )
+            assert len(set(order)) > 1, "the batch gives the class away"
+            assert order != sorted(order), "the order gives the classes away"
 
 
 @SPIES
@@ -363,7 +423,7 @@ def test_other_scores_are_checked_and_named(tiny_task):
 def test_features_that_cannot_be_are_refused(how, tiny_task):
     method = FrozenSpy()
     method.embed = lambda images: how(method.inner.features(images))
-    with pytest.raises(MethodError, match=r"FrozenSpy .*features .*\(20, d\)"):
+    with pytest.raises(MethodError, match=r"FrozenSpy .*features .*\(40, d\)"):
         protocol.run(method, tiny_task, Runtime())
 
 

@@ -3,7 +3,7 @@
 Session 0 shows all images of the base classes. Every later session shows a few images of its own
 classes and nothing else; old images never come back. After each session the method scores the test
 images of all classes seen so far, shuffled and without labels. It never learns how well it did, so
-nothing can be chosen on the test set.
+nothing can be chosen on the test set. integrity.py checks that the method keeps to this.
 """
 
 import time
@@ -18,11 +18,12 @@ from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet
 from fewmore.errors import MethodError
 from fewmore.methods.base import FrozenBackbone, Method
+from fewmore.research import integrity
 from fewmore.research.metrics import Summary, summarize
-from fewmore.training.checkpoint import Checkpoint
+from fewmore.training.checkpoint import Checkpoint, State
 from fewmore.training.runtime import Runtime
 
-TEST_BATCH = 5000  # test images scored at once
+TEST_BATCH = 5000  # test images embedded or scored at once
 SESSION = "session"  # the name of a finished session in the checkpoint
 
 
@@ -39,6 +40,7 @@ class Outcome:
     images_kept: list[int] = field(default_factory=list)  # old images held after each session
     # (test images,): the largest probability of the last session's softmax.
     confidence: Tensor = field(default_factory=lambda: torch.empty(0))
+    checks: list[str] = field(default_factory=list)  # that the method passed, of integrity.py
 
     @property
     def sessions(self) -> int:
@@ -68,6 +70,7 @@ def run(
     outcome = Outcome(test.labels.cpu(), session_of_class, {})
     _resume(runtime.checkpoint, method, outcome)
     evaluator = _Evaluator(method, test, session_of_class.to(runtime.device))
+    first, last = outcome.sessions, len(split.sessions) - 1
     for number, session in enumerate(split.sessions):
         if number < outcome.sessions:
             continue
@@ -78,27 +81,59 @@ def run(
         else:
             method.learn(images)
         learnt = time.monotonic()
-        _add_predictions(outcome, *evaluator.predict(number))
-        outcome.images_kept.append(method.images_kept())
+        if number in (first, last):
+            _add_predictions(outcome, *evaluator.predict_and_check(number))
+        else:
+            _add_predictions(outcome, *evaluator.predict(number))
+        state = method.state()
+        outcome.images_kept.append(integrity.check_images_kept(method, state, images))
+        outcome.checks[:] = integrity.CHECKS
         _add_seconds(outcome, "fit" if number == 0 else "learn", learnt - began)
         _add_seconds(outcome, "test", time.monotonic() - learnt)
         # Reported before it is saved: a kill in between repeats the report, but never loses it.
         on_session(outcome)
         if runtime.checkpoint is not None:
-            _save(runtime.checkpoint, method, outcome)
+            _save(runtime.checkpoint, state, outcome)
     return outcome
 
 
 class _Evaluator:
-    """Predict the test images. With a frozen backbone every image is embedded once in a run."""
+    """Predict the test images, in orders that say nothing about classes and sessions.
+
+    With a frozen backbone the test images of all sessions are embedded at once after the first
+    session: were each session's images embedded when its classes arrive, a batch would tell the
+    session. The features of classes that have not arrived are scored later.
+    """
 
     def __init__(self, method: Method, test: ImageSet, session_of_class: Tensor) -> None:
         self.method = method
         self.test = test
         self.arrival = session_of_class[test.labels]  # the session in which each image's class came
         self.classes_seen = torch.bincount(session_of_class).cumsum(0).tolist()
+        self.content = test.content_hash()
         self.features: Tensor | None = None
-        self.embedded_sessions = 0  # whose test images are embedded
+        self.sample = torch.empty(0, dtype=torch.int64)  # the images to be scored again
+        self.sample_scores: dict[int, Tensor] = {}  # their first scores
+
+    def predict_and_check(self, session: int) -> tuple[dict[str, Tensor], Tensor]:
+        """Predict all test images after a session, and check how the method does it.
+
+        A sample of them is scored again as a batch of its own, and must get the same scores; and
+        the method's state must be as before.
+        """
+        before = integrity.state_hash(self.method.state())
+        seen = (self.arrival <= session).nonzero().squeeze(1)
+        self.sample = integrity.sample_of(seen, self._generator("sample", session))
+        found = self.predict(session)
+        first = torch.stack([self.sample_scores[index] for index in self.sample.tolist()])
+        again = []
+        for batch in torch.split(self.sample, TEST_BATCH):
+            images = _without_labels(self.test.select(batch))
+            again.append(self.method.scores(images))
+        integrity.check_same_scores(self.method, first, torch.cat(again))
+        integrity.check_unchanged(self.method, before)
+        self.sample, self.sample_scores = self.sample[:0], {}
+        return found
 
     def predict(self, session: int) -> tuple[dict[str, Tensor], Tensor]:
         """Predict all test images after a session.
@@ -106,15 +141,17 @@ class _Evaluator:
         Returns the predicted classes by name of the scores, and the confidence of the method's own
         scores. Where the class of an image has not arrived, they are −1 and 0.
         """
-        queries = self._shuffle(self.arrival <= session)
+        seen = (self.arrival <= session).nonzero().squeeze(1)
+        queries = self._shuffle(seen, "scores", session)
         batches: dict[str, list[Tensor]] = {}
         confidence = torch.zeros(len(self.test), dtype=torch.float16, device=self.test.device)
         for batch in torch.split(queries, TEST_BATCH):
-            for name, scores in self._scores(batch, session).items():
+            for name, scores in self._scores(batch).items():
                 self._check_scores(name, scores, len(batch), self.classes_seen[session])
                 batches.setdefault(name, []).append(scores.argmax(1))
                 if not name:
                     confidence[batch] = scores.float().softmax(1).amax(1).to(confidence)
+                    self._remember(batch, scores)
         predictions = {}
         for name, parts in batches.items():
             predicted = torch.full((len(self.test),), -1, device=self.test.device)
@@ -122,39 +159,52 @@ class _Evaluator:
             predictions[name] = predicted.cpu()
         return predictions, confidence.cpu()
 
-    def _scores(self, batch: Tensor, session: int) -> dict[str, Tensor]:
+    def _scores(self, batch: Tensor) -> dict[str, Tensor]:
         if not isinstance(self.method, FrozenBackbone):
             return {"": self.method.scores(_without_labels(self.test.select(batch)))}
-        features = self._features(self.method, session)[batch]
+        if self.features is None:
+            self.features = self._embed(self.method)
+        features = self.features[batch]
         return {"": self.method.scores_of(features), **self.method.also_scores_of(features)}
 
-    def _features(self, method: FrozenBackbone, session: int) -> Tensor:
-        """Return the features of all test images, of which those seen by now are filled in."""
-        # The images of one session at a time, so that a resumed run computes in the same batches.
-        while self.embedded_sessions <= session:
-            indices = self._shuffle(self.arrival == self.embedded_sessions)
-            features = method.embed(_without_labels(self.test.select(indices)))
-            if features.dim() != 2 or len(features) != len(indices):
+    def _embed(self, method: FrozenBackbone) -> Tensor:
+        """Return the features of all test images, computed in one order and in fixed blocks.
+
+        A resumed run computes in the same blocks, and so gets the same bits.
+        """
+        everything = torch.arange(len(self.test), device=self.test.device)
+        order = self._shuffle(everything, "embed")
+        blocks = []
+        for block in torch.split(order, TEST_BATCH):
+            features = method.embed(_without_labels(self.test.select(block)))
+            if features.dim() != 2 or len(features) != len(block):
                 raise MethodError(
-                    f"{type(method).__name__} must give features of shape ({len(indices)}, d), "
+                    f"{type(method).__name__} must give features of shape ({len(block)}, d), "
                     f"images × d, not {tuple(features.shape)}"
                 )
-            if self.features is None:
-                self.features = features.new_zeros(len(self.test), features.shape[1])
-            self.features[indices] = features
-            self.embedded_sessions += 1
-        if self.features is None:
-            raise MethodError("no session was learnt yet")
-        return self.features
+            blocks.append(features)
+        shuffled = torch.cat(blocks)
+        features = torch.empty_like(shuffled)
+        features[order] = shuffled
+        return features
 
-    @staticmethod
-    def _shuffle(mask: Tensor) -> Tensor:
-        """Return the chosen indices in an order that says nothing about the classes.
+    def _remember(self, batch: Tensor, scores: Tensor) -> None:
+        """Remember the scores of the images that will be scored again."""
+        chosen = torch.isin(batch, self.sample.to(batch)).nonzero().squeeze(1)
+        rows = scores[chosen]
+        self.sample_scores.update(zip(batch[chosen].tolist(), rows, strict=True))
 
-        Test sets are often sorted by class. The order is random but always the same.
+    def _shuffle(self, indices: Tensor, *purpose: object) -> Tensor:
+        """Return indices in an order that says nothing about classes; test sets are often sorted.
+
+        The order depends on the run and on the test set, labels included, so a method cannot know
+        it; the same run, resumed or not, always has the same.
         """
-        order = torch.randperm(int(mask.sum()), generator=torch.Generator().manual_seed(0))
-        return mask.nonzero().squeeze(1)[order.to(mask.device)]
+        order = torch.randperm(len(indices), generator=self._generator(*purpose))
+        return indices[order.to(indices.device)]
+
+    def _generator(self, *purpose: object) -> torch.Generator:
+        return integrity.generator(self.content, self.method.seed, *purpose)
 
     def _check_scores(self, name: str, scores: Tensor, images: int, classes: int) -> None:
         method = type(self.method).__name__ + (f" ({name})" if name else "")
@@ -190,13 +240,14 @@ def _add_seconds(outcome: Outcome, name: str, seconds: float) -> None:
     outcome.seconds[name] = round(outcome.seconds.get(name, 0.0) + seconds, 3)
 
 
-def _save(checkpoint: Checkpoint, method: Method, outcome: Outcome) -> None:
+def _save(checkpoint: Checkpoint, method_state: State, outcome: Outcome) -> None:
     state = {
         "predictions": dict(outcome.predictions),
         "seconds": dict(outcome.seconds),
-        "method": method.state(),
+        "method": method_state,
         "images_kept": list(outcome.images_kept),
         "confidence": outcome.confidence,
+        "checks": list(outcome.checks),
     }
     checkpoint.replace(SESSION, state)
 
@@ -211,6 +262,7 @@ def _resume(checkpoint: Checkpoint | None, method: Method, outcome: Outcome) -> 
     # "pictures_kept" is the key from before the first release.
     outcome.images_kept.extend(state.get("images_kept") or state.get("pictures_kept", ()))
     outcome.confidence = state.get("confidence", outcome.confidence)  # an older file has none
+    outcome.checks.extend(state.get("checks", ()))
 
 
 def session_sizes(task: Task) -> list[tuple[int, int]]:
