@@ -1,6 +1,8 @@
 """Test `fewmore run`, `fewmore methods` and `fewmore benchmarks`."""
 
+import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -269,11 +271,16 @@ def test_a_method_of_ones_own(run):
     Path("near.py").write_text(NEAREST)
     code, out, err = run("--method", "near.py:Nearest", "--method", "decoupled-cosine")
     assert (code, err) == (0, "")
-    own = next(folder for folder in folders() if "-near-" in folder.name)
+    own = next(folder for folder in folders() if "-nearest-" in folder.name)
     result = results.read(own)
-    assert result.method == "near.py:Nearest"
+    assert result.method == "nearest"
+    assert json.loads((own / "config.json").read_text())["method"] == "near.py:Nearest"
+    assert result.machine["method_source"] == {
+        "file": str(Path("near.py").resolve()),
+        "sha256": hashlib.sha256(NEAREST.encode()).hexdigest(),
+    }
     assert result.accuracy[0][-1] > 80, "these images differ by their colors"
-    assert "near.py:Nearest" in out.rpartition("run folder")[2]
+    assert "nearest" in out.rpartition("run folder")[2]
 
 
 @pytest.mark.parametrize(
@@ -319,6 +326,37 @@ def test_what_is_wrong_with_ones_own_method_is_said(text, name, complaint, run):
     assert complaint in refusal(run("--method", f"near.py:{name}"))
 
 
+def test_a_method_of_an_installed_package(run, fewmore, tmp_path, monkeypatch):
+    """Install a package with one method: it is listed, run and compared by its name."""
+    site = tmp_path / "site"
+    (site / "tiny_methods").mkdir(parents=True)
+    (site / "tiny_methods" / "__init__.py").write_text("")
+    (site / "tiny_methods" / "pixels.py").write_text("from . import near\n" + NEAREST)
+    (site / "tiny_methods" / "near.py").write_text("")
+    info = site / "tiny_methods-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-methods\nVersion: 1.2\n")
+    entry = "[fewmore.methods]\nnearest-pixels = tiny_methods.pixels:Nearest\n"
+    (info / "entry_points.txt").write_text(entry)
+    monkeypatch.syspath_prepend(site)
+    code, out, _ = fewmore("methods")
+    assert code == 0
+    assert re.search(r"nearest-pixels +.*tiny_methods.pixels:Nearest +tiny-methods 1.2", out)
+    assert "did you mean nearest-pixels" in refusal(fewmore("run", "glyphs", "-m", "nearest-pixel"))
+    for name in ("nearest-pixels", "tiny_methods.pixels:Nearest"):
+        words = [word for text in SMALL[:-1] for word in ("--set", text)]
+        code, out, err = run("-m", name, "-m", "decoupled-cosine", *words, small=False)
+        assert (code, err) == (0, "")
+    code, out, _ = fewmore("compare", *folders())
+    assert code == 0
+    assert "nearest-pixels" in out
+    assert {results.read(folder).method for folder in folders()} == {
+        "nearest-pixels",
+        "nearest",
+        "decoupled-cosine",
+    }
+
+
 # Resuming
 
 
@@ -343,9 +381,7 @@ def test_a_stopped_run_says_how_to_go_on_and_does(run):
     assert all((folder / "result.json").exists() for folder in folders())
     assert out.count("run folder") == 2, "the first method was finished"
     table = out.rpartition("run folder")[2]
-    assert all(
-        name in table for name in ("decoupled-cosine", "near.py:Nearest", "decoupled-linear")
-    )
+    assert all(name in table for name in ("decoupled-cosine", "nearest", "decoupled-linear"))
     assert "nothing to resume: all 3 runs are finished" in refusal(run(*methods, "--resume"))
 
 

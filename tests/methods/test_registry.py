@@ -3,6 +3,8 @@
 import dataclasses
 import importlib
 import inspect
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -201,8 +203,70 @@ def test_an_abstract_class_is_refused(mine):
 )
 def test_a_file_that_cannot_be_loaded(text, complaint, tmp_path):
     (tmp_path / "mine.py").write_text(text)
-    with pytest.raises(MethodError, match=rf"mine.py fails when it is loaded: {complaint}"):
+    with pytest.raises(
+        MethodError, match=rf"mine.py fails when it is loaded: {complaint}.*mine\.py, line 1\)$"
+    ):
         find(f"{tmp_path / 'mine.py'}:Mine")
+
+
+def test_an_error_in_a_sibling_is_shown_with_its_line(tmp_path):
+    (tmp_path / "sibling_that_fails.py").write_text("one = 1\n\none.two\n")
+    (tmp_path / "mine.py").write_text("import sibling_that_fails")
+    with pytest.raises(MethodError, match=r"mine\.py fails .*sibling_that_fails\.py, line 3\)$"):
+        find(f"{tmp_path / 'mine.py'}:Mine")
+
+
+def test_modules_of_the_files_folder_can_be_imported(mine, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    path = mine()
+    (tmp_path / "helpers_of_mine.py").write_text("answer = 42")
+    text = "from helpers_of_mine import answer\n" + (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(text.replace("tag = ''", "tag = answer"))
+    assert find(f"{path}:Mine").load().tag == 42
+
+
+def test_a_class_may_have_a_name_of_its_own(mine, tmp_path):
+    path = tmp_path / "mine.py"
+
+    def named(name: object) -> str:
+        mine()
+        path.write_text(path.read_text().replace("tag = ''", f"name = {name!r}"))
+        return find(f"{path}:Mine").name
+
+    assert named("my-method") == "my-method"
+    assert named("linear") == "own-linear", "the registered method's results are not its own"
+    for wrong in ("a/b", "two words", "a.b", 3):
+        with pytest.raises(MethodError, match=r"name of Mine in .*letters, digits"):
+            named(wrong)
+
+
+def test_a_class_called_linear_is_not_the_registered_one(linear):
+    assert find(f"{linear}:Linear").name == "own-linear"
+
+
+def test_a_module_and_its_class(mine, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a_module_of_methods.py").write_text(Path(mine()).read_text())
+    info = find("a_module_of_methods:Mine")
+    assert (info.name, info.title) == ("mine", "A method of my own.")
+    assert info.source is not None
+    assert info.source["file"].endswith("a_module_of_methods.py")
+    (tmp_path / "a_module_that_fails.py").write_text("1 / 0")
+    with pytest.raises(MethodError, match=r"division by zero .*a_module_that_fails\.py, line 1"):
+        find("a_module_that_fails:Mine")
+    with pytest.raises(UnknownName, match=r"no class in a_module_of_methods is named 'Mime'"):
+        find("a_module_of_methods:Mime")
+    for missing in ("no_such_module:Mine", "no_such.module:Mine", ":Mine", "..:Mine"):
+        with pytest.raises(UnknownName, match="no method is named"):
+            find(missing)
+
+
+def test_a_wrong_constructor_is_refused(mine, tmp_path):
+    mine()
+    text = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(text + "\nclass Odd(Mine):\n    def __init__(self): ...\n")
+    with pytest.raises(MethodError, match=r"Odd\(recipe, runtime, seed\): too many positional"):
+        find(f"{tmp_path / 'mine.py'}:Odd")
 
 
 # ---- settings of a user's method

@@ -167,3 +167,15 @@ def test_a_method_goes_without_the_settings_of_another():
 def test_a_setting_that_no_method_has_is_refused(setting, complaint):
     with pytest.raises(UnknownName, match=complaint):
         recipes_for("official", CIFAR, ["cec", "cosine"], [setting])
+
+
+def test_a_setting_of_one_method_by_the_methods_name():
+    methods = ["decoupled-cosine", "decoupled-linear"]
+    settings = ["session.lr=0.5", "decoupled-linear.session.lr=0.25"]
+    made = recipes_for("quick", BENCHMARKS["glyphs"], methods, settings)
+    assert [recipe.method.session.lr for recipe, _ in made] == [0.5, 0.25]
+    assert [texts for _, texts in made] == [{"session.lr": "0.5"}, {"session.lr": "0.25"}]
+    with pytest.raises(UnknownName, match="did you mean session"):
+        recipes_for("quick", BENCHMARKS["glyphs"], methods, ["decoupled-linear.sesion.lr=1"])
+    with pytest.raises(UnknownName, match="no setting is named 'cec'"):
+        recipes_for("quick", BENCHMARKS["glyphs"], methods, ["cec.pseudo.lr=1"])

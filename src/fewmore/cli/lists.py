@@ -30,11 +30,14 @@ def methods() -> None:
     from rich.table import Table
 
     from fewmore.cli.terminal import console
-    from fewmore.methods import METHODS
+    from fewmore.methods import METHODS, user_code
 
     columns = ("name", "what it is", "from", "keeps of old images")
     table = Table(*columns, box=None, header_style="bold")
     for info in METHODS.values():
         table.add_row(info.name, info.title, info.paper, info.memory)
+    for name, entry in user_code.installed().items():
+        package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else ""
+        table.add_row(name, entry.value, package, "")
     table.add_row("file.py:Class", "a method of your own", "", "")
     console().print(table)

@@ -59,7 +59,7 @@ MethodNames = Annotated[
     typer.Option(
         "--method",
         "-m",
-        help="A method (see: fewmore methods), file.py:Class, or all. Repeatable.",
+        help="A method (see: fewmore methods), file.py:Class, module:Class, or all. Repeatable.",
     ),
 ]
 Settings = Annotated[

@@ -43,6 +43,7 @@ def run(
     _check_names(benchmark, methods)
     from fewmore.cli.live import LiveWatcher
     from fewmore.cli.tables import render
+    from fewmore.methods import find
     from fewmore.research import results, run_folder, runner
     from fewmore.research.reporting import tables
 
@@ -74,7 +75,7 @@ def run(
                         [each.recipe.transform for each in experiments],
                         **split,
                     )
-                folder = folder or run_folder.create(runs, experiment)
+                folder = folder or run_folder.create(runs, experiment, find(experiment.method).name)
                 plan = runner.Plan(experiment, folder, watcher)
                 [result] = runner.run_plans([plan], task, run_options)
             finished.append(result)

@@ -24,6 +24,7 @@ class Method(ABC):
     """Learn classes session by session. Concrete classes are final, and constructors only store."""
 
     config_type: ClassVar[type[MethodConfig]] = MethodConfig  # the class of its settings
+    name: ClassVar[str] = ""  # in tables and run folders; empty: the class's, in lower case
     keeps: str | None = None  # what it keeps of old images, in words; None: nothing
     config: Any  # its settings; a subclass annotates it with its own Config
 

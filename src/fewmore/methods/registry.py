@@ -1,21 +1,17 @@
 """Find methods by name.
 
-A method of the library is a row of `METHODS`; any other runs as `path/to/file.py:ClassName`. The
-table is importable without PyTorch: a method's class and its settings are loaded when needed.
+A method of the library is a row of `METHODS`; any other is found by user_code.py. The table is
+importable without PyTorch: a method's class and its settings are loaded when needed.
 """
 
-import hashlib
 import importlib
-import importlib.util
-import sys
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from types import MappingProxyType, ModuleType
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fewmore.errors import MethodError, MissingData, UnknownName
+from fewmore.errors import UnknownName
+from fewmore.methods import user_code
 
 if TYPE_CHECKING:
     from fewmore.data.benchmarks import Benchmark
@@ -35,6 +31,7 @@ class MethodInfo:
     overrides: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     memory: str = "none"  # of old images
     ordered: bool = False  # whether the order of the classes matters for what is learnt
+    source: Mapping[str, str] | None = None  # of a user's class: its file and the file's hash
 
     def load(self) -> "type[Method]":
         """Import the method's class."""
@@ -169,84 +166,33 @@ METHODS = _table(
 
 
 def find(name: str) -> MethodInfo:
-    """Return a method by its name in the table, or a user's as `path/to/file.py:ClassName`."""
+    """Return a method by its name.
+
+    That is a name in the table or of an installed package's method, or a user's class as
+    `path/to/file.py:ClassName` or `package.module:ClassName`.
+    """
     if name in METHODS:
         return METHODS[name]
-    path, colon, cls = name.rpartition(":")
-    if not colon or not path.endswith(".py"):
-        raise UnknownName("method", name, [*METHODS, "path/to/file.py:ClassName"])
-    return _from_file(Path(path), cls)
+    installed = user_code.installed()
+    if name in installed:
+        entry = installed[name]
+        return _describe(entry.module, entry.attr, name, entry.value)
+    where, colon, cls = name.rpartition(":")
+    if colon and (where.endswith(".py") or user_code.is_module(where)):
+        return _describe(where, cls, None, where)
+    known = [*METHODS, *installed, "path/to/file.py:ClassName", "package.module:ClassName"]
+    raise UnknownName("method", name, known)
 
 
-def _from_file(path: Path, name: str) -> MethodInfo:
+def _describe(where: str, class_name: str, name: str | None, paper: str) -> MethodInfo:
     """Describe a user's class, once it is known to be a complete method."""
-    from fewmore.methods.base import Method
-
-    module = _load_module(path, name)
-    cls = getattr(module, name, None)
-    if cls is None:
-        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-        raise UnknownName(f"class in {path}", name, classes)
-    if not (isinstance(cls, type) and issubclass(cls, Method)):
-        raise MethodError(
-            f"{name} in {path} is not a Method: derive it from fewmore.methods.base.Method"
-        )
-    if cls.__abstractmethods__:
-        missing = ", ".join(sorted(cls.__abstractmethods__))
-        raise MethodError(f"{name} in {path} does not implement {missing}")
-    _check_config(cls, path)
-    title = ((cls.__doc__ or "").strip() or name).splitlines()[0]
+    module = user_code.load(where, class_name)
+    cls = user_code.find_class(module, class_name, where)
     return MethodInfo(
-        name.lower(), title, str(path), f"{module.__name__}:{name}", memory=cls.keeps or "none"
+        name or user_code.display_name(cls, where, METHODS),
+        ((cls.__doc__ or "").strip() or class_name).splitlines()[0],
+        paper,
+        f"{module.__name__}:{class_name}",
+        memory=cls.keeps or "none",
+        source=user_code.source_of(module),
     )
-
-
-_LOADING = threading.Lock()
-
-
-def _load_module(path: Path, name: str) -> ModuleType:
-    """Import a user's file, once for each content: later calls must give the same classes."""
-    if not path.exists():
-        raise MissingData(
-            f"there is no file {path}: give the path of the Python file that holds {name}"
-        )
-    digest = hashlib.sha256(str(path.resolve()).encode() + path.read_bytes()).hexdigest()[:8]
-    module_name = f"fewmore_own_{path.stem}_{digest}"
-    with _LOADING:
-        if module_name in sys.modules:
-            return sys.modules[module_name]
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        if spec is None or spec.loader is None:
-            raise MethodError(f"{path} cannot be loaded as a Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module  # dataclasses look their module up while it is loaded
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            del sys.modules[module_name]
-            raise MethodError(
-                f"{path} fails when it is loaded: {type(error).__name__}: {error}"
-            ) from error
-        return module
-
-
-def _check_config(cls: "type[Method]", path: Path) -> None:
-    """Refuse settings that `--set` could not reach."""
-    from fewmore.methods.base import MethodConfig, Recipe
-
-    config = cls.config_type
-    if not (
-        isinstance(config, type)
-        and issubclass(config, MethodConfig)
-        and "__dataclass_fields__" in vars(config)
-    ):
-        raise MethodError(
-            f"config_type of {cls.__name__} in {path} must be a frozen dataclass that derives "
-            "from fewmore.methods.base.MethodConfig"
-        )
-    taken = {field.name for field in fields(config)} & {field.name for field in fields(Recipe)}
-    if taken:
-        raise MethodError(
-            f"settings of {cls.__name__} in {path} must not be called {', '.join(sorted(taken))}: "
-            "every recipe has settings of that name"
-        )

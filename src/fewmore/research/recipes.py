@@ -100,7 +100,9 @@ def recipes_for(
     if name not in RECIPES:
         raise UnknownName("recipe", name, RECIPES)
     plain = [RECIPES[name](benchmark, method) for method in methods]
+    names = [find(method).name for method in methods]
+    own_settings = distribute_settings(settings, plain, names)
     return [
         (apply_settings(recipe, texts), texts)
-        for recipe, texts in zip(plain, distribute_settings(settings, plain), strict=True)
+        for recipe, texts in zip(plain, own_settings, strict=True)
     ]

@@ -32,10 +32,13 @@ def ensure_parent(runs: Path) -> None:
         raise _cannot_create(runs, error) from error
 
 
-def create(runs: Path, experiment: Experiment) -> Path:
-    """Create a run folder for an experiment, with its config in it."""
+def create(runs: Path, experiment: Experiment, method: str = "") -> Path:
+    """Create a run folder for an experiment, with its config in it.
+
+    Its name holds that of the method, which is `method` where the class has a name of its own.
+    """
     benchmark = experiment.benchmark.replace(":", "-").replace("/", "-")
-    method = Path(experiment.method).stem
+    method = method or Path(experiment.method).stem
     stem = f"{benchmark}-{method}-{time.strftime('%Y%m%d-%H%M%S')}"
     for suffix in ("", *(f"-{n}" for n in range(2, 100))):
         folder = runs / (stem + suffix)

@@ -197,6 +197,7 @@ class _Job:
         with share_gpu(self.options.device):
             outcome = protocol.run(method, self.task, self.runtime, self._on_session)
             write_state(self.folder / "model.safetensors", method.state())
+        self.checks = ", ".join(outcome.checks)
         self._write_predictions(outcome)
         return self._measure(outcome)
 
@@ -257,17 +258,25 @@ def _write_result(job: _Job, runs: Sequence[Run], workers: int) -> RunResult:
     experiment = job.plan.experiment
     memory = job.method_info.memory
     machine = machine_facts(job.options.device)
+    source = job.method_info.source
+    own_source = {"method_source": dict(source)} if source else {}
     result = results.gather(
         runs,
         benchmark=experiment.benchmark,
-        method=experiment.method,
+        method=job.method_info.name,
         recipe=experiment.recipe.name,
         split=_split_name(experiment, job.task),
         command=job.options.command,
         sessions=[SessionSize(*size) for size in protocol.session_sizes(job.task)],
         settings=experiment.settings,
         keeps=None if memory == "none" else memory,
-        machine={**machine, **job.runtime.describe(), "side_by_side": workers},
+        machine={
+            **machine,
+            **job.runtime.describe(),
+            "side_by_side": workers,
+            "checks": job.checks,
+            **own_source,
+        },
     )
     results.write(job.plan.folder / run_folder.RESULT, result)
     return result

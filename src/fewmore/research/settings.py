@@ -1,7 +1,7 @@
 """Apply `--set name=value` to recipes.
 
 A name is a dotted path into a recipe: `pretrain.epochs` is common to all methods, `pseudo.lr` is a
-setting of the method's own `Config`.
+setting of the method's own `Config`. The method's name may come first: `cec.pseudo.lr`.
 """
 
 import ast
@@ -17,23 +17,31 @@ from fewmore.methods.recipe import override
 COMMON = {field.name for field in dataclasses.fields(Recipe)} - {"name", "method"}
 
 
-def distribute_settings(settings: Sequence[str], recipes: Sequence[Recipe]) -> list[dict[str, str]]:
+def distribute_settings(
+    settings: Sequence[str], recipes: Sequence[Recipe], methods: Sequence[str] = ()
+) -> list[dict[str, str]]:
     """Return, for each recipe, the settings that it has, as text by name.
 
-    A setting that no recipe has is an error. Of equal names the last one counts.
+    A setting that no recipe has is an error. Of equal names the last one counts. Where the names
+    of the recipes' methods are given, `mine.alpha` is the setting alpha of the method mine alone.
     """
-    texts: dict[str, str] = {}
+    texts: list[dict[str, str]] = [{} for _ in recipes]
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
             raise ConfigError(
                 f"--set {setting}: write it as name=value, such as --set pretrain.epochs=50"
             )
-        _check_name(name, recipes)
-        texts[name] = text
-    return [
-        {name: text for name, text in texts.items() if _has(recipe, name)} for recipe in recipes
-    ]
+        method, _, own = name.partition(".")
+        chosen = list(range(len(recipes)))
+        if own and method in methods and not any(_has(recipe, method) for recipe in recipes):
+            name = own
+            chosen = [index for index in chosen if methods[index] == method]
+        _check_name(name, [recipes[index] for index in chosen])
+        for index in chosen:
+            if _has(recipes[index], name):
+                texts[index][name] = text
+    return texts
 
 
 def apply_settings(recipe: Recipe, texts: Mapping[str, str]) -> Recipe:
