@@ -154,11 +154,101 @@ def test_without_plot_no_file_is_written(folder):
 def test_all_broken_files_are_reported_at_once(folder):
     (folder / "broken.json").write_text("{")
     with pytest.raises(DataError) as error:
-        run(folder / "cec", folder / "broken.json", folder / "none", folder)
-    first, second, third = str(error.value).splitlines()
+        run(folder / "cec", folder / "broken.json", folder / "none")
+    first, second = str(error.value).splitlines()
     assert "broken.json is not JSON" in first
     assert "none is not there" in second
-    assert "has no result.json" in third
+
+
+# Folders that are no finished runs
+
+
+def test_unfinished_runs_are_named_and_other_folders_passed_over(folder):
+    for name, file in (
+        ("begun", "config.json"),
+        ("lost", "seed0/metrics.jsonl"),
+        ("stage1", "abc.safetensors"),
+    ):
+        path = folder / name / file
+        path.parent.mkdir(parents=True)
+        path.touch()
+    done = run(folder / "cec", folder / "begun", folder / "lost", folder / "stage1")
+    assert "CEC, published" in done.stdout
+    first, second = done.stderr.splitlines()
+    assert first.startswith(f"{folder / 'begun'} is not finished and left out")
+    assert second.startswith(f"{folder / 'lost'} is not finished and left out")
+
+
+def test_with_nothing_finished_there_is_a_sentence(folder, fewmore):
+    (folder / "empty").mkdir()
+    code, out, err = fewmore("compare", folder / "empty")
+    assert (code, out) == (2, "")
+    assert "there is no finished run to compare among" in err
+
+
+# Jobs and pairs
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    """Write two methods as jobs of one seed each, and return their files."""
+    files = []
+    for method, gain in (("cec", 0.0), ("topic", -2.0)):
+        for seed in range(3):
+            accuracy = tuple(a + seed + gain + (0.5 if seed == 2 and gain else 0) for a in ACCURACY)
+            one = {
+                name: value[:1]
+                for name, value in vars(RESULT).items()
+                if isinstance(value, tuple) and name != "sessions"
+            }
+            one |= {"method": method, "seeds": (seed,), "accuracy": (accuracy,)}
+            files.append(tmp_path / f"{method}-{seed}.json")
+            write(files[-1], replace(RESULT, **one))
+    return files
+
+
+def test_seeds_of_separate_jobs_are_one_row(jobs):
+    rows = list(csv.DictReader(io.StringIO(run(*jobs, "--csv", "--no-published").stdout)))
+    assert [(row["method"], row["runs"], row["detail"]) for row in rows] == [
+        ("cec", "3", "3 seeds, pooled from 3 jobs"),
+        ("topic", "3", "3 seeds, pooled from 3 jobs"),
+    ]
+    assert (rows[0]["session_0"], rows[0]["session_0_std"]) == ("73.5", "1.0")
+    assert "pooled from 3 jobs" in run(*jobs).stdout
+
+
+def test_pairs_have_a_difference_an_interval_and_a_p_value(jobs):
+    text = run(*jobs, "--paired").stdout
+    assert "accuracy after the last session, compared with cec" in text
+    assert "average accuracy, compared with cec" in text
+    assert ["topic", "-1.83", "-2.55", "-1.12", "0.0082", "3"] in map(str.split, text.splitlines())
+    done = run(*jobs, "--paired", "--csv", "--reference", "topic")
+    [last, average] = csv.DictReader(io.StringIO(done.stdout))
+    assert (last["method"], last["difference"], last["pairs"]) == ("cec", "1.83333", "3")
+    assert average["p"] == last["p"]
+    assert "low, high: its 95 % confidence interval" in done.stderr
+    assert "\\begin{tabular}" in run(*jobs, "--paired", "--latex").stdout
+    assert "| topic | -1.83 |" in run(*jobs, "--paired", "--markdown").stdout
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words", "key"),
+    [
+        (slice(0, 4), (), "topic and cec share 1 run, and a difference has an interval from 2 on"),
+        (slice(0, 3), (), "cec is alone, and a difference needs two results"),
+        (slice(0, 6), ("--reference", "topik"), "did you mean topic?"),
+    ],
+)
+def test_too_few_pairs_are_a_sentence(jobs, chosen, words, key):
+    with pytest.raises(ConfigError) as error:
+        run(*jobs[chosen], "--paired", *words)
+    assert key in str(error.value)
+
+
+def test_a_benchmark_without_pairs_does_not_hide_the_others(jobs, folder):
+    done = run(*jobs, folder / "glyphs.json", "--paired")
+    assert "compared with cec" in done.stdout
+    assert "glyphs: 60 classes, then 8 sessions of 5; official split: cec is alone" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -170,6 +260,7 @@ def test_all_broken_files_are_reported_at_once(folder):
             ["--plot", "figure.jpg"],
             "use --plot figure.png",
         ),
+        (["--reference", "cec"], "--reference is of --paired"),
         (["--plot", "figure"], "use --plot figure.png"),
         (["--csv", "--markdown", "--plot", "x"], "keep one of them; --plot x"),
     ],

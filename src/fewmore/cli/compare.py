@@ -1,14 +1,15 @@
 """Put measured results side by side, with the published rows beside them: `fewmore compare`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fewmore.errors import ConfigError, DataError, FewmoreError
+from fewmore.errors import ConfigError, DataError, FewmoreError, MissingData
 
 if TYPE_CHECKING:  # torch and matplotlib wait until the command runs
-    from fewmore.research.reporting.tables import Table
+    from fewmore.research.reporting.tables import Grid, Table
     from fewmore.research.results import RunResult
 
 
@@ -16,15 +17,31 @@ def compare(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Run folders, or result files such as those in results/.", show_default=False
+            help="Run folders, or result files such as those in results/. "
+            "Jobs that differ in seeds or draws alone are pooled; unfinished runs are left out.",
+            show_default=False,
         ),
     ],
     published: Annotated[
-        bool, typer.Option(help="Put the published row of each method below it.")
+        bool,
+        typer.Option(help="Put the published row of each method below it (official split only)."),
     ] = True,
     all_published: Annotated[
         bool, typer.Option("--all-published", help="Add all published rows of the benchmark.")
     ] = False,
+    paired: Annotated[
+        bool,
+        typer.Option(
+            "--paired",
+            help="Show differences over shared seeds and draws, with 95 % intervals and p values.",
+        ),
+    ] = False,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            help="The method or row that --paired subtracts.", show_default="the first result"
+        ),
+    ] = None,
     csv: Annotated[
         bool, typer.Option("--csv", help="Print CSV: one table of everything, with more decimals.")
     ] = False,
@@ -37,22 +54,29 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """Compare results by session, average, PD, base and novel accuracy, and gAcc."""
+    """Compare results by session, average, PD, base and novel accuracy, and gAcc; or in pairs."""
     _check_options(published, all_published, csv, latex, markdown, plot)
-    from fewmore.research.reporting import formats, tables
+    if reference is not None and not paired:
+        raise ConfigError("--reference is of --paired, which was not given: add it")
+    from fewmore.research import results
+    from fewmore.research.reporting import tables
 
-    groups = tables.groups(_read_results(runs))
-    built = [
-        tables.build(group, with_published=published, all_published=all_published)
-        for group in groups
-    ]
-    if csv:
-        typer.echo(formats.to_csv(built), nl=False)
-    elif latex or markdown:
-        write = formats.to_latex if latex else formats.to_markdown
-        typer.echo("\n".join(map(write, built)), nl=False)
+    pools = [results.pools(group) for group in tables.groups(_read_results(runs))]
+    groups = [[results.merge(pool) for pool in group] for group in pools]
+    file_format = "csv" if csv else "latex" if latex else "markdown" if markdown else None
+    if paired:
+        _print_grids(_paired_grids(groups, reference), file_format)
     else:
-        _print_tables(built)
+        built = [
+            tables.build(
+                group,
+                with_published=published,
+                all_published=all_published,
+                remarks=list(map(results.describe_pool, jobs)),
+            )
+            for group, jobs in zip(groups, pools, strict=True)
+        ]
+        _print_tables(built, file_format)
     if plot:
         for path in _plot(groups, plot, published, all_published):
             # A table for another program stays alone on standard output.
@@ -82,22 +106,95 @@ def _check_options(
 
 
 def _read_results(paths: list[Path]) -> "list[RunResult]":
-    """Read all results, or report all problems at once; a path given twice counts once."""
+    """Read all finished results, or report all problems at once; a path counts once.
+
+    Unfinished runs are named and left out. Folders that are no runs, which `runs/*` may bring
+    along, are passed over.
+    """
     from fewmore.research.results import read
+    from fewmore.research.run_folder import is_finished
 
     results = []
     problems = []
+    unfinished = []
     for path in dict.fromkeys(paths):
+        if path.is_dir() and not is_finished(path):
+            unfinished += [path] if _is_run(path) else []
+            continue
         try:
             results.append(read(path))
         except FewmoreError as error:
             problems.append(str(error))
+    for path in unfinished:
+        typer.secho(
+            f"{path} is not finished and left out: go on with its command and --resume",
+            err=True,
+            fg="yellow",
+        )
     if problems:
         raise DataError("\n".join(problems))
+    if not results:
+        raise MissingData(
+            f"there is no finished run to compare among {', '.join(map(str, paths))}: "
+            "give run folders such as runs/*, or result files such as results/cifar100-cec.json"
+        )
     return results
 
 
-def _print_tables(tables: "list[Table]") -> None:
+def _is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run, even if its config was lost."""
+    from fewmore.research.run_folder import CONFIG
+
+    return (folder / CONFIG).exists() or any(folder.glob("*/metrics.jsonl"))
+
+
+def _paired_grids(groups: "list[list[RunResult]]", reference: str | None) -> "list[Grid]":
+    """Return the differences of each group; say where there are none."""
+    from fewmore.research.reporting import paired
+
+    grids: list[Grid] = []
+    problems = []
+    for group in groups:
+        try:
+            grids += paired.build(group, reference)
+        except ConfigError as error:
+            problems.append(str(error))
+    if not grids:
+        raise ConfigError("\n".join(problems))
+    for problem in problems:
+        typer.secho(problem, err=True, fg="yellow")
+    return grids
+
+
+def _print_grids(grids: "list[Grid]", file_format: str | None) -> None:
+    from fewmore.research.reporting import formats
+
+    if file_format == "csv":
+        typer.echo(formats.grids_to_csv(grids), nl=False)
+        for note in dict.fromkeys(note for grid in grids for note in grid.notes):
+            typer.echo(note, err=True)
+    elif file_format:
+        latex = file_format == "latex"
+        write = formats.grid_to_latex if latex else formats.grid_to_markdown
+        typer.echo("\n".join(map(write, grids)), nl=False)
+    else:
+        _render(grids)
+
+
+def _print_tables(tables: "list[Table]", file_format: str | None) -> None:
+    from fewmore.research.reporting import formats
+
+    if file_format == "csv":
+        typer.echo(formats.to_csv(tables), nl=False)
+    elif file_format:
+        write = formats.to_latex if file_format == "latex" else formats.to_markdown
+        typer.echo("\n".join(map(write, tables)), nl=False)
+    else:
+        _render(tables)
+
+
+def _render(tables: "Sequence[Table | Grid]") -> None:
+    """Show tables on the terminal."""
     from fewmore.cli.tables import render
     from fewmore.cli.terminal import console
 

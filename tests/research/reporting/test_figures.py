@@ -73,8 +73,18 @@ def test_sessions_are_means_over_runs_with_a_band(results):
     std = np.std(results[0].accuracy, axis=0, ddof=1)
     assert band[:, 1].max() == pytest.approx((np.mean(results[0].accuracy, axis=0) + std).max())
     assert [label.get_text() for label in axes.get_xticklabels()][:2] == ["0\n60", "1\n65"]
-    assert axes.get_ylim()[0] == 0
+    assert axes.get_ylim()[0] == 0, "a line is below ten"
+    assert axes.get_ylabel() == "accuracy over all seen classes (%)"
     assert axes.get_ylim()[1] >= band[:, 1].max()
+
+
+def test_the_axis_shows_the_differences_and_says_where_it_begins(make_result):
+    given = [make_result(skill=0.6), make_result(method="topic", skill=0.5)]
+    (axes,) = sessions_figure(given).axes
+    lowest = min(map(min, (result.accuracy[0] for result in given)))
+    bottom = axes.get_ylim()[0]
+    assert 0 < bottom <= lowest < bottom + 10
+    assert axes.get_ylabel() == f"accuracy over all seen classes (%), from {bottom:.0f} %"
 
 
 def test_published_rows_are_dashed_in_the_color_of_their_method(results):

@@ -59,6 +59,19 @@ def grid_to_csv(grid: Grid) -> str:
     return _csv_text(lines)
 
 
+def grids_to_csv(grids: Sequence[Grid]) -> str:
+    """Write grids with the same columns and no deviations as one CSV; the title goes first."""
+    lines: list[list[object]] = [
+        ["table", grid.corner, *(name.replace(" ", "_") for name in grid.columns)]
+        for grid in grids[:1]
+    ]
+    for grid in grids:
+        for name, cells in grid.rows:
+            numbers = ("" if cell.mean is None else f"{cell.mean:.6g}" for cell in cells)
+            lines.append([grid.title, name, *numbers])  # a p value may be very small
+    return _csv_text(lines)
+
+
 def _csv_numbers(cells: Sequence[Cell], with_std: bool = True) -> list[str]:
     numbers = [*(cell.mean for cell in cells), *(cell.std for cell in cells if with_std)]
     return ["" if value is None else str(round(value, 4)) for value in numbers]

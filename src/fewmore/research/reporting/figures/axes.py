@@ -52,6 +52,12 @@ def set_session_axis(axes: Axes, result: RunResult, every: int = 1) -> None:
     axes.set_xlabel("session, and classes seen")
 
 
+def lower_limit(axes: Axes) -> float:
+    """Return the multiple of ten below all that is drawn."""
+    lowest = axes.dataLim.y0 if np.isfinite(axes.dataLim.y0) else 0
+    return float(np.clip(10 * np.floor(lowest / 10), 0, 90))
+
+
 def upper_limit(panels: Sequence[Axes]) -> float:
     """Return the next multiple of ten above all that is drawn, at most 100."""
     highest = max((axes.dataLim.y1 for axes in panels if np.isfinite(axes.dataLim.y1)), default=100)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from fewmore.research.published import PublishedRow
 from fewmore.research.reporting.figures.axes import (
     check_comparable,
+    lower_limit,
     plot_mean,
     set_session_axis,
     upper_limit,
@@ -38,7 +39,8 @@ def sessions_figure(
 
     Published rows are dashed, in the color of their method; the method's own line bears the
     published name too where that differs. Where only the first and last session of a published row
-    are known, these are rings.
+    are known, these are rings. The axis begins below the lowest line, so that methods are apart;
+    its label says where, unless at zero.
     """
     check_comparable(results)
     rows = [row for row in published_rows if len(row.sessions) == len(results[0].sessions)]
@@ -59,8 +61,10 @@ def sessions_figure(
             label = f"{name} ({known_as})" if known_as else name
             ends.append(LineEnd(mean[-1], label, look.color, strong=True))
         set_session_axis(axes, results[0])
-        axes.set_ylim(0, upper_limit([axes]))
-        axes.set_ylabel("accuracy over all seen classes (%)")
+        bottom = lower_limit(axes)
+        axes.set_ylim(bottom, upper_limit([axes]))
+        cut = f", from {bottom:.0f} %" if bottom else ""
+        axes.set_ylabel(f"accuracy over all seen classes (%){cut}")
         axes.set_title(title(results[0]))
         name_line_ends(figure, axes, ends)
     return figure
