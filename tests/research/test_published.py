@@ -99,6 +99,7 @@ def test_published_rows_belong_to_the_same_protocol_and_variant(make_result):
     assert published_row(make_result(method="joint")) is None
     assert published_row(make_result(base=50, way=10, sessions=6)) is None
     assert published_row(make_result(benchmark="glyphs")) is None
+    assert published_row(make_result(machine={"method_source": {"file": "cec.py"}})) is None
     assert published_row(make_result(split="draw 0: 60 base, 5-way 5-shot")) is None
     assert published_row(make_result(method="decoupled-cosine")).name == "Decoupled-Cosine"
     for value in (False, "false", "False"):

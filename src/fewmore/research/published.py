@@ -152,9 +152,10 @@ def row_of_method(benchmark: str, method: str, data_init: bool = True) -> Publis
 def published_row(result: RunResult) -> PublishedRow | None:
     """Return the published row of what a result measures, or None.
 
-    There is none for another protocol or variant, or if it was never published.
+    There is none for another protocol or variant, a user's method of the same name, or if it was
+    never published.
     """
-    if not follows_protocol(result):
+    if not follows_protocol(result) or "method_source" in result.machine:
         return None
     changed = {key.rpartition(".")[2]: value for key, value in result.settings.items()}
     data_init = str(changed.get("data_init", True)).lower() not in ("false", "0")

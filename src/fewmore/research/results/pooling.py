@@ -59,7 +59,14 @@ def _experiment(result: RunResult) -> Hashable:
         result.sessions,
         result.keeps,
         frozenset(result.extra),
+        _method_hash(result),
     )
+
+
+def _method_hash(result: RunResult) -> object:
+    """Return the hash of the file of a user's method, None for fewmore's own."""
+    source = result.machine.get("method_source")
+    return source.get("sha256") if isinstance(source, dict) else source
 
 
 def split_shape(result: RunResult) -> str:
