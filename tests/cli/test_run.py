@@ -59,6 +59,22 @@ class Nearest(Method):
 '''
 
 
+TOO_FEW = NEAREST.replace(
+    "from fewmore.methods.base import Method\n",
+    """from dataclasses import dataclass
+
+from fewmore.errors import ConfigError
+from fewmore.methods.base import Method, MethodConfig
+
+
+@dataclass(frozen=True)
+class Config(MethodConfig):
+    def fitted(self, counts):
+        raise ConfigError(f"9 base classes are needed, not {len(counts)}")
+""",
+).replace("class Nearest(Method):", "class Few(Method):\n    config_type = Config\n")
+
+
 @pytest.fixture
 def run(fewmore, tiny_folder):
     """Return `fewmore run` on a folder of images, with a small network."""
@@ -167,6 +183,52 @@ def test_all_methods_are_those_of_the_table_each_once(run, monkeypatch):
         "decoupled-l2",
         "decoupled-linear",
     ]
+
+
+def test_episodes_are_fitted_to_a_small_base_session_and_recorded(run):
+    common = [word for name in SMALL[:-1] for word in ("--set", name)]
+    words = ("-m", "cec", *common, "--set", "pseudo.episodes=2")
+    sizes = {"base_way": 4, "base_query": 4, "new_way": 4, "new_query": 4}
+    settings = {f"pseudo.{name}": str(size) for name, size in sizes.items()}
+    code, out, err = run(*words, small=False)
+    assert (code, err) == (0, "")
+    assert "pseudo.base_way=4" in out
+    assert "because the base session has 4 classes with 5 images or more" in out
+    (folder,) = folders()
+    config = json.loads((folder / "config.json").read_text())
+    assert config["recipe"]["method"]["pseudo"].items() >= sizes.items()
+    assert results.read(folder).settings.items() >= settings.items()
+    (folder / "result.json").unlink()
+    assert run(*words, "--resume", small=False)[0] == 0
+    assert folders() == [folder], "a fitted run is found again"
+
+
+def test_a_method_that_fails_does_not_stop_the_others(run):
+    wrong = NEAREST.replace("return -torch.cdist", "return torch.nan * torch.cdist")
+    Path("near.py").write_text(wrong)
+    Path("few.py").write_text(TOO_FEW)
+    methods = ("-m", "few.py:Few", "-m", "near.py:Nearest", "-m", "decoupled-cosine")
+    code, out, err = run(*methods)
+    assert code == 2
+    assert "fewmore: few.py:Few: 9 base classes are needed, not 4" in err
+    assert "fewmore: near.py:Nearest: Nearest gave scores that are not finite" in err
+    assert err.count("\n") == 2
+    assert "Traceback" not in err
+    assert "decoupled-cosine" in out.rpartition("run folder")[2]
+    assert [results.read(f).method for f in folders() if (f / "result.json").exists()] == [
+        "decoupled-cosine"
+    ]
+
+
+def test_images_are_stored_at_the_size_that_the_recipe_needs(run, monkeypatch):
+    tasks = []
+    load = runner.loading.load_task
+    monkeypatch.setattr(
+        runner.loading, "load_task", lambda *a, **k: tasks.append(load(*a, **k)) or tasks[-1]
+    )
+    assert run("-m", "decoupled-cosine")[0] == 0
+    assert run("-m", "decoupled-cosine", "--set", "transform.resize=11")[0] == 0
+    assert [task.train.size for task in tasks] == [(9, 9), (11, 11)], "the files have 12 pixels"
 
 
 def test_fresh_shares_nothing(run):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet, concatenate
-from fewmore.errors import DataError, NotFittedError
+from fewmore.errors import ConfigError, DataError, NotFittedError
 from fewmore.methods import METHODS
 from fewmore.methods.base import Recipe
 from fewmore.methods.cec import CEC
@@ -51,6 +51,18 @@ def test_scores_of_every_class_seen(
         assert scores.shape == (40, 4 + 2 * number)
         assert float(scores.abs().max()) <= 16.001
         assert method.sessions == number + 1
+
+
+def test_episodes_that_are_too_large_are_found_before_stage_1(
+    tiny_task: Task, small_recipe: Callable[..., Recipe], sessions: list[ImageSet]
+) -> None:
+    sizes = ("pseudo.base_way=15", "pseudo.new_way=15")
+    recipe = small_recipe("quick", tiny_task.benchmark, "cec", *sizes)
+    rounds: list[Round] = []
+    method = CEC(recipe, Runtime(on_round=rounds.append), 0)
+    with pytest.raises(ConfigError, match=r"too small .*set pseudo\.base_way=4, pseudo\.new_way=4"):
+        method.fit(sessions[0])
+    assert rounds == []
 
 
 def test_prototypes_are_means_of_the_tuned_encoder(

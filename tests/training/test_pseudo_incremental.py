@@ -576,6 +576,45 @@ def test_settings_that_cannot_be_are_named(changed: dict[str, Any], words: str) 
         PseudoConfig(**changed)
 
 
+@pytest.mark.parametrize(
+    ("changed", "counts", "base", "new"),
+    [
+        ({}, [16] * 15, (15, 1, 15), (15, 1, 15)),
+        ({}, [30, 9, 30, 30], (4, 1, 8), (4, 1, 8)),
+        ({"base_shot": 5, "new_shot": 5}, [9, 9], (2, 5, 4), (2, 5, 4)),
+        ({"same_classes": False}, [99] * 21, (10, 1, 15), (10, 1, 15)),
+        ({"same_classes": False, "new_way": 3}, [99] * 10, (7, 1, 15), (3, 1, 15)),
+        ({"angles": (), "base_way": 5}, [99] * 18, (5, 1, 15), (13, 1, 15)),
+        ({"angles": (), "new_shot": 5}, [8] * 40, (15, 1, 7), (15, 5, 3)),
+    ],
+)
+def test_ways_and_queries_are_fitted_to_the_base_session(
+    changed: dict[str, Any], counts: list[int], base: tuple[int, ...], new: tuple[int, ...]
+) -> None:
+    fitted = PseudoConfig(**changed).fitted(counts)
+    assert (fitted.sizes(base=True), fitted.sizes(base=False)) == (base, new)
+    assert fitted.fitted(counts) == fitted
+
+
+@pytest.mark.parametrize(
+    ("changed", "counts", "words"),
+    [
+        ({"angles": ()}, [9], r"pseudo\.base_way and pseudo\.new_way.* there is 1 base class"),
+        ({}, [1, 9], r"take 2 images of each class.* smallest base class has 1: add images"),
+        (
+            {"base_shot": 5, "new_shot": 5},
+            [5],
+            r"5 shots.* lower pseudo\.base_shot and pseudo\.new",
+        ),
+    ],
+)
+def test_a_base_session_that_no_episode_fits(
+    changed: dict[str, Any], counts: list[int], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        PseudoConfig(**changed).fitted(counts)
+
+
 def test_ways_may_differ_where_classes_do() -> None:
     assert PseudoConfig(same_classes=False, new_way=5).sizes(base=False) == (5, 1, 15)
     assert PseudoConfig(angles=(), base_shot=5).sizes(base=True) == (15, 5, 15)

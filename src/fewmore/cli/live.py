@@ -68,17 +68,9 @@ class LiveWatcher(Watcher):
     def __exit__(self, *exception: object) -> None:
         self.live.stop()
 
-    def on_load(self, done: int, total: int) -> None:
-        """Move the bar of images."""
-        with self.lock:
-            state = f"{done:,} of {total:,}"
-            self.progress.update(self._bar(IMAGES), total=total, completed=done, state=state)
-            self._draw()
-
     def on_task(self, task: Task) -> None:
         """Print what the runs are about."""
         with self.lock:
-            self._remove_bar(IMAGES)
             self.sessions = len(task.split.sessions)
             b = task.benchmark
             later = f"{self.sessions - 1} session" + ("" if self.sessions == 2 else "s")

@@ -1,13 +1,19 @@
 """Run methods on a benchmark: `fewmore run`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from fewmore.cli import research_options as options
 from fewmore.cli.terminal import console, interrupt_hint
-from fewmore.errors import ConfigError
+from fewmore.errors import ConfigError, FewmoreError
 
 if TYPE_CHECKING:  # torch waits until the command runs
+    from rich.console import Console
+
     from fewmore.data.benchmarks import Task
     from fewmore.research.experiment import Experiment
     from fewmore.research.results import RunResult
@@ -41,7 +47,7 @@ def run(
     all_draws = _numbers("--draws", draws, "--draw", draw) or (None,)
     methods = _method_names(method)
     _check_names(benchmark, methods)
-    from fewmore.cli.live import LiveWatcher
+    from fewmore.cli.live import LiveWatcher, StudyWatcher
     from fewmore.cli.tables import render
     from fewmore.methods import find
     from fewmore.research import results, run_folder, runner
@@ -55,34 +61,84 @@ def run(
         runs, device, parallel, accel, precision, share_stage1=not fresh
     )
     _make_folders(runs, record)
-    folders = run_folder.find_resumable(runs, experiments) if resume else [None] * len(experiments)
     out = console()
-    task: Task | None = None  # shared by all experiments
     finished: list[RunResult] = []
+    failures = Failures(single=len(experiments) == 1)
     with interrupt_hint("stopped; go on with the same command and --resume"):
+        with StudyWatcher(out) as loading:
+            transforms = [each.recipe.transform for each in experiments]
+            task = runner.load_task(
+                benchmark,
+                run_options,
+                data_root,
+                loading.on_load,
+                all_draws[0],
+                transforms,
+                **split,
+            )
+        experiments = _fit_all(experiments, task, out, failures)
+        folders = (
+            run_folder.find_resumable(runs, experiments) if resume else [None] * len(experiments)
+        )
         for experiment, folder in zip(experiments, folders, strict=True):
             if folder is not None and run_folder.is_finished(folder):
                 finished.append(results.read(folder))
                 continue
-            with LiveWatcher(out, experiment, run_options.device) as watcher:
-                if task is None:
-                    task = runner.load_task(
-                        benchmark,
-                        run_options,
-                        data_root,
-                        watcher.on_load,
-                        all_draws[0],
-                        [each.recipe.transform for each in experiments],
-                        **split,
-                    )
-                folder = folder or run_folder.create(runs, experiment, find(experiment.method).name)
-                plan = runner.Plan(experiment, folder, watcher)
-                [result] = runner.run_plans([plan], task, run_options)
-            finished.append(result)
-            _write_outputs(result, folder, task, record)
-            out.print(f"run folder: {folder}", style="dim", markup=False, soft_wrap=True)
+            with failures.reported(experiment):
+                name = find(experiment.method).name
+                folder = folder or run_folder.create(runs, experiment, name)
+                with LiveWatcher(out, experiment, run_options.device) as watcher:
+                    plan = runner.Plan(experiment, folder, watcher)
+                    [result] = runner.run_plans([plan], task, run_options)
+                finished.append(result)
+                _write_outputs(result, folder, task, record)
+                out.print(f"run folder: {folder}", style="dim", markup=False, soft_wrap=True)
     for group in tables.groups(finished):
         out.print(render(tables.build(group), out.width))
+    if failures.methods:
+        raise typer.Exit(2)
+
+
+class Failures:
+    """Report what a method fails with and let the others go on; a single one stops the command."""
+
+    def __init__(self, single: bool) -> None:
+        self.single = single
+        self.methods: list[str] = []
+
+    @contextmanager
+    def reported(self, experiment: "Experiment") -> Iterator[None]:
+        """Print an error in the input as a sentence, after the name of the method."""
+        try:
+            yield
+        except FewmoreError as error:
+            if self.single:
+                raise
+            self.methods.append(experiment.method)
+            typer.secho(f"fewmore: {experiment.method}: {error}", err=True, fg="red")
+
+
+def _fit_all(
+    experiments: "list[Experiment]", task: "Task", out: "Console", failures: Failures
+) -> "list[Experiment]":
+    """Fit the methods' settings to the base session, and say what was changed."""
+    from fewmore.research.fitting import base_counts, fit_to_base
+
+    fitted: list[Experiment] = []
+    for experiment in experiments:
+        with failures.reported(experiment):
+            fitted.append(fit_to_base(experiment, task))
+            changes = fitted[-1].settings.items() - experiment.settings.items()
+            if changes:
+                counts = base_counts(task)
+                texts = ", ".join(f"{name}={value}" for name, value in sorted(changes))
+                out.print(
+                    f"{experiment.method}: {texts}, because the base session has {len(counts)} "
+                    f"classes with {min(counts)} images or more",
+                    markup=False,
+                    soft_wrap=True,
+                )
+    return fitted
 
 
 def _numbers(

@@ -10,6 +10,7 @@ adapter is trained beforehand, on pseudo-incremental sessions made of base class
 copies of them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -26,7 +27,11 @@ from fewmore.nn.weights import set_tensors
 from fewmore.random import derive_seed
 from fewmore.training.checkpoint import State
 from fewmore.training.learn_session import class_prototypes
-from fewmore.training.pseudo_incremental import PseudoConfig, pseudo_incremental
+from fewmore.training.pseudo_incremental import (
+    PseudoConfig,
+    check_episodes,
+    pseudo_incremental,
+)
 from fewmore.training.runtime import Runtime
 
 ENCODER_LR = {"cifar100": 0.002}  # of stage 2; 0.0002 on other benchmarks
@@ -67,6 +72,10 @@ class Config(MethodConfig):
             )
         return cls(pseudo)
 
+    def fitted(self, counts: Sequence[int]) -> "Config":
+        """Return these settings, with episodes that a base session of this size has images for."""
+        return replace(self, pseudo=self.pseudo.fitted(counts))
+
 
 class CEC(FrozenBackbone):
     """Classify by class means on frozen features, adapted to each other and to the query."""
@@ -81,6 +90,7 @@ class CEC(FrozenBackbone):
 
     def fit(self, base: ImageSet) -> None:
         """Train backbone and adapter (stages 1 and 2), and take the base classes' means."""
+        check_episodes(base, self.config.pseudo)
         network = self.network
         network.fit(base, self.config.head, self.seed)
         adapter = self._new_adapter()

@@ -1,6 +1,6 @@
 """Define recipes: the settings of an experiment, with those of its method among them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -36,6 +36,13 @@ class MethodConfig:
     def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "MethodConfig":
         """Return the settings for a recipe (official, paper, mild or quick) and a benchmark."""
         return override(cls(), cls.per_recipe.get(recipe, {}))
+
+    def fitted(self, counts: Sequence[int]) -> "MethodConfig":
+        """Return settings that fit a base session with these numbers of images by class.
+
+        Called before training, so that what cannot be is found then: raise ConfigError.
+        """
+        return self
 
 
 @dataclass(frozen=True)

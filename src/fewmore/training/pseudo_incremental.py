@@ -6,7 +6,8 @@ and yet look like one another. Each episode is a whole incremental session with 
 the adapter (and, at a small rate, the encoder) learns from its loss.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import torch
@@ -66,7 +67,7 @@ class PseudoConfig(SGDConfig):
             wrong.append(f"encoder_lr must not be negative, and is {self.encoder_lr}")
         if self.augmented_rounds < 0:
             wrong.append(f"augmented_rounds must not be negative, and is {self.augmented_rounds}")
-        if self.same_classes and self.angles and self.sizes(base=True) != self.sizes(base=False):
+        if self.rotated and self.sizes(base=True) != self.sizes(base=False):
             wrong.append(
                 "with same_classes, pseudo-base and pseudo-incremental classes need the same "
                 "ways, shots and queries"
@@ -83,9 +84,64 @@ class PseudoConfig(SGDConfig):
         return self.new_way, self.new_shot, self.new_query
 
     @property
+    def rotated(self) -> bool:
+        """Return whether the pseudo-incremental classes are the pseudo-base classes, rotated."""
+        return self.same_classes and bool(self.angles)
+
+    def fitted(self, counts: Sequence[int]) -> "PseudoConfig":
+        """Return these settings, with fewer ways and queries where the base session is too small.
+
+        Args:
+            counts: the number of images of each base class.
+        """
+        classes, images = len(counts), min(counts)
+        if classes < 2 and not self.rotated:
+            raise ConfigError(
+                "an episode takes different classes for pseudo.base_way and pseudo.new_way, "
+                f"and there is {classes} base class: add base classes"
+            )
+        shot = max(self.base_shot, self.new_shot)
+        if images <= shot:
+            raise ConfigError(
+                f"{shot} shots and one query take {shot + 1} images of each class, and the "
+                f"smallest base class has {images}: "
+                + ("add images" if images < 2 else "lower pseudo.base_shot and pseudo.new_shot")
+            )
+        base_way, new_way = self.base_way, self.new_way
+        if self.rotated:
+            base_way = new_way = min(base_way, classes)
+        else:
+            half = classes // 2
+            base_way = min(self.base_way, max(half, classes - self.new_way))
+            new_way = min(self.new_way, max(half, classes - self.base_way))
+        return replace(
+            self,
+            base_way=base_way,
+            new_way=new_way,
+            base_query=min(self.base_query, images - self.base_shot),
+            new_query=min(self.new_query, images - self.new_shot),
+        )
+
+    @property
     def rounds(self) -> int:
         """Return the number of rounds."""
         return max(1, round(self.episodes / ROUND))
+
+
+def check_episodes(base: ImageSet, config: PseudoConfig) -> None:
+    """Refuse episodes that the base session is too small for; to be called before stage 1."""
+    counts = base.class_counts().tolist()
+    fitted = config.fitted(counts)
+    settings = [
+        f"pseudo.{field.name}={getattr(fitted, field.name)}"
+        for field in fields(config)
+        if getattr(fitted, field.name) != getattr(config, field.name)
+    ]
+    if settings:
+        raise ConfigError(
+            f"a base session of {len(counts)} classes with {min(counts)} images or more is too "
+            f"small for these episodes: set {', '.join(settings)}"
+        )
 
 
 def pseudo_incremental(
@@ -176,7 +232,7 @@ class _Episodes:
     def __init__(self, base: ImageSet, config: PseudoConfig) -> None:
         self.config = config
         self.sampler = EpisodeSampler(base)
-        self.rotated = config.same_classes and bool(config.angles)
+        self.rotated = config.rotated
         # Without rotation a class sampled twice would be two classes with the same images.
         ways = config.base_way if self.rotated else config.base_way + config.new_way
         images = max(config.base_shot + config.base_query, config.new_shot + config.new_query)

@@ -6,14 +6,12 @@ from pathlib import Path
 
 from fewmore.data.benchmarks import Task
 from fewmore.io import write_bytes
-from fewmore.methods.base import Recipe
 from fewmore.research import recipes, results
 from fewmore.research.experiment import Experiment
+from fewmore.research.fitting import base_counts, fit_to_base
 from fewmore.research.reporting import formats
 from fewmore.research.reporting.tables import Grid, Table
 from fewmore.research.results import RunResult
-
-EPISODIC = ("cec", "cec-meta")  # methods that are trained on episodes of base classes
 
 
 @dataclass(frozen=True)
@@ -32,26 +30,9 @@ class Setting:
         Episodes that the base session is too small for are made to fit.
         """
         recipe = recipes.recipe(self.recipe, self.task.benchmark, method, changes)
-        if method in EPISODIC:
-            changes = (*changes, *self._fit_episodes(recipe))
-            recipe = recipes.recipe(self.recipe, self.task.benchmark, method, changes)
         settings = dict(change.split("=", 1) for change in changes)
-        return Experiment(self.benchmark, method, recipe, settings, self.seeds)
-
-    def _fit_episodes(self, recipe: Recipe) -> list[str]:
-        """Return settings with fewer ways or queries, if an episode is larger than the base."""
-        pseudo = recipe.method.pseudo
-        same_classes = pseudo.same_classes and bool(pseudo.angles)
-        if self.fits(pseudo.base_way, pseudo.base_shot + pseudo.base_query, same_classes):
-            return []
-        classes, images = self._base_size()
-        way = min(pseudo.base_way, classes if same_classes else classes // 2)
-        query = min(pseudo.base_query, images - pseudo.base_shot)
-        return [
-            f"pseudo.{group}_{name}={max(1, size)}"
-            for name, size in (("way", way), ("query", query))
-            for group in ("base", "new")
-        ]
+        experiment = Experiment(self.benchmark, method, recipe, settings, self.seeds)
+        return fit_to_base(experiment, self.task)
 
     def fits(self, way: int, images: int, same_classes: bool = True) -> bool:
         """Return whether the base session has enough classes and images for an episode."""
@@ -60,9 +41,8 @@ class Setting:
 
     def _base_size(self) -> tuple[int, int]:
         """Return the number of base classes, and the images of the smallest."""
-        base = self.task.split.sessions[0].select_from(self.task.train)
-        counts = base.class_counts()
-        return len(counts), int(counts.min())
+        counts = base_counts(self.task)
+        return len(counts), min(counts)
 
 
 @dataclass(frozen=True)
