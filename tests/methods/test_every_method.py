@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fewmore.data.images import ImageSet
 from fewmore.errors import NotFittedError
 from fewmore.methods import METHODS, MethodInfo, find
 from fewmore.methods.base import FrozenBackbone, Method, MethodConfig, Recipe
-from fewmore.research import protocol
+from fewmore.methods.network import Network
+from fewmore.research import integrity, protocol
 from fewmore.training.checkpoint import Checkpoint, State, read_state, write_state
 from fewmore.training.runtime import Runtime
 
@@ -390,6 +391,7 @@ def test_it_keeps_no_more_images_than_it_declares(case):
         if case.info.memory == "none":
             assert kept == 0
         assert count_images(vars(method), set()) <= kept
+        assert integrity.count_images(method, method.state(), case.base) <= kept
         pixels = sum(t.numel() for _, t in tensors(method.state()) if t.dtype == torch.uint8)
         assert pixels <= kept * case.base.image(0).numel()
 
@@ -415,6 +417,17 @@ def test_a_method_that_keeps_every_image_keeps_exactly_those(case):
 # ---- training
 
 
+def parameters(value: object) -> Iterator[nn.Parameter]:
+    """Yield every parameter of the modules that an object holds, or its parts."""
+    if isinstance(value, nn.Module):
+        yield from value.parameters()
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from parameters(inner)
+    elif isinstance(value, Network):
+        yield from parameters(vars(value))
+
+
 def test_every_parameter_is_trained(case):
     no_decay = dataclasses.replace(case.recipe.pretrain, weight_decay=0.0)
     moved: dict[int, bool] = {}
@@ -429,8 +442,10 @@ def test_every_parameter_is_trained(case):
         recipe = dataclasses.replace(case.recipe, pretrain=dataclasses.replace(no_decay, **changes))
         method = case.info.build(recipe, Runtime(), 0)
         method.fit(case.base)
+        trainable[:] = [p.detach() for p in parameters(vars(method)) if p.requires_grad]
         return dict(tensors(method.state()))
 
+    trainable: list[Tensor] = []
     handle = register_optimizer_step_pre_hook(
         lambda optimizer, *_: look(p for group in optimizer.param_groups for p in group["params"])
     )
@@ -454,6 +469,10 @@ def test_every_parameter_is_trained(case):
     unchanged = [
         name for name, t in after.items() if t.is_floating_point() and torch.equal(t, still[name])
     ]
+    if case.info.name not in METHODS:  # a user's method may hold constants, no parameters, though
+        unchanged = [
+            name for name in unchanged if any(torch.equal(still[name], p) for p in trainable)
+        ]
     assert unchanged == []
 
 
@@ -465,3 +484,66 @@ def test_frozen_features_do_not_change(case):
     for session in case.sessions:
         method.learn(session)
         assert torch.equal(method.embed(case.test), before)
+
+
+# ---- the exam itself
+
+PROJECTED = """
+import torch
+from torch import nn
+from fewmore.methods.base import FrozenBackbone
+from fewmore.nn.prototypes import class_means
+from fewmore.nn.similarity import cosine
+from fewmore.random import derive_seed
+
+
+class Projected(FrozenBackbone):
+    def __init__(self, recipe, runtime, seed):
+        super().__init__(recipe, runtime, seed)
+        generator = torch.Generator().manual_seed(derive_seed(seed, "projection"))
+        self.constant = torch.randn(64, 32, generator=generator)
+        self.forgotten = nn.PReLU(2)  # starts at a constant
+
+    def fit(self, base):
+        self.network.fit(base, "cosine", self.seed)
+        self.means = self._means(base)
+
+    def learn(self, session):
+        self.means = torch.cat([self.means, self._means(session)])
+
+    def _means(self, images):
+        return class_means(self.embed(images), images.labels, len(images.class_names))
+
+    def embed(self, images):
+        return self.network.embed(images) @ self.constant
+
+    def scores_of(self, features):
+        return cosine(features, self.means)
+
+    def state(self):
+        return {"network": self.network.state(), "means": self.means, "constant": self.constant}
+
+    def restore(self, state):
+        pass
+
+
+class Forgetful(Projected):
+    def state(self):
+        return {**super().state(), "forgotten": self.forgotten.weight.detach().clone()}
+"""
+
+
+@pytest.mark.skipif(bool(users_method), reason="examines the exam, not the user's method")
+@pytest.mark.parametrize("name", ["Projected", "Forgetful"])
+def test_constants_need_no_training_and_parameters_do(name, tiny_task, small_recipe, tmp_path):
+    path = tmp_path / "projected.py"
+    path.write_text(PROJECTED)
+    method = f"{path}:{name}"
+    recipe = small_recipe("quick", tiny_task.benchmark, method)
+    base = tiny_task.split.sessions[0].select_from(tiny_task.train).compact()
+    case = Case(find(method), recipe, base, (), tiny_task.test, True)
+    if name == "Projected":
+        test_every_parameter_is_trained(case)
+    else:
+        with pytest.raises(AssertionError, match="forgotten"):
+            test_every_parameter_is_trained(case)

@@ -12,7 +12,7 @@ from fewmore import methods
 from fewmore.errors import ConfigError, MethodError
 from fewmore.methods import METHODS
 from fewmore.methods.recipe import override
-from fewmore.research import results, run_folder, runner
+from fewmore.research import integrity, results, run_folder, runner
 from fewmore.research.experiment import run_name
 from fewmore.research.metrics import summarize
 from fewmore.research.results import SHARED_STAGE1, WALL_CLOCK
@@ -99,6 +99,7 @@ def test_a_run_folder_has_everything(make_experiment, run, tiny_task):
     assert result.machine["precision"] == "fp32"
     assert result.machine["accel"].startswith("off"), "a CPU has no fast path"
     assert result.machine["side_by_side"] == 1
+    assert result.machine["checks"] == ", ".join(integrity.CHECKS)
 
 
 def test_a_precision_that_does_not_exist_is_refused(make_experiment, run, tmp_path):
@@ -235,7 +236,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(moment, make_experiment, run):
     with pytest.raises(Stopped):
         run(experiment, folder, watcher=stopper, checkpoint_every=0)
     assert not (folder / "result.json").exists()
-    assert run_folder.find_resumable(whole.parent, [experiment]) == [folder]
+    assert run_folder.find(whole.parent, [experiment], prefer_finished=False) == [folder]
     with (folder / "seed1" / "metrics.jsonl").open("a") as file:
         file.write('{"stage": "pretr')  # a kill cuts a line
     _, result = run(experiment, folder, checkpoint_every=0)

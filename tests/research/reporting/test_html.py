@@ -108,6 +108,7 @@ def test_every_section_is_there_with_the_folders_numbers(folder, page):
     result = results.read(folder)
     assert f"{np.mean(result.last):.2f} ± {np.std(result.last, ddof=1):.2f}" in text
     assert "fewmore run tiny --seeds 2" in text
+    assert "Checked in the run: test images of all sessions in one order, " in text
     assert "MB" in text
     assert '"milestones"' in text, "the config"
 

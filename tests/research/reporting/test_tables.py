@@ -440,3 +440,13 @@ def test_a_shared_stage_1_is_noted_and_its_seconds_are_counted(make_result):
 def test_runs_without_times_have_no_seconds(make_result):
     assert make_result().total_seconds == (None,)
     assert seconds_text(make_result()) == "–"
+
+
+def test_users_methods_are_named_as_not_examined(make_result):
+    own = make_result("glyphs", method="mine.py:Mine")
+    packaged = make_result("glyphs", "packaged", machine={"method_source": {"file": "x.py"}})
+    assert build([own, make_result("glyphs")]).notes == (
+        "mine.py:Mine is a user's method, not known to have passed the exam (docs/own-method.md)",
+    )
+    assert "mine.py:Mine, packaged are users' methods, not" in build([own, packaged]).notes[0]
+    assert build([make_result("glyphs")]).notes == ()

@@ -29,6 +29,7 @@ from fewmore.research.experiment import run_name
 from fewmore.research.metrics import Floats, Ints, confusion_matrix, mean_std
 from fewmore.research.reporting import figures, tables
 from fewmore.research.reporting.figures import style
+from fewmore.research.reporting.notes import exam_notes
 from fewmore.research.results import WALL_CLOCK, RunResult
 from fewmore.training.checkpoint import read_state
 
@@ -130,9 +131,13 @@ def _header(result: RunResult, heading: str) -> str:
     keeps = ""
     if result.keeps:
         keeps = f'<p class="faint">Keeps of old images: {escape(result.keeps)}.</p>'
+    about_method = exam_notes([result])
+    if "checks" in result.machine:
+        about_method.append(f"Checked in the run: {result.machine['checks']}")
+    notes = "".join(f'<p class="faint">{escape(note)}.</p>' for note in about_method)
     return (
         f'<h1>{heading}</h1>\n<p class="faint">{escape(about)}; accuracy in percent.</p>\n'
-        f'{keeps}<div class="cards">{cards}</div>'
+        f'{keeps}{notes}<div class="cards">{cards}</div>'
     )
 
 
@@ -254,7 +259,8 @@ def _costs(result: RunResult) -> str:
         f'<tr><th scope="row">{escape(name)}</th><td>{value}</td></tr>' for name, value in rows
     )
     side_by_side = result.machine.get("side_by_side", 1)
-    facts = {key: value for key, value in result.machine.items() if key != "side_by_side"}
+    elsewhere = ("side_by_side", "checks")
+    facts = {key: value for key, value in result.machine.items() if key not in elsewhere}
     machine = ", ".join(f"{key} {value}" for key, value in facts.items())
     machine += f"; {side_by_side} runs side by side" if side_by_side > 1 else ""
     table = f"<table><tbody>{cells}</tbody></table>"

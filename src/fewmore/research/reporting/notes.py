@@ -1,4 +1,4 @@
-"""Say below a table what its numbers leave open: deviations, a shared stage 1, sources."""
+"""Say below a table what its numbers leave open: deviations, stage 1, sources, the exam."""
 
 import math
 from collections.abc import Sequence
@@ -38,6 +38,19 @@ def shared_stage1_notes(results: Sequence[RunResult]) -> list[str]:
         runs = "1 run" if missing == 1 else f"{missing} runs"
         notes.append(f"stage 1 was shared by {runs}, whose seconds do not include it")
     return notes
+
+
+def exam_notes(results: Sequence[RunResult]) -> list[str]:
+    """Name the methods that are not fewmore's own: only those pass the exam in every release."""
+    own = dict.fromkeys(
+        result.method
+        for result in results
+        if "method_source" in result.machine or ":" in result.method
+    )
+    if not own:
+        return []
+    what = "is a user's method" if len(own) == 1 else "are users' methods"
+    return [f"{', '.join(own)} {what}, not known to have passed the exam (docs/own-method.md)"]
 
 
 def source_notes(rows: Sequence[PublishedRow]) -> list[str]:

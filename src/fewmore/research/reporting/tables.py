@@ -17,7 +17,12 @@ from fewmore.research.published import (
     follows_protocol,
     published_row,
 )
-from fewmore.research.reporting.notes import shared_stage1_notes, source_notes, std_notes
+from fewmore.research.reporting.notes import (
+    exam_notes,
+    shared_stage1_notes,
+    source_notes,
+    std_notes,
+)
 from fewmore.research.results import SHARED_STAGE1, RunResult, names
 
 # The columns after the sessions; base, novel and harmonic are those of the last session.
@@ -173,6 +178,7 @@ def build(
     notes = (
         *std_notes(results, labels),
         *shared_stage1_notes(results),
+        *exam_notes(results),
         *source_notes(beside),
     )
     table = Table(first.benchmark, heading, len(first.sessions), tuple(rows), notes)
