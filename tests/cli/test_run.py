@@ -444,17 +444,92 @@ def test_a_stopped_run_says_how_to_go_on_and_does(run):
     assert out.count("run folder") == 2, "the first method was finished"
     table = out.rpartition("run folder")[2]
     assert all(name in table for name in ("decoupled-cosine", "nearest", "decoupled-linear"))
-    assert "nothing to resume: all 3 runs are finished" in refusal(run(*methods, "--resume"))
+    code, again, err = run(*methods, "--resume")
+    assert (code, err) == (0, "")
+    assert again.count("finished already: ") == 3
+    assert again.endswith(table.partition("\n")[2]), "the same table"
 
 
-def test_nothing_to_resume(run):
-    assert "no run below runs has these settings" in refusal(run("-m", "cosine", "--resume"))
-    assert run("-m", "decoupled-cosine")[0] == 0
+def test_resume_starts_what_was_not_begun_and_says_what_is_done(run):
+    plan = run("-m", "decoupled-cosine", "--resume", "--dry-run")[1]
+    assert "folder    a new one in runs" in plan
+    code, _, err = run("-m", "decoupled-cosine", "--resume")
+    assert (code, err) == (0, "")
     (folder,) = folders()
-    assert f"{folder} is finished; see it with: fewmore compare {folder}" in refusal(
-        run("-m", "decoupled-cosine", "--resume")
-    )
-    assert "has these settings" in refusal(run("-m", "decoupled-cosine", "--seed", 1, "--resume"))
+    plan = run("-m", "decoupled-cosine", "--resume", "--dry-run")[1]
+    assert f"folder    {folder}, which is finished" in plan
+    code, second, err = run("-m", "decoupled-cosine", "--resume")
+    assert (code, err) == (0, "")
+    assert f"finished already: {folder}" in second
+    assert len(folders()) == 1
+    (folder / "result.json").unlink()
+    plan = run("-m", "decoupled-cosine", "--resume", "--dry-run")[1]
+    assert f"folder    {folder}, which is unfinished" in plan
+
+
+# What is printed
+
+
+def test_a_dry_run_prints_what_would_be_run(run):
+    words = ("-m", "decoupled-l2", "--seeds", 2, "--class-order", 3, "--shot", 2, "--dry-run")
+    code, out, err = run(*words)
+    assert (code, err) == (0, "")
+    assert "decoupled-l2 on folder:" in out
+    assert "recipe    official, resnet8" in out
+    assert "transform.size=8" in out
+    assert "split     4 base classes, then 2-way 2-shot, class order 3" in out
+    assert "runs      seed0 seed1" in out
+    assert not Path("runs").exists()
+
+
+def test_epochs_are_printed_where_there_is_no_terminal(run):
+    words = ("-m", "decoupled-cosine", "--set", "pretrain.epochs=25")
+    lines = [line for line in run(*words)[1].splitlines() if "pretrain " in line]
+    assert [line.split()[2] for line in lines] == [
+        f"{epoch}/25," for epoch in (3, 6, 9, 12, 15, 18, 21, 24)
+    ]
+
+
+def test_quiet_and_json_print_the_result_alone(run):
+    code, loud, _ = run("-m", "decoupled-cosine")
+    code, out, err = run("-m", "decoupled-cosine", "--resume", "--quiet")
+    assert (code, err) == (0, "")
+    assert out == loud.partition("run folder: ")[2].partition("\n")[2]
+    code, out, err = run("-m", "decoupled-cosine", "--json")
+    assert (code, err) == (0, "")
+    [result] = json.loads(out)
+    assert result["method"] == "decoupled-cosine"
+    assert results.from_json(json.dumps(result)).runs == 1
+
+
+# Repeating
+
+
+def test_a_run_is_repeated_from_its_config(run, fewmore):
+    Path("near.py").write_text(NEAREST)
+    for method in ("decoupled-cosine", "near.py:Nearest"):
+        known = set(folders())
+        assert run("-m", method, "--seed", 1, "--draws", 2)[0] == 0
+        (first,) = set(folders()) - known
+        known = set(folders())
+        code, _, err = fewmore("run", "--config", first / "config.json", "--device", "cpu")
+        assert (code, err) == (0, "")
+        (second,) = set(folders()) - known
+        assert (second / "config.json").read_text() == (first / "config.json").read_text()
+        assert results.read(second).accuracy == results.read(first).accuracy
+
+
+def test_a_config_that_cannot_be_used(fewmore, tmp_path):
+    def complaint(*words: str) -> str:
+        return refusal(fewmore("run", "--config", "config.json", *words))
+
+    assert "config.json cannot be read" in complaint()
+    Path("config.json").write_text("{")
+    assert "is not JSON" in complaint()
+    assert "says what is run" in complaint("--seed", "1")
+    assert "says what is run" in complaint("glyphs")
+    Path("config.json").write_text("{}")
+    assert "not the config of a run" in complaint()
 
 
 # Wrong options

@@ -56,15 +56,12 @@ def test_only_a_folder_in_which_no_run_began_is_discarded(make_experiment, tmp_p
     assert list(tmp_path.iterdir()) == [used]
 
 
-def test_nothing_to_resume_is_said(make_experiment, run, tmp_path):
+def test_only_a_run_of_the_same_settings_is_resumed(make_experiment, run, tmp_path):
     runs = tmp_path / "runs"
-    with pytest.raises(CheckpointError, match=r"no run below .*leave out --resume"):
-        run_folder.find_resumable(runs, [make_experiment()])
+    assert run_folder.find(runs, [make_experiment()], prefer_finished=False) == [None]
     folder, _ = run(make_experiment())
-    with pytest.raises(CheckpointError, match=f"{folder} is finished.*fewmore compare {folder}"):
-        run_folder.find_resumable(runs, [make_experiment()])
-    with pytest.raises(CheckpointError, match="no run below"):
-        run_folder.find_resumable(runs, [make_experiment(seeds=(1,))])
+    assert run_folder.find(runs, [make_experiment()], prefer_finished=False) == [folder]
+    assert run_folder.find(runs, [make_experiment(seeds=(1,))], prefer_finished=False) == [None]
 
 
 def test_the_newest_unfinished_folder_is_resumed(make_experiment, tmp_path):
@@ -72,23 +69,26 @@ def test_the_newest_unfinished_folder_is_resumed(make_experiment, tmp_path):
     new = run_folder.create(tmp_path, make_experiment())
     os.utime(old / "config.json", (1, 1))
     os.utime(new / "config.json", (2, 2))
-    assert run_folder.find_resumable(tmp_path, [make_experiment()]) == [new]
+    assert run_folder.find(tmp_path, [make_experiment()], prefer_finished=False) == [new]
     (new / "result.json").write_text("")
-    assert run_folder.find_resumable(tmp_path, [make_experiment()]) == [old]
+    assert run_folder.find(tmp_path, [make_experiment()], prefer_finished=False) == [old]
 
 
 def test_of_several_experiments_the_finished_stay_and_the_others_begin(make_experiment, tmp_path):
     experiments = [make_experiment(name) for name in ("finetune", "linear", "cosine")]
     finished = run_folder.create(tmp_path, experiments[0])
     (finished / "result.json").write_text("")
-    assert run_folder.find_resumable(tmp_path, experiments) == [finished, None, None]
+    assert run_folder.find(tmp_path, experiments, prefer_finished=False) == [finished, None, None]
     unfinished = run_folder.create(tmp_path, experiments[1])
-    assert run_folder.find_resumable(tmp_path, experiments) == [finished, unfinished, None]
+    assert run_folder.find(tmp_path, experiments, prefer_finished=False) == [
+        finished,
+        unfinished,
+        None,
+    ]
     folders = [finished, unfinished, run_folder.create(tmp_path, experiments[2])]
     for folder in folders:
         (folder / "result.json").write_text("")
-    with pytest.raises(CheckpointError, match=r"all 3 runs are finished.*fewmore compare .* .* "):
-        run_folder.find_resumable(tmp_path, experiments)
+    assert run_folder.find(tmp_path, experiments, prefer_finished=False) == folders
 
 
 def test_a_finished_folder_is_found_before_an_unfinished_one(make_experiment, tmp_path):

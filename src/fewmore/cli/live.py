@@ -20,6 +20,7 @@ from fewmore.training.runtime import Round
 
 IMAGES = "images"  # names of the bars that are not of runs
 RUNS = "runs"
+LINES = 10  # for the rounds of a stage, where there is no terminal
 
 
 def progress_bars(out: Console) -> Progress:
@@ -38,7 +39,10 @@ def _state(report: Round) -> str:
 
 
 class LiveWatcher(Watcher):
-    """Draw the progress of one experiment in place; without a terminal, print a line a session."""
+    """Draw the progress of one experiment in place.
+
+    Without a terminal, print a line a session, and at most ten for the rounds of a stage.
+    """
 
     def __init__(self, out: Console, experiment: Experiment, device: object) -> None:
         self.out = out
@@ -81,7 +85,7 @@ class LiveWatcher(Watcher):
             )
 
     def on_round(self, run: str, report: Round) -> None:
-        """Move the bar of a run."""
+        """Move the bar of a run, or print a line."""
         with self.lock:
             if not self.training:
                 self.training = True
@@ -89,6 +93,8 @@ class LiveWatcher(Watcher):
                 # the background, now that training has begun.
                 report_module = "fewmore.research.reporting.html"
                 threading.Thread(target=import_module, args=(report_module,)).start()
+            if not self.out.is_terminal and report.round % -(-report.rounds // LINES) == 0:
+                self.out.print(f"{run} {_state(report)}", markup=False)
             self.progress.update(
                 self._bar(run), total=report.rounds, completed=report.round, state=_state(report)
             )

@@ -49,13 +49,13 @@ Precision = Annotated[
 
 # Options of `run` alone.
 BenchmarkName = Annotated[
-    str,
+    str | None,
     typer.Argument(
         help="A benchmark (see: fewmore benchmarks), or folder:PATH.", show_default=False
     ),
 ]
 MethodNames = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option(
         "--method",
         "-m",
@@ -101,7 +101,11 @@ ClassOrder = Annotated[
 Runs = Annotated[Path, typer.Option("--runs", help="Where run folders go.")]
 Resume = Annotated[
     bool,
-    typer.Option("--resume", help="Go on with the newest unfinished run of the same settings."),
+    typer.Option(
+        "--resume",
+        help="Go on with the newest unfinished run of the same settings; start it if there is "
+        "none, and show its table if it is finished.",
+    ),
 ]
 Fresh = Annotated[
     bool,
@@ -115,6 +119,16 @@ Record = Annotated[
     Path | None,
     typer.Option("--record", help="Also write each result into this folder.", show_default=False),
 ]
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", help="Repeat a run: the config.json of its folder.", show_default=False
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and exit.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print the table alone.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the results alone, as JSON.")]
 
 
 def command_line(words: list[str]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fewmore.cli import research_options as options
+from fewmore.cli.dry_run import print_plan
 from fewmore.cli.terminal import console, interrupt_hint
 from fewmore.errors import ConfigError, FewmoreError
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:  # torch waits until the command runs
 
 
 def run(
-    benchmark: options.BenchmarkName,
-    method: options.MethodNames,
+    benchmark: options.BenchmarkName = None,
+    method: options.MethodNames = None,
     recipe: options.RecipeName = None,
     settings: options.Settings = None,
     seeds: options.Seeds = None,
@@ -41,48 +42,56 @@ def run(
     precision: options.Precision = None,
     fresh: options.Fresh = False,
     record: options.Record = None,
+    config: options.Config = None,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
     """Run methods on a benchmark session by session; show what they remember and learn."""
-    all_seeds = _numbers("--seeds", seeds, "--seed", seed) or (0,)
-    all_draws = _numbers("--draws", draws, "--draw", draw) or (None,)
-    methods = _method_names(method)
-    _check_names(benchmark, methods)
+    split = {"base": base, "way": way, "shot": shot, "class_order": class_order}
+    if config is not None:
+        given = [benchmark, method, recipe, settings, seeds, seed, draws, draw, *split.values()]
+        experiments = [_read_config(config, given)]
+    else:
+        all_seeds = _numbers("--seeds", seeds, "--seed", seed) or (0,)
+        all_draws = _numbers("--draws", draws, "--draw", draw) or (None,)
+        experiments = _experiments(
+            benchmark, method, recipe, settings or [], seeds=all_seeds, draws=all_draws, **split
+        )
     from fewmore.cli.live import LiveWatcher, StudyWatcher
-    from fewmore.cli.tables import render
     from fewmore.methods import find
     from fewmore.research import results, run_folder, runner
-    from fewmore.research.reporting import tables
 
-    split = {"base": base, "way": way, "shot": shot, "class_order": class_order}
-    experiments = _experiments(
-        benchmark, methods, recipe, settings or [], seeds=all_seeds, draws=all_draws, **split
-    )
+    if dry_run:
+        print_plan(experiments, runs, resume)
+        return
     run_options = options.run_options(
         runs, device, parallel, accel, precision, share_stage1=not fresh
     )
     _make_folders(runs, record)
-    out = console()
+    out = console(quiet=quiet or as_json)
     finished: list[RunResult] = []
     failures = Failures(single=len(experiments) == 1)
     with interrupt_hint("stopped; go on with the same command and --resume"):
         with StudyWatcher(out) as loading:
             transforms = [each.recipe.transform for each in experiments]
             task = runner.load_task(
-                benchmark,
+                experiments[0].benchmark,
                 run_options,
                 data_root,
                 loading.on_load,
-                all_draws[0],
+                experiments[0].draws[0],
                 transforms,
-                **split,
+                **experiments[0].split(),
             )
         experiments = _fit_all(experiments, task, out, failures)
-        folders = (
-            run_folder.find_resumable(runs, experiments) if resume else [None] * len(experiments)
-        )
+        folders: list[Path | None] = [None] * len(experiments)
+        if resume:
+            folders = run_folder.find(runs, experiments, prefer_finished=False)
         for experiment, folder in zip(experiments, folders, strict=True):
             if folder is not None and run_folder.is_finished(folder):
                 finished.append(results.read(folder))
+                out.print(f"finished already: {folder}", style="dim", markup=False, soft_wrap=True)
                 continue
             with failures.reported(experiment):
                 name = find(experiment.method).name
@@ -93,10 +102,41 @@ def run(
                 finished.append(result)
                 _write_outputs(result, folder, task, record)
                 out.print(f"run folder: {folder}", style="dim", markup=False, soft_wrap=True)
-    for group in tables.groups(finished):
-        out.print(render(tables.build(group), out.width))
+    _print_results(finished, as_json)
     if failures.methods:
         raise typer.Exit(2)
+
+
+def _read_config(path: Path, given: list[Any]) -> "Experiment":
+    """Return the experiment of a run folder's config.json, which no option may change."""
+    from fewmore.research.experiment import Experiment
+
+    if any(value is not None for value in given):
+        raise ConfigError(
+            f"--config {path} says what is run: leave out the benchmark, the method, --recipe, "
+            "--set and the options of seeds, draws and classes"
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"--config {path} cannot be read ({error}): give the config.json of a run folder"
+        ) from None
+    return Experiment.from_json(text, str(path))
+
+
+def _print_results(finished: "list[RunResult]", as_json: bool) -> None:
+    """Print the tables of the results, or the results themselves as a list in JSON."""
+    from fewmore.cli.tables import render
+    from fewmore.research import results
+    from fewmore.research.reporting import tables
+
+    if as_json:
+        typer.echo("[" + ",\n".join(results.to_json(result).strip() for result in finished) + "]")
+        return
+    out = console()
+    for group in tables.groups(finished):
+        out.print(render(tables.build(group), out.width))
 
 
 class Failures:
@@ -175,9 +215,19 @@ def _check_names(benchmark: str, methods: list[str]) -> None:
 
 
 def _experiments(
-    benchmark: str, methods: list[str], recipe: str | None, settings: list[str], **common: Any
+    benchmark: str | None,
+    named: list[str] | None,
+    recipe: str | None,
+    settings: list[str],
+    **common: Any,
 ) -> "list[Experiment]":
-    """Return an experiment for each method."""
+    """Return an experiment for each method that is named."""
+    if benchmark is None:
+        raise typer.BadParameter("Missing argument 'BENCHMARK'.")
+    if not named:
+        raise typer.BadParameter("Missing option '--method' / '-m'.")
+    methods = _method_names(named)
+    _check_names(benchmark, methods)
     from fewmore.data import benchmarks
     from fewmore.research import recipes
     from fewmore.research.experiment import Experiment

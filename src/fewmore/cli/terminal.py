@@ -25,14 +25,17 @@ def plain(stderr: bool = False) -> "Console":
     )
 
 
-def console() -> "Console":
-    """Return a console for tables and markup; a page of fixed width where output goes to a file."""
+def console(quiet: bool = False) -> "Console":
+    """Return a console for tables and markup; a page of fixed width where output goes to a file.
+
+    A quiet one prints nothing.
+    """
     from rich.console import Console
 
-    out = Console(highlight=False)
+    out = Console(highlight=False, quiet=quiet)
     if out.is_terminal or "COLUMNS" in os.environ:
         return out
-    return Console(width=PAGE_WIDTH, highlight=False)
+    return Console(width=PAGE_WIDTH, highlight=False, quiet=quiet)
 
 
 @contextmanager

@@ -4,9 +4,14 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
+from fewmore.errors import ConfigError
+from fewmore.methods import find
 from fewmore.methods.base import Recipe
+from fewmore.research.settings import convert
+
+CONFIG_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -29,9 +34,56 @@ class Experiment:
         """Return the seed and draw of each run."""
         return [(seed, draw) for seed in self.seeds for draw in self.draws]
 
+    def split(self) -> dict[str, int | None]:
+        """Return the changes to the benchmark's sessions."""
+        return {name: getattr(self, name) for name in ("base", "way", "shot", "class_order")}
+
     def to_json(self) -> str:
         """Return the text of the run folder's config.json."""
-        return json.dumps({"config": 1, **dataclasses.asdict(self)}, indent=1)
+        return json.dumps({"config": CONFIG_VERSION, **dataclasses.asdict(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str, name: str = "the text") -> "Experiment":
+        """Parse a config.json; `name` is what messages call it."""
+        try:
+            raw = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{name} is not JSON: {error}") from None
+        if not isinstance(raw, dict) or raw.pop("config", None) != CONFIG_VERSION:
+            raise ConfigError(
+                f"{name} is not the config of a run: give the config.json of a run folder"
+            )
+        config_type = find(str(raw.get("method"))).load().config_type
+        experiment: Experiment = _rebuild(cls, raw, name, config_type)
+        return experiment
+
+
+def _rebuild(cls: Any, raw: Any, where: str, config_type: type) -> Any:
+    """Return a dataclass from a JSON object of its fields; the method's are a `config_type`."""
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{where} is {raw!r}, not a group of settings")
+    names = [field.name for field in dataclasses.fields(cls)]
+    unknown, missing = sorted(set(raw) - set(names)), sorted(set(names) - set(raw))
+    if unknown or missing:
+        wrong = [f"unknown keys {', '.join(unknown)}"] * bool(unknown)
+        wrong += [f"no {', '.join(missing)}"] * bool(missing)
+        raise ConfigError(f"{where} has {' and '.join(wrong)}: was it written by this version?")
+    hints = get_type_hints(cls)
+    if cls is Recipe:
+        hints["method"] = config_type
+    values = {}
+    for name in names:
+        value, place = raw[name], f"{where}: {name}"
+        if dataclasses.is_dataclass(hints[name]):
+            values[name] = _rebuild(hints[name], value, place, config_type)
+        elif isinstance(value, dict):
+            values[name] = value
+        else:
+            try:
+                values[name] = convert(value, hints[name])
+            except ConfigError as error:
+                raise ConfigError(f"{place} is {value!r}, {error}") from None
+    return cls(**values)
 
 
 def run_name(seed: int, draw: int | None) -> str:

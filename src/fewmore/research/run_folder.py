@@ -95,24 +95,3 @@ def find(
 
 def _modified(path: Path) -> float:
     return path.stat().st_mtime
-
-
-def find_resumable(runs: Path, experiments: Sequence[Experiment]) -> list[Path | None]:
-    """Find where each experiment of a stopped command goes on.
-
-    That is its newest unfinished folder, else its finished one, and None where it was not begun.
-    """
-    folders = find(runs, experiments, prefer_finished=False)
-    begun = [folder for folder in folders if folder is not None]
-    if not begun:
-        raise CheckpointError(
-            f"there is nothing to resume: no run below {runs} has these settings; "
-            "leave out --resume to start one"
-        )
-    if len(begun) == len(folders) and all(map(is_finished, begun)):
-        names = " ".join(map(str, begun))
-        state = f"{names} is finished" if len(begun) == 1 else f"all {len(begun)} runs are finished"
-        raise CheckpointError(
-            f"there is nothing to resume: {state}; see it with: fewmore compare {names}"
-        )
-    return folders

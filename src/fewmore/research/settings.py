@@ -116,17 +116,30 @@ def _parse(text: str, hint: Any, current: Any, name: str) -> Any:
         value = ast.literal_eval(constants.get(text.lower(), text))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         value = text  # not a Python literal
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    for kind in kinds:
-        converted = _convert(value, kind)
-        if converted is not _MISMATCH:
-            return converted
-    allowed = " or ".join(map(_in_words, kinds))
-    raise ConfigError(f"--set {name}={text}: '{text}' is not {allowed}; it was {current!r}")
+    try:
+        return convert(value, hint)
+    except ConfigError as error:
+        raise ConfigError(f"--set {name}={text}: '{text}' is {error}; it was {current!r}") from None
+
+
+def convert(value: Any, hint: Any) -> Any:
+    """Return a value as a type that an annotation allows; ConfigError says what it is not."""
+    converted = _convert(value, hint)
+    if converted is _MISMATCH:
+        raise ConfigError(f"not {' or '.join(map(_in_words, _kinds(hint)))}")
+    return converted
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the type itself."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def _convert(value: Any, kind: Any) -> Any:
     """Return a value as a type, or _MISMATCH."""
+    if len(_kinds(kind)) > 1:
+        fitting = (_convert(value, member) for member in _kinds(kind))
+        return next((item for item in fitting if item is not _MISMATCH), _MISMATCH)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind is float and is_number:
         return float(value)

@@ -1,0 +1,47 @@
+"""Print what `fewmore run` would do: `fewmore run --dry-run`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fewmore.cli.terminal import plain
+
+if TYPE_CHECKING:  # torch waits until the command runs
+    from fewmore.research.experiment import Experiment
+
+
+def print_plan(experiments: "list[Experiment]", runs: Path, resume: bool) -> None:
+    """Print the recipe, settings, split, runs and folder of each experiment."""
+    from fewmore.methods import find
+    from fewmore.research import run_folder
+    from fewmore.research.experiment import run_name
+
+    folders = run_folder.find(runs, experiments, prefer_finished=False)
+    out = plain()
+    for experiment, folder in zip(experiments, folders, strict=True):
+        texts = [f"{name}={value}" for name, value in experiment.settings.items()]
+        out.print(f"{find(experiment.method).name} on {experiment.benchmark}")
+        out.print(f"  recipe    {experiment.recipe.name}, {experiment.recipe.backbone}")
+        out.print(f"  settings  {' '.join(texts) or 'those of the recipe'}")
+        out.print(f"  split     {_split(experiment)}")
+        out.print(f"  runs      {' '.join(run_name(*pair) for pair in experiment.runs())}")
+        out.print(f"  folder    {_folder(folder if resume else None, runs)}")
+
+
+def _split(experiment: "Experiment") -> str:
+    from fewmore.data import benchmarks
+
+    benchmark = benchmarks.find(experiment.benchmark)
+    base, way, shot, class_order = experiment.split().values()
+    order = "" if class_order is None else f", class order {class_order}"
+    return (
+        f"{base or benchmark.base} base classes, then {way or benchmark.way}-way "
+        f"{shot or benchmark.shot}-shot{order}"
+    )
+
+
+def _folder(found: Path | None, runs: Path) -> str:
+    from fewmore.research import run_folder
+
+    if found is None:
+        return f"a new one in {runs}"
+    return f"{found}, which is {'' if run_folder.is_finished(found) else 'un'}finished"
