@@ -502,6 +502,30 @@ def test_quiet_and_json_print_the_result_alone(run):
     assert results.from_json(json.dumps(result)).runs == 1
 
 
+# The report
+
+
+def test_a_report_is_written_anew_from_the_folder(run, fewmore, tiny_folder):
+    assert run("-m", "decoupled-linear")[0] == 0
+    (folder,) = folders()
+    first = (folder / "report.html").read_text()
+    for path in [folder / "report.html", *(folder / "figures").iterdir()]:
+        path.unlink()
+    assert fewmore("report", folder) == (0, f"report: {folder / 'report.html'}\n", "")
+    assert (folder / "report.html").read_text() == first
+    assert (folder / "figures" / "sessions.png").stat().st_size
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "benchmark": "folder:gone"}))
+    code, _, err = fewmore("report", folder)
+    assert code == 0
+    assert "the page has no images of confusions: " in err
+    assert "The test images of the run were not there." in (folder / "report.html").read_text()
+    (folder / "config.json").unlink()
+    assert "config.json" in refusal(fewmore("report", folder))
+    assert "has no result.json" in refusal(fewmore("report", tiny_folder))
+    assert "is not a folder" in refusal(fewmore("report", "nowhere"))
+
+
 # Repeating
 
 

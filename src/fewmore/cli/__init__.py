@@ -17,6 +17,7 @@ from fewmore.cli.export import export
 from fewmore.cli.info import info
 from fewmore.cli.learn import forget, learn, rename, undo
 from fewmore.cli.predict import predict
+from fewmore.cli.report import report
 from fewmore.cli.reproduce import reproduce
 from fewmore.cli.run import run
 from fewmore.cli.serve import serve
@@ -37,7 +38,7 @@ GROUPS = {
         export,
         serve,
     ),
-    "For research": (run, compare, reproduce, lists.benchmarks, lists.methods, settings),
+    "For research": (run, compare, report, reproduce, lists.benchmarks, lists.methods, settings),
 }
 
 app = typer.Typer(

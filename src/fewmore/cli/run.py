@@ -9,6 +9,7 @@ import typer
 
 from fewmore.cli import research_options as options
 from fewmore.cli.dry_run import print_plan
+from fewmore.cli.report import write_report
 from fewmore.cli.terminal import console, interrupt_hint
 from fewmore.errors import ConfigError, FewmoreError
 
@@ -257,12 +258,7 @@ def _make_folders(runs: Path, record: Path | None) -> None:
 def _write_outputs(result: "RunResult", folder: Path, task: "Task", record: Path | None) -> None:
     """Write the report and the figures of a run folder, and the result into `record`."""
     from fewmore.research import results
-    from fewmore.research.reporting import figures, html, tables
 
-    html.write(folder, task)
-    sessions = figures.sessions_figure([result], tables.published_rows([result]))
-    figures.save(sessions, folder / "figures" / "sessions")
-    if len(result.sessions) > 1:
-        figures.save(figures.base_novel_figure([result]), folder / "figures" / "base-novel")
+    write_report(result, folder, task)
     if record is not None:
         results.write(record / f"{results.file_name(result)}.json", result)

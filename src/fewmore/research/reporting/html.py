@@ -62,15 +62,19 @@ class Predictions:
     confidence: Floats  # empty where the run did not write it
 
 
-def write(folder: Path, task: Task) -> Path:
-    """Write the report of a finished run into its folder."""
+def write(folder: Path, task: Task | None) -> Path:
+    """Write the report of a finished run into its folder; without a task it shows no images."""
     result = results.read(folder)
     config = json.loads((folder / "config.json").read_text())
     predictions = [
         _read_predictions(folder / run_name(seed, draw))
         for seed, draw in zip(result.seeds, result.draws, strict=True)
     ]
-    test = task.test.select_classes(task.split.seen(len(task.split.sessions)))
+    test = None
+    if task is not None:
+        test = task.test.select_classes(task.split.seen(len(task.split.sessions)))
+        if len(test) != len(predictions[0].labels):
+            test = None  # these are not the images of the run
     path = folder / "report.html"
     write_bytes(path, page(result, config, predictions, test).encode())
     return path
@@ -88,9 +92,9 @@ def _read_predictions(run: Path) -> Predictions:
 
 
 def page(
-    result: RunResult, config: dict[str, Any], runs: Sequence[Predictions], test: ImageSet
+    result: RunResult, config: dict[str, Any], runs: Sequence[Predictions], test: ImageSet | None
 ) -> str:
-    """Return the whole page. `test` has the classes in the order of arrival."""
+    """Return the whole page. `test` has the classes in the order of arrival, if it is there."""
     heading = escape(f"{result.method} on {result.benchmark}")
     sections = [
         _header(result, heading),
@@ -182,8 +186,10 @@ def _table_cell(cell: tables.Cell) -> str:
     return f"<td>{cell.text}{std}</td>"
 
 
-def _confusions(runs: Sequence[Predictions], test: ImageSet) -> str:
+def _confusions(runs: Sequence[Predictions], test: ImageSet | None) -> str:
     """Show the most frequent confusions of two classes over all runs, with images of the first."""
+    if test is None:
+        return "<h2>Worst confusions</h2>\n<p>The test images of the run were not there.</p>"
     names = test.class_names
     confusion = np.sum(
         [confusion_matrix(run.labels, run.predicted, len(names)) for run in runs], axis=0
