@@ -68,7 +68,7 @@ def reproduce(
     from fewmore.research import runner, studies
 
     chosen = list(studies.STUDIES.values()) if study == ALL else [studies.find(study)]
-    run_options = options.run_options(runs, device, parallel, accel, precision)
+    run_options = options.run_options(device, parallel, accel, precision)
     screen = console()
     with interrupt_hint("stopped; go on with the same command"):
         with StudyWatcher(screen) as watcher:

@@ -141,7 +141,6 @@ def command_line(words: list[str]) -> str:
 
 
 def run_options(
-    runs: Path,
     device: str | None,
     parallel: int | None,
     accel: bool,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # torch waits until the command runs
     from fewmore.data.benchmarks import Task
     from fewmore.research.experiment import Experiment
     from fewmore.research.results import RunResult
+    from fewmore.research.runner import RunOptions
 
 
 def run(
@@ -59,7 +60,7 @@ def run(
         experiments = _experiments(
             benchmark, method, recipe, settings or [], seeds=all_seeds, draws=all_draws, **split
         )
-    from fewmore.cli.live import LiveWatcher, StudyWatcher
+    from fewmore.cli.live import LiveWatcher
     from fewmore.methods import find
     from fewmore.research import results, run_folder, runner
 
@@ -74,17 +75,7 @@ def run(
     finished: list[RunResult] = []
     failures = Failures(single=len(experiments) == 1)
     with interrupt_hint("stopped; go on with the same command and --resume"):
-        with StudyWatcher(out) as loading:
-            transforms = [each.recipe.transform for each in experiments]
-            task = runner.load_task(
-                experiments[0].benchmark,
-                run_options,
-                data_root,
-                loading.on_load,
-                experiments[0].draws[0],
-                transforms,
-                **experiments[0].split(),
-            )
+        task = _load_task(experiments, run_options, data_root, out)
         experiments = _fit_all(experiments, task, out, failures)
         folders: list[Path | None] = [None] * len(experiments)
         if resume:
@@ -138,6 +129,30 @@ def _print_results(finished: "list[RunResult]", as_json: bool) -> None:
     out = console()
     for group in tables.groups(finished):
         out.print(render(tables.build(group), out.width))
+
+
+def _load_task(
+    experiments: "list[Experiment]",
+    run_options: "RunOptions",
+    data_root: Path | None,
+    out: "Console",
+) -> "Task":
+    """Load the images that all experiments share, as large as the largest transform needs."""
+    from fewmore.cli.live import StudyWatcher
+    from fewmore.research import runner
+
+    first = experiments[0]
+    transforms = [each.recipe.transform for each in experiments]
+    with StudyWatcher(out) as watcher:
+        return runner.load_task(
+            first.benchmark,
+            run_options,
+            data_root,
+            watcher.on_load,
+            first.draws[0],
+            transforms,
+            **first.split(),
+        )
 
 
 class Failures:
