@@ -67,9 +67,7 @@ def run(
     if dry_run:
         print_plan(experiments, runs, resume)
         return
-    run_options = options.run_options(
-        runs, device, parallel, accel, precision, share_stage1=not fresh
-    )
+    run_options = options.run_options(device, parallel, accel, precision, share_stage1=not fresh)
     _make_folders(runs, record)
     out = console(quiet=quiet or as_json)
     finished: list[RunResult] = []
