@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fewmore.data.augment import Transform
-from fewmore.data.images import ImageSet
+from fewmore.data.images import ImageSet, Ragged
 from fewmore.errors import MethodError
 from fewmore.methods.base import FrozenBackbone, Method, Recipe
 from fewmore.nn.prototypes import class_means
@@ -297,6 +297,16 @@ def test_images_in_the_state_and_in_modules_are_counted(tiny_task):
 
     refused(InState(), tiny_task, "holds 6 images and declares 0")
     refused(InModule(), tiny_task, "holds 6 images and declares 0")
+
+
+def test_images_of_several_sizes_are_counted_one_by_one(tiny_task):
+    arrays = [np.zeros((3, 4 + i, 9), np.uint8) for i in range(5)]
+    ragged = ImageSet.from_images(Ragged.from_arrays(arrays), torch.zeros(5), ["a"])
+    method = Plain()
+    method.kept = [ragged, {"again": ragged}]
+    assert integrity.count_images(method, {"state": ragged.state()}, ragged) == 5
+    method.kept = torch.zeros(4, 3, 6, 9)
+    assert integrity.count_images(method, {}, ragged) == 4
 
 
 def test_test_images_that_are_kept_are_refused(tiny_task):
