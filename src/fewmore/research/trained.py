@@ -1,0 +1,33 @@
+"""Load what a run has learnt."""
+
+import re
+from pathlib import Path
+
+import torch
+
+from fewmore.errors import CheckpointError
+from fewmore.methods import find
+from fewmore.methods.base import Method
+from fewmore.research.experiment import Experiment
+from fewmore.research.run_folder import CONFIG
+from fewmore.training.checkpoint import read_state
+from fewmore.training.runtime import Runtime
+
+
+def load_method(run: Path) -> Method:
+    """Return the method of one finished run on the CPU: `run` is a folder such as runs/RUN/seed0.
+
+    Its `scores` has a column for each class, in the order in which the classes came.
+    """
+    seed = re.match(r"seed(\d+)", run.name)
+    config, model = run.parent / CONFIG, run / "model.safetensors"
+    if seed is None or not config.exists() or not model.exists():
+        raise CheckpointError(
+            f"{run} is not the folder of a finished run: give one such as runs/RUN/seed0, "
+            f"with model.safetensors in it and {CONFIG} beside it"
+        )
+    experiment = Experiment.from_json(config.read_text(encoding="utf-8"), str(config))
+    runtime = Runtime(torch.device("cpu"))
+    method = find(experiment.method).build(experiment.recipe, runtime, int(seed[1]))
+    method.restore(read_state(model))
+    return method
