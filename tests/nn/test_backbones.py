@@ -1,6 +1,7 @@
 """Test backbones: sizes, names and weights from a seed."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -182,6 +183,11 @@ class FakeBody(nn.Module):
         return out
 
 
+def two_images() -> ImageSet:
+    pixels = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    return ImageSet.from_images(pixels, [0, 1], ["a", "b"])
+
+
 @pytest.fixture
 def fake_timm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Put a module in timm's place that has two models and records the calls."""
@@ -305,10 +311,25 @@ def test_weights_that_timms_model_cannot_take(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("fake_timm")
 def test_imagenet_weights_of_timms_models_are_asked_for_by_name() -> None:
     recipe = Recipe("own", "timm:tiny_net", BENCHMARKS["glyphs"].transform, "imagenet")
-    pixels = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
-    images = ImageSet.from_images(pixels, [0, 1], ["a", "b"])
     with pytest.raises(ConfigError, match=r"backbone=timm:tiny_net:pretrained and weights=none"):
-        Network(recipe, Runtime()).fit(images, "cosine", 0)
+        Network(recipe, Runtime()).fit(two_images(), "cosine", 0)
+
+
+@pytest.mark.usefixtures("fake_timm")
+def test_images_that_timms_model_cannot_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    backbone = build("timm:tiny_net")
+    backbone.check_size(8)
+    assert backbone.training
+    with pytest.raises(ConfigError, match=r"images of 2 × 2 pixels \(.*\): set transform\.size"):
+        backbone.check_size(2)
+    monkeypatch.setattr(FakeBody, "head_hidden_size", 7, raising=False)
+    wider = build("timm:tiny_net")
+    assert wider.dim == 7
+    with pytest.raises(ConfigError, match=r"shape \(6,\) instead of \(7,\)"):
+        wider.check_size(8)
+    recipe = Recipe("own", "timm:tiny_net", replace(BENCHMARKS["glyphs"].transform, size=2))
+    with pytest.raises(ConfigError, match="2 × 2 pixels"):
+        Network(recipe, Runtime()).fit(two_images(), "cosine", 0)
 
 
 def test_a_real_model_of_timm() -> None:

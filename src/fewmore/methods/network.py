@@ -10,7 +10,7 @@ from fewmore.data.download import pretrained_weights
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError, NotFittedError
 from fewmore.methods.recipe import Recipe
-from fewmore.nn.backbones import TIMM_PREFIX, Backbone, build
+from fewmore.nn.backbones import TIMM_PREFIX, Backbone, TimmBackbone, build
 from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.nn.weights import check_weight_file, set_tensors
 from fewmore.random import derive_seed
@@ -98,7 +98,10 @@ class Network:
         self, base: ImageSet, similarity: str, seed: int, stage: str, weights: Path | None
     ) -> None:
         recipe = self.recipe
-        self._place(build(recipe.backbone, derive_seed(seed, "backbone"), weights))
+        backbone = build(recipe.backbone, derive_seed(seed, "backbone"), weights)
+        if isinstance(backbone, TimmBackbone):
+            backbone.check_size(recipe.transform.size)
+        self._place(backbone)
         generator = torch.Generator().manual_seed(derive_seed(seed, "classifier"))
         prototypes = random_prototypes(len(base.class_names), self.backbone.dim, generator)
         self.classifier = Classifier(similarity, prototypes)

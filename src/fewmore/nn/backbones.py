@@ -187,7 +187,8 @@ class TimmBackbone(Backbone):
                 f"timm cannot make the backbone 'timm:{name}' ({_first_line(error)}): take another "
                 "model or tag; without network, leave ':pretrained' away or give weights=FILE"
             ) from error
-        self.dim = int(self.body.num_features)
+        # Some models end in a wider layer than their last map.
+        self.dim = int(getattr(self.body, "head_hidden_size", None) or self.body.num_features)
 
     def maps(self, x: Tensor) -> Tensor:
         out: Tensor = self.body.forward_features(x)
@@ -211,6 +212,25 @@ class TimmBackbone(Backbone):
         names = config.get("classifier") or ("fc", "head", "classifier")
         names = (names,) if isinstance(names, str) else tuple(names)
         load_weights(self.body, path, names, "the state dict of this model of timm")
+
+    @torch.no_grad()
+    def check_size(self, size: int) -> None:
+        """Refuse a side of images that the model cannot take, as vision transformers do."""
+        mode = self.training
+        try:
+            shape = tuple(self.eval()(torch.zeros(1, 3, size, size)).shape)
+        except Exception as error:
+            raise ConfigError(
+                f"this model of timm cannot take images of {size} × {size} pixels "
+                f"({_first_line(error)}): set transform.size and transform.resize"
+            ) from error
+        finally:
+            self.train(mode)
+        if shape != (1, self.dim):
+            raise ConfigError(
+                f"this model of timm gives features of shape {shape[1:]} instead of "
+                f"({self.dim},): take another one"
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.body(x)
