@@ -20,7 +20,15 @@ from fewmore.training.fast_path import yield_gpu
 from fewmore.training.runtime import Runtime
 
 # What stage 1 runs through. It is more than it needs, so that nothing is missed.
-SOURCES = ("random.py", "data", "nn", "accel", "training", "methods/network.py")
+SOURCES = (
+    "random.py",
+    "data",
+    "nn",
+    "accel",
+    "training",
+    "methods/network.py",
+    "methods/recipe.py",
+)
 
 _LOCKS: dict[Path, threading.Lock] = {}  # one for each file
 
