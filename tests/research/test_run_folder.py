@@ -49,9 +49,12 @@ def test_a_file_in_place_of_the_folder_is_refused(make_experiment, tmp_path):
 
 def test_only_a_folder_in_which_no_run_began_is_discarded(make_experiment, tmp_path):
     unused = run_folder.create(tmp_path, make_experiment())
+    refused = run_folder.create(tmp_path, make_experiment())
+    (refused / "seed0").mkdir()
     used = run_folder.create(tmp_path, make_experiment())
     (used / "seed0").mkdir()
-    for folder in (unused, used):
+    (used / "seed0" / "metrics.jsonl").touch()
+    for folder in (unused, refused, used):
         run_folder.discard_unused(folder)
     assert list(tmp_path.iterdir()) == [used]
 

@@ -12,6 +12,7 @@ runs/<benchmark>-<method>-<time>/
         model.safetensors        the trained model
 """
 
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,10 +62,9 @@ def _cannot_create(folder: Path, error: OSError) -> CheckpointError:
 
 
 def discard_unused(folder: Path) -> None:
-    """Remove a run folder in which no run began."""
-    if [path.name for path in folder.iterdir()] == [CONFIG]:
-        (folder / CONFIG).unlink()
-        folder.rmdir()
+    """Remove a run folder in which nothing was written but the config."""
+    if [path for path in folder.rglob("*") if path.is_file()] == [folder / CONFIG]:
+        shutil.rmtree(folder)
 
 
 def is_finished(folder: Path) -> bool:
