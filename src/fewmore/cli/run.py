@@ -67,6 +67,10 @@ def run(
     if dry_run:
         print_plan(experiments, runs, resume)
         return
+    if resume and (done := _read_finished(experiments, runs)):
+        console(quiet=quiet or as_json).print("all runs are finished")
+        _print_results(done, as_json)
+        return
     run_options = options.run_options(device, parallel, accel, precision, share_stage1=not fresh)
     _make_folders(runs, record)
     out = console(quiet=quiet or as_json)
@@ -113,6 +117,15 @@ def _read_config(path: Path, given: list[Any]) -> "Experiment":
             f"--config {path} cannot be read ({error}): give the config.json of a run folder"
         ) from None
     return Experiment.from_json(text, str(path))
+
+
+def _read_finished(experiments: "list[Experiment]", runs: Path) -> "list[RunResult]":
+    """Return the results if all experiments are finished: then no image has to be loaded."""
+    from fewmore.research import results, run_folder
+
+    folders = run_folder.find(runs, experiments, prefer_finished=False)
+    found = [folder for folder in folders if folder is not None and run_folder.is_finished(folder)]
+    return [results.read(folder) for folder in found] if len(found) == len(experiments) else []
 
 
 def _print_results(finished: "list[RunResult]", as_json: bool) -> None:

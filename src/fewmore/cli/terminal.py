@@ -32,10 +32,10 @@ def console(quiet: bool = False) -> "Console":
     """
     from rich.console import Console
 
-    out = Console(highlight=False, quiet=quiet)
+    out = Console(highlight=False, emoji=False, quiet=quiet)
     if out.is_terminal or "COLUMNS" in os.environ:
         return out
-    return Console(width=PAGE_WIDTH, highlight=False, quiet=quiet)
+    return Console(width=PAGE_WIDTH, highlight=False, emoji=False, quiet=quiet)
 
 
 @contextmanager
