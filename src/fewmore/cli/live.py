@@ -35,6 +35,8 @@ def progress_bars(out: Console) -> Progress:
 
 
 def _state(report: Round) -> str:
+    if report.stage.endswith("(shared)"):
+        return report.stage  # trained by another run, so that there is no loss to show
     return f"{report.stage} {report.round}/{report.rounds}, loss {report.loss:.3f}"
 
 
