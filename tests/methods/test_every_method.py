@@ -32,10 +32,14 @@ TRAINS_PROTOTYPES = (
     "decoupled-cosine",
     "decoupled-l2",
 )  # with data init off
-EXAMPLE = (
-    f"{Path(__file__).resolve().parents[2] / 'docs' / 'examples' / 'power_means.py'}:PowerMeans"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = (
+    f"{ROOT}/docs/examples/power_means.py:PowerMeans",
+    f"{ROOT}/examples/teen.py:TEEN",
+    f"{ROOT}/examples/ridge.py:Ridge",
+    f"{ROOT}/examples/protonet.py:ProtoNet",
 )
-CASES = [(name, True) for name in (*METHODS, EXAMPLE)] + [
+CASES = [(name, True) for name in (*METHODS, *EXAMPLES)] + [
     (name, False) for name in TRAINS_PROTOTYPES
 ]
 if users_method := os.environ.get("FEWMORE_EXAM"):  # path/to/file.py:ClassName, examined alone

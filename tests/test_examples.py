@@ -1,0 +1,85 @@
+"""Run the methods in examples/ under the protocol, and hold them to what the docs say of them."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from fewmore.methods import find
+from fewmore.research import protocol
+from fewmore.training.runtime import Runtime
+
+FOLDER = Path(__file__).resolve().parents[1] / "examples"
+CLASSES = {"teen": "TEEN", "ridge": "Ridge", "protonet": "ProtoNet"}
+
+
+def test_every_example_is_listed_here():
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(CLASSES)
+
+
+@pytest.fixture(params=CLASSES)
+def example(request) -> str:
+    return request.param
+
+
+def test_an_example_is_short_and_names_its_source(example):
+    text = (FOLDER / f"{example}.py").read_text()
+    assert len(text.splitlines()) <= 60
+    assert "https://arxiv.org/abs/" in text.split('"""')[1]
+    info = find(f"{FOLDER}/{example}.py:{CLASSES[example]}")
+    assert info.name == example
+    assert info.load().config_type.__module__ == info.load().__module__
+
+
+def test_an_example_runs(example, tiny_task, small_recipe):
+    name = f"{FOLDER}/{example}.py:{CLASSES[example]}"
+    longer = ("pretrain.epochs=12", "pretrain.milestones=9")
+    recipe = small_recipe("quick", tiny_task.benchmark, name, *longer)
+    method = find(name).build(recipe, Runtime(), 0)
+    outcome = protocol.run(method, tiny_task, Runtime())
+    assert outcome.sessions == 3
+    assert outcome.images_kept == [0, 0, 0]
+    predictions, labels = outcome.predictions[""][-1], outcome.labels
+    assert (predictions == labels).float().mean() > 0.5  # chance is 0.125
+
+
+def test_teen_moves_new_means_towards_similar_base_classes(tiny_task, small_recipe):
+    name = f"{FOLDER}/teen.py:TEEN"
+    base, new, _ = (s.select_from(tiny_task.train).compact() for s in tiny_task.split.sessions)
+
+    def prototypes(alpha: float) -> list[list[float]]:
+        recipe = small_recipe("quick", tiny_task.benchmark, name, f"alpha={alpha}")
+        method = find(name).build(recipe, Runtime(), 0)
+        method.fit(base)
+        method.learn(new)
+        return method.network.classifier.prototypes.double().tolist()
+
+    plain, moved = prototypes(0.0), prototypes(0.3)
+    assert plain[:4] == moved[:4]
+    for mean, calibrated in zip(plain[4:], moved[4:], strict=True):
+        cosines = [sum(a * b for a, b in zip(mean, row, strict=True)) for row in plain[:4]]
+        total = sum(math.exp(16 * c) for c in cosines)
+        weights = [math.exp(16 * c) / total for c in cosines]
+        mixed = [
+            sum(w * row[i] for w, row in zip(weights, plain[:4], strict=True))
+            for i in range(len(mean))
+        ]
+        length = math.hypot(*mixed)
+        expected = [0.7 * m + 0.3 * x / length for m, x in zip(mean, mixed, strict=True)]
+        assert calibrated == pytest.approx(expected, abs=1e-5)
+
+
+def test_ridge_is_the_minimum_of_its_loss(tiny_task, small_recipe):
+    """Check that the gradient of the weighted squared error and the penalty is zero."""
+    name = f"{FOLDER}/ridge.py:Ridge"
+    recipe = small_recipe("quick", tiny_task.benchmark, name, "width=20")
+    method = find(name).build(recipe, Runtime(), 0)
+    base = tiny_task.split.sessions[0].select_from(tiny_task.train).compact()
+    method.fit(base)
+    weights = method.scores_of(torch.eye(20)).double().requires_grad_()  # (20, classes)
+    features = method.embed(base).double()
+    targets = torch.nn.functional.one_hot(base.labels, 4).double()
+    errors = (features @ weights - targets).square().sum(1) / 12  # 12 images a class
+    (errors.sum() + weights.square().sum()).backward()
+    assert weights.grad.abs().max() < 1e-4
