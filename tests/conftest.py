@@ -20,56 +20,16 @@ from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Benchmark, Task
 from fewmore.data.images import ImageSet
 from fewmore.data.sources import WEIGHTS, File
-from fewmore.data.splits import sample_split
-from fewmore.methods import METHODS, find
+from fewmore.methods import find
 from fewmore.methods.base import Recipe
 from fewmore.methods.recipe import override
 from fewmore.nn.backbones import build
-from fewmore.research import recipes
+from fewmore.research.exam_world import TRANSFORM, make_images, make_recipe, make_task
 from fewmore.training.learn_session import SessionConfig
 from fewmore.training.pretrain import PretrainConfig
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-TRANSFORM = Transform(8, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), "pad", pad=1, flip=False)
-SMALL_SETTINGS = (
-    "pretrain.epochs=2",
-    "pretrain.batch=24",
-    "pretrain.milestones=1",
-    "session.epochs=2",
-    "session.batch=16",
-    "balanced.epochs=2",
-    "exemplars.per_class=4",
-    "nodes=20",  # of TOPIC's neural gas
-    "rounds=4",
-    "pseudo.base_way=2",
-    "pseudo.new_way=2",
-    "pseudo.base_query=2",
-    "pseudo.new_query=2",
-    "pseudo.episodes=4",
-)
-
-
-def make_images(classes: int = 4, per_class: int = 6, size: int = 8, seed: int = 0) -> ImageSet:
-    """Make images, class by class.
-
-    A class is a color with a pattern, the same for every seed. The seed decides the noise that
-    each image adds.
-    """
-    noise = np.random.default_rng(seed)
-    images = []
-    for number in range(classes):
-        pattern = np.random.default_rng(number)
-        color = np.array([60.0, 190.0])[[number & 1, number >> 1 & 1, number >> 2 & 1]]
-        coarse = color[:, None, None] + pattern.normal(0, 30, (3, 4, 4))
-        nearest = np.arange(size) * 4 // size
-        whole = coarse[:, nearest][:, :, nearest] + noise.normal(0, 12, (per_class, 3, size, size))
-        images.append(whole.round().clip(0, 255).astype(np.uint8))
-    labels = torch.arange(classes).repeat_interleave(per_class)
-    return ImageSet.from_images(
-        np.concatenate(images), labels, [f"class {number}" for number in range(classes)]
-    )
 
 
 @pytest.fixture(scope="session")
@@ -90,9 +50,7 @@ def tiny_task() -> Task:
 
     There are five test images a class.
     """
-    benchmark = Benchmark("tiny", "Colours", 8, 4, 2, 3, "resnet8", False, TRANSFORM)
-    train = make_images(8, 12, seed=0)
-    return Task(benchmark, train, make_images(8, 5, seed=1), sample_split(train, 4, 2, 3))
+    return make_task()
 
 
 @pytest.fixture
@@ -104,10 +62,7 @@ def small_recipe(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Recipe]:
     monkeypatch.setattr("fewmore.training.pseudo_incremental.ROUND", 2)
 
     def small_recipe(name: str, benchmark: Benchmark, method: str, *settings: str) -> Recipe:
-        (recipe, _), *_ = recipes.recipes_for(
-            name, benchmark, [method, *METHODS], [*SMALL_SETTINGS, *settings]
-        )
-        return recipe
+        return make_recipe(name, benchmark, method, settings)
 
     return small_recipe
 

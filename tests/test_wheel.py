@@ -84,6 +84,13 @@ def test_help(elsewhere):
     assert all(name in out for name in ("run", "compare", "benchmarks", "methods"))
 
 
+def test_an_exam(elsewhere, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text((ROOT / "docs" / "examples" / "power_means.py").read_text())
+    out = elsewhere("-m", "fewmore", "exam", f"{mine}:PowerMeans")
+    assert "powermeans: 20 checks passed, 0 failed" in out
+
+
 def test_a_run(elsewhere, tiny_folder):
     small = ("backbone=resnet8", "transform.size=8", "transform.resize=9", "pretrain.epochs=1")
     settings = [word for setting in small for word in ("--set", setting)]

@@ -13,6 +13,7 @@ from fewmore import __version__
 from fewmore.cli import data, lists
 from fewmore.cli.compare import compare
 from fewmore.cli.evaluate import evaluate
+from fewmore.cli.exam import exam
 from fewmore.cli.export import export
 from fewmore.cli.info import info
 from fewmore.cli.learn import forget, learn, rename, undo
@@ -38,7 +39,16 @@ GROUPS = {
         export,
         serve,
     ),
-    "For research": (run, compare, report, reproduce, lists.benchmarks, lists.methods, settings),
+    "For research": (
+        run,
+        compare,
+        report,
+        reproduce,
+        lists.benchmarks,
+        lists.methods,
+        settings,
+        exam,
+    ),
 }
 
 app = typer.Typer(

@@ -1,0 +1,129 @@
+"""Check that the exam finds what is wrong with a method, and that the command says it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fewmore import cli
+from fewmore.research.exam import examine
+from fewmore.research.exam_checks import CHECKS
+from fewmore.research.exam_world import make_case
+
+HEAD = """
+import torch
+from fewmore.methods.decoupled import Config, Decoupled
+from fewmore.methods.base import Method
+
+
+class Mine(Decoupled):
+"""
+# What is wrong with a method: the check that finds it, and words of its sentence.
+WRONG = {
+    "    def state(self):\n        return {'sessions': 1}": ("not-fitted", "state before fit"),
+    "    def scores_of(self, f):\n        return super().scores_of(f)[:, :4]": (
+        "scores-cover-classes",
+        "shape (40, 4), not (40, 6)",
+    ),
+    "    def scores(self, i):\n        return super().scores(i) + 1": (
+        "other-scores",
+        "differs from scores(images)",
+    ),
+    "    def scores(self, i):\n        self.sessions += 1\n        return super().scores(i)": (
+        "scoring-changes-nothing",
+        "/sessions",
+    ),
+    "    def scores_of(self, f):\n        return super().scores_of(f - f.mean(0))": (
+        "batch-independence",
+        "another batch",
+    ),
+    "    def scores_of(self, f):\n        return -super().scores_of(f)": (
+        "learns-something",
+        "the accuracy on base classes",
+    ),
+    "    def learn(self, s):\n        super().learn(s)\n        torch.rand(1)": (
+        "global-state-unchanged",
+        "learn changes",
+    ),
+    "    def state(self):\n        return super().state() | {'kind': {1, 2}}": (
+        "state-is-plain",
+        "set is not a JSON value at /kind",
+    ),
+    "    def restore(self, state):\n        super().restore(state)\n        self.sessions = 9": (
+        "restore-is-identity",
+        "/sessions",
+    ),
+    "    def fit(self, b):\n        super().fit(b)\n        b.labels.zero_()": (
+        "input-unchanged",
+        "have changed",
+    ),
+    "    def fit(self, b):\n        super().fit(b)\n        self.seen = b": (
+        "images-kept",
+        "images_kept() says 0",
+    ),
+    "    def embed(self, i):\n        return super().embed(i) * max(1, self.sessions)": (
+        "frozen-features",
+        "other features after learn",
+    ),
+    "    def fit(self, b):\n        raise KeyError('no such thing')": (
+        "same-seed",
+        "KeyError: 'no such thing'",
+    ),
+}
+
+
+@pytest.mark.parametrize("body", WRONG, ids=[f"{check}" for check, _ in WRONG.values()])
+def test_what_is_wrong_is_found(body, tmp_path, monkeypatch):
+    name, words = WRONG[body]
+    path = tmp_path / "mine.py"
+    path.write_text(HEAD + body + "\n")
+    only = [check for check in CHECKS if check.name == name]
+    monkeypatch.setattr("fewmore.research.exam.CHECKS", only)
+    (verdict,) = examine(make_case(f"{path}:Mine"))
+    assert verdict.result == "failed"
+    assert words in verdict.reason
+
+
+def command(monkeypatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["fewmore", "exam", *words])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    return stop.value.code or 0
+
+
+@pytest.fixture
+def few_checks(monkeypatch):
+    monkeypatch.setattr("fewmore.research.exam.CHECKS", CHECKS[:3])
+
+
+def test_the_command(few_checks, tmp_path, monkeypatch, capsys):
+    bad = tmp_path / "mine.py"
+    bad.write_text(HEAD + next(iter(WRONG)) + "\n")
+    assert command(monkeypatch, "decoupled-cosine", "finetune") == 0
+    out = capsys.readouterr().out
+    assert "decoupled-cosine: passed: scores are finite" in out
+    assert "finetune: not applicable: scores_of" in out
+    assert "finetune: 2 checks passed, 0 failed" in out
+    assert command(monkeypatch, f"{bad}:Mine") == 2
+    out = capsys.readouterr().out
+    assert "mine: failed: before fit, every call" in out
+    assert "state before fit raises no NotFittedError" in out
+
+
+def test_the_command_in_json(few_checks, monkeypatch, capsys):
+    assert command(monkeypatch, "decoupled-cosine", "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["method"] == "decoupled-cosine"
+    assert [check["result"] for check in found["checks"]] == ["passed"] * 3
+
+
+@pytest.mark.parametrize("name", ["decoupled-cosin", "nowhere.py:Mine", "mine.py"])
+def test_a_method_that_is_not_there(name, monkeypatch, capsys):
+    assert command(monkeypatch, name) == 2
+    assert capsys.readouterr().err.startswith("fewmore: ")
+
+
+def test_every_check_has_a_name_of_its_own():
+    assert len({check.name for check in CHECKS}) == len(CHECKS) == 20
+    assert "pytest" not in Path(sys.modules["fewmore.research.exam_checks"].__file__).read_text()
