@@ -1,6 +1,5 @@
 """Examine every registered method, and again with trained prototypes where it can do both."""
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -29,8 +28,6 @@ EXAMPLES = (
 CASES = [(name, True) for name in (*METHODS, *EXAMPLES)] + [
     (name, False) for name in TRAINS_PROTOTYPES
 ]
-if users_method := os.environ.get("FEWMORE_EXAM"):  # path/to/file.py:ClassName, examined alone
-    CASES = [(users_method, True)]
 _cases: dict[tuple[str, bool], Case] = {}  # they hold results that many checks need
 
 
@@ -120,7 +117,6 @@ class Forgetful(Projected):
 """
 
 
-@pytest.mark.skipif(bool(users_method), reason="examines the exam, not the user's method")
 @pytest.mark.parametrize("name", ["Projected", "Forgetful"])
 def test_constants_need_no_training_and_parameters_do(name, tmp_path):
     path = tmp_path / "projected.py"
