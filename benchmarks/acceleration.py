@@ -36,6 +36,7 @@ from fewmore.training.runtime import Round, Runtime
 BEGAN = time.perf_counter()  # of the process, but for its imports
 BATCH = 128
 CLASSES = 60
+MOST_IMAGES = 6000
 ROUNDS = 4
 ALL = frozenset({"batch-norm", "conv", "side-streams", "graphs"})
 
@@ -80,8 +81,7 @@ def measure(workload: Workload, variant: Variant, device: torch.device) -> Row:
     """Train for a few rounds; return milliseconds of a step and seconds since the start."""
     settings = recipe("official", BENCHMARKS[workload.benchmark], "cec")
     size = settings.transform.size
-    count = max(BATCH * workload.steps, 2048) if workload.stage == 1 else 6000
-    count = min(count, 6000)
+    count = min(BATCH * workload.steps, MOST_IMAGES) if workload.stage == 1 else MOST_IMAGES
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
     names = [str(label) for label in range(CLASSES)]
@@ -120,6 +120,17 @@ def train(
         adapter = Adapter(backbone.dim).to(device)
         config = replace(PseudoConfig(), episodes=ROUNDS * ROUND, augmented_rounds=0)
         pseudo_incremental(backbone, adapter, images, transform, config, runtime, 0)
+
+
+def measure_here(workload: Workload, variants: list[str], device: torch.device) -> dict[str, Row]:
+    """Measure variants of a workload in this process."""
+    enable_cudnn_benchmark()
+    rows: dict[str, Row] = {}
+    for name in variants:
+        if VARIANTS[name].compiled:
+            torch._dynamo.reset()
+        rows[name] = measure(workload, VARIANTS[name], device)
+    return rows
 
 
 def measure_apart(name: str, variants: list[str], device: str, caches: Path) -> dict[str, Row]:
@@ -172,15 +183,9 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device(args.device)
     if args.workload:
-        enable_cudnn_benchmark()
-        workload = WORKLOADS[args.workload]
-        rows = {}
-        for name in args.variants:
-            torch._dynamo.reset() if VARIANTS[name].compiled else None
-            rows[name] = measure(workload, VARIANTS[name], device)
-        print(json.dumps(rows))
+        print(json.dumps(measure_here(WORKLOADS[args.workload], args.variants, device)))
         return
-    rows = []
+    rows: list[Row] = []
     for workload in WORKLOADS:
         with tempfile.TemporaryDirectory() as caches:
             rows += compare(workload, args.device, Path(caches))
