@@ -58,6 +58,7 @@ class BenchmarkImages:
     test: "ImageSet"
     keys: Sequence[str] = ()  # the official lists' names of the training images
     missing: Sequence[Path] = ()  # training images of new classes that are not there
+    test_files: Sequence[str] = ()  # CLASS/FILE of each test image, if they are files
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Task:
     train: "ImageSet"
     test: "ImageSet"
     split: "Split"
+    test_files: Sequence[str] = ()  # CLASS/FILE of each test image, if they are files
 
 
 BENCHMARKS = {

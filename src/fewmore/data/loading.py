@@ -54,7 +54,7 @@ def load_task(
     is_default = all(option is None for option in (base, way, shot, draw, class_order))
     if is_default and session_lists.has_session_lists(benchmark, root):
         split = session_lists.official_split(benchmark, images, root)
-        return Task(benchmark, images.train, images.test, split)
+        return Task(benchmark, images.train, images.test, split, images.test_files)
     _check_complete(benchmark, images)
     if name.startswith(FOLDER_PREFIX):
         counts = images.train.class_counts().tolist()
@@ -68,7 +68,7 @@ def load_task(
     split = splits.sample_split(
         images.train, benchmark.base, benchmark.way, benchmark.shot, draw or 0, class_order
     )
-    return Task(benchmark, images.train, images.test, split)
+    return Task(benchmark, images.train, images.test, split, images.test_files)
 
 
 def load_benchmark_images(
@@ -180,4 +180,4 @@ def _load_listings(
             broken.append(str(error))
     if broken:
         raise ImageError("; ".join(broken))
-    return BenchmarkImages(sets[0], sets[1], train.keys())
+    return BenchmarkImages(sets[0], sets[1], train.keys(), test_files=test.keys())
