@@ -19,6 +19,7 @@ from fewmore.training.embed import embed
 from fewmore.training.pretrain import pretrain
 from fewmore.training.runtime import Round, Runtime
 from fewmore.training.stage1_cache import cache_file, locked
+from fewmore.training.views import unrotated
 
 
 class Network:
@@ -103,7 +104,9 @@ class Network:
             backbone.check_size(recipe.transform.size)
         self._place(backbone)
         generator = torch.Generator().manual_seed(derive_seed(seed, "classifier"))
-        prototypes = random_prototypes(len(base.class_names), self.backbone.dim, generator)
+        rotations = recipe.pretrain.rotations
+        labels = len(base.class_names) * rotations
+        prototypes = random_prototypes(labels, self.backbone.dim, generator)
         self.classifier = Classifier(similarity, prototypes)
         pretrain(
             self.backbone,
@@ -115,6 +118,9 @@ class Network:
             seed,
             stage,
         )
+        if rotations > 1:
+            trained = self.classifier.prototypes.detach()
+            self.classifier = Classifier(similarity, unrotated(trained, rotations).clone())
 
     def embed(self, images: ImageSet) -> Tensor:
         """Compute the features of images, (n, d)."""

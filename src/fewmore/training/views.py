@@ -1,0 +1,42 @@
+"""Show each image of a batch several times: in several random views, or rotated.
+
+Copies follow each other as blocks: first the whole batch, then the whole batch once more. A step
+then has so many times the images of its batch.
+"""
+
+import torch
+from torch import Generator, Tensor
+
+from fewmore.data.augment import Transform, train_view
+from fewmore.data.images import ImageSet
+from fewmore.errors import ConfigError
+
+ROTATIONS = (1, 2, 4)  # copies of an image, of which the first is not rotated
+
+
+def several_views(
+    images: ImageSet, indices: Tensor, transform: Transform, generator: Generator, count: int
+) -> tuple[Tensor, Tensor]:
+    """Return `count` random views of each image, (count · n, 3, s, s), and their labels."""
+    repeated = indices.repeat(count)
+    return train_view(images, repeated, transform, generator), images.labels[repeated]
+
+
+def rotation_copies(view: Tensor, labels: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return each image in `count` rotations, (count · n, 3, s, s), each with a label of its own.
+
+    One is the image itself, two are 0° and 180°, four are 0°, 90°, 180° and 270°,
+    counter-clockwise. Rotation k of class c has the label c · count + k.
+    """
+    if count not in ROTATIONS:
+        raise ConfigError(f"there are 1, 2 or 4 rotations of an image, and not {count}")
+    if count == 1:
+        return view, labels
+    copies = [torch.rot90(view, 4 // count * k, (2, 3)) for k in range(count)]
+    rotated = torch.cat(copies).contiguous(memory_format=torch.channels_last)
+    return rotated, torch.cat([labels * count + k for k in range(count)])
+
+
+def unrotated(prototypes: Tensor, count: int) -> Tensor:
+    """Return the prototypes of the classes themselves, out of those of `count` rotations each."""
+    return prototypes[::count]
