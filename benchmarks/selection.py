@@ -1,6 +1,6 @@
 """Measure what choosing epochs and rounds on the test set is worth, as the authors' program does.
 
-    python benchmarks/selection.py cub200 --data-root DATA --device cuda [--seeds 3] [--record results]
+    python benchmarks/selection.py cub200 --data-root DATA --device cuda [--seeds 3]
 
 The released program keeps the epoch of stage 1 that is best on the test images of the base classes,
 and the round of stage 2 that is best on the test images of the last session. fewmore keeps the last
