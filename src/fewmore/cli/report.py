@@ -7,19 +7,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fewmore.cli import research_options as options
-from fewmore.cli.terminal import plain
+from fewmore.cli.terminal import console, plain
 from fewmore.errors import DataError, FewmoreError
+from fewmore.io import write_bytes
 
 if TYPE_CHECKING:  # torch waits until the command runs
     from fewmore.data.benchmarks import Task
     from fewmore.research.results import RunResult
 
+PER_CLASS = "per-class.csv"
+SHOWN = 20  # classes that are printed
+
 
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    images: Annotated[
+        bool,
+        typer.Option(
+            "--images", help="Also write predictions.csv in each run: one line a test image."
+        ),
+    ] = False,
     data_root: options.DataRoot = None,
 ) -> None:
-    """Write a run's report.html and figures anew, from what its folder holds."""
+    """Show a run class by class; write its report.html, figures and per-class.csv anew."""
     from fewmore.research import results
 
     if not folder.is_dir():
@@ -32,7 +42,50 @@ def report(
         typer.secho(f"the page has no images of confusions: {error}", err=True, fg="yellow")
         task = None
     write_report(result, folder, task)
-    plain().print(f"report: {folder / 'report.html'}")
+    _print_classes(folder, task)
+    out = plain()
+    out.print(f"\nreport: {folder / 'report.html'}")
+    out.print(f"accuracy of all classes: {folder / PER_CLASS}")
+    out.print(f"confusion matrix: {folder / 'figures' / 'confusion.png'}")
+    if images:
+        for path in _write_images(result, folder, task):
+            out.print(f"predictions: {path}")
+
+
+def _print_classes(folder: Path, task: "Task | None") -> None:
+    """Print the accuracy of the weakest classes, and what they are taken for."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    from fewmore.research.predictions import read_run_folder
+    from fewmore.research.reporting import per_class, tables
+
+    rows = per_class.class_rows(read_run_folder(folder, task))
+    shown = per_class.weakest(rows, SHOWN)
+    count = "all classes" if len(shown) == len(rows) else f"the {len(shown)} weakest classes"
+    table = RichTable(count, box=None, header_style="bold")
+    for name in ("session", "images", "accuracy", "±"):
+        table.add_column(name, justify="right")
+    table.add_column("most often taken for")
+    for row in shown:
+        taken_for = f"{row.taken_for}, {row.share:.0f} %" if row.taken_for else "–"
+        std = "" if row.accuracy.std is None else tables.number(row.accuracy.std)
+        cells = (row.name, str(row.session), str(row.images), row.accuracy.text, std, taken_for)
+        table.add_row(*map(Text, cells))
+    console().print(table)
+
+
+def _write_images(result: "RunResult", folder: Path, task: "Task | None") -> list[Path]:
+    """Write what was predicted for each test image, and return the files."""
+    from fewmore.research.experiment import run_name
+    from fewmore.research.predictions import read_run_folder
+
+    names = [run_name(*pair) for pair in zip(result.seeds, result.draws, strict=True)]
+    written = []
+    for name, run in zip(names, read_run_folder(folder, task), strict=True):
+        written.append(folder / name / "predictions.csv")
+        write_bytes(written[-1], run.to_csv().encode())
+    return written
 
 
 def _check_files(result: "RunResult", folder: Path) -> None:
@@ -70,9 +123,18 @@ def _load_task(folder: Path, data_root: Path | None) -> "Task":
 
 def write_report(result: "RunResult", folder: Path, task: "Task | None") -> None:
     """Write the report and the figures of a run folder."""
-    from fewmore.research.reporting import figures, html, tables
+    from fewmore.research.predictions import read_run_folder
+    from fewmore.research.reporting import figures, html, per_class, tables
 
     html.write(folder, task)
+    runs = read_run_folder(folder, task)
+    write_bytes(folder / PER_CLASS, per_class.to_csv(per_class.class_rows(runs)).encode())
+    confusion = figures.confusion_figure(
+        per_class.pooled_confusion(runs),
+        runs[0].session_of_class,
+        class_names=runs[0].class_names,
+    )
+    figures.save(confusion, folder / "figures" / "confusion")
     sessions = figures.sessions_figure([result], tables.published_rows([result]))
     figures.save(sessions, folder / "figures" / "sessions")
     if len(result.sessions) > 1:

@@ -120,6 +120,21 @@ Record = Annotated[
     typer.Option("--record", help="Also write each result into this folder.", show_default=False),
 ]
 
+SaveScores = Annotated[
+    bool,
+    typer.Option(
+        "--save-scores",
+        help="Write the scores of all test images after each session, with the images' files: "
+        "sessionN/scores.npz of each run.",
+    ),
+]
+SaveSessions = Annotated[
+    bool,
+    typer.Option(
+        "--save-sessions",
+        help="Write the model after each session: sessionN/model.safetensors of each run.",
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -146,8 +161,12 @@ def run_options(
     accel: bool,
     precision: str | None,
     share_stage1: bool = True,
+    **saved: bool,
 ) -> "RunOptions":
-    """Return the runner's options, and say where the device cannot do what was asked for."""
+    """Return the runner's options, and say where the device cannot do what was asked for.
+
+    `saved` is what is written on request: save_scores, save_sessions.
+    """
     from fewmore.research.runner import RunOptions
     from fewmore.training.device import select_device
 
@@ -158,6 +177,7 @@ def run_options(
         stage1_cache=_stage1_folder() if share_stage1 else None,
         accel=accel,
         precision=precision,
+        **saved,
     )
     for note in chosen.notes():
         typer.secho(note, err=True, fg="yellow")

@@ -44,6 +44,8 @@ def run(
     precision: options.Precision = None,
     fresh: options.Fresh = False,
     record: options.Record = None,
+    save_scores: options.SaveScores = False,
+    save_sessions: options.SaveSessions = False,
     config: options.Config = None,
     dry_run: options.DryRun = False,
     quiet: options.Quiet = False,
@@ -71,7 +73,8 @@ def run(
         console(quiet=quiet or as_json).print("all runs are finished")
         _print_results(done, as_json)
         return
-    run_options = options.run_options(device, parallel, accel, precision, share_stage1=not fresh)
+    saved = {"save_scores": save_scores, "save_sessions": save_sessions}
+    run_options = options.run_options(device, parallel, accel, precision, not fresh, **saved)
     _make_folders(runs, record)
     out = console(quiet=quiet or as_json)
     finished: list[RunResult] = []

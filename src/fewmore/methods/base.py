@@ -26,6 +26,10 @@ class Method(ABC):
     config_type: ClassVar[type[MethodConfig]] = MethodConfig  # the class of its settings
     name: ClassVar[str] = ""  # in tables and run folders; empty: the class's, in lower case
     keeps: str | None = None  # what it keeps of old images, in words; None: nothing
+    # How many views of an image it averages at test time; None: those of the recipe.
+    test_views: int | None = None
+    # Whether what it learns depends on the order of the classes, by design; the exam asks.
+    ordered: ClassVar[bool] = False
     config: Any  # its settings; a subclass annotates it with its own Config
 
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:

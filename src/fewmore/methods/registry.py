@@ -194,5 +194,6 @@ def _describe(where: str, class_name: str, name: str | None, paper: str) -> Meth
         paper,
         f"{module.__name__}:{class_name}",
         memory=cls.keeps or "none",
+        ordered=cls.ordered,
         source=user_code.source_of(module),
     )

@@ -196,6 +196,11 @@ def confusion_matrix(labels: Ints, predicted: Ints, classes: int) -> Ints:
     return counts.reshape(classes, classes).astype(np.int64)
 
 
+def class_accuracy(confusion: Ints) -> Floats:
+    """Return the accuracy of each class of a confusion matrix; NaN where it has no images."""
+    return _percent(np.diag(confusion).astype(np.float64), confusion.sum(1).astype(np.float64))
+
+
 def mean_std(values: ArrayLike) -> tuple[Floats, Floats]:
     """Return mean and sample standard deviation (n − 1) over the first axis, the runs.
 

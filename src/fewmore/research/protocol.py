@@ -7,7 +7,7 @@ nothing can be chosen on the test set. integrity.py checks that the method keeps
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,6 +41,11 @@ class Outcome:
     # (test images,): the largest probability of the last session's softmax.
     confidence: Tensor = field(default_factory=lambda: torch.empty(0))
     checks: list[str] = field(default_factory=list)  # that the method passed, of integrity.py
+    # (test images,): the position of each in the task's test set.
+    positions: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    # (test images, classes seen): the method's own scores after the last session, where they were
+    # asked for; NaN where the class of an image has not arrived.
+    scores: Tensor | None = None
 
     @property
     def sessions(self) -> int:
@@ -59,17 +64,21 @@ def run(
     task: Task,
     runtime: Runtime,
     on_session: Callable[[Outcome], None] = lambda outcome: None,
+    keep_scores: bool = False,
 ) -> Outcome:
-    """Teach a method session after session, and test it after each."""
+    """Teach a method session after session, and test it after each.
+
+    With `keep_scores` the outcome has the scores of the session at each call of `on_session`.
+    """
     split = task.split
     classes = split.seen(len(split.sessions))
     session_of_class = torch.tensor(
         [i for i, session in enumerate(split.sessions) for _ in session.classes]
     )
     test = task.test.select_classes(classes).to(runtime.device)
-    outcome = Outcome(test.labels.cpu(), session_of_class, {})
+    outcome = Outcome(test.labels.cpu(), session_of_class, {}, positions=_positions(task, classes))
     _resume(runtime.checkpoint, method, outcome)
-    evaluator = _Evaluator(method, test, session_of_class.to(runtime.device))
+    evaluator = _Evaluator(method, test, session_of_class.to(runtime.device), keep_scores)
     first, last = outcome.sessions, len(split.sessions) - 1
     for number, session in enumerate(split.sessions):
         if number < outcome.sessions:
@@ -85,6 +94,7 @@ def run(
             _add_predictions(outcome, *evaluator.predict_and_check(number))
         else:
             _add_predictions(outcome, *evaluator.predict(number))
+        outcome.scores = evaluator.scores
         state = method.state()
         outcome.images_kept.append(integrity.check_images_kept(method, state, images))
         outcome.checks[:] = integrity.CHECKS
@@ -97,6 +107,12 @@ def run(
     return outcome
 
 
+def _positions(task: Task, classes: Sequence[int]) -> Tensor:
+    """Return where the test images of these classes are in the task's test set."""
+    labels = task.test.labels.cpu()
+    return torch.isin(labels, torch.tensor(classes)).nonzero().squeeze(1)
+
+
 class _Evaluator:
     """Predict the test images, in orders that say nothing about classes and sessions.
 
@@ -105,9 +121,13 @@ class _Evaluator:
     session. The features of classes that have not arrived are scored later.
     """
 
-    def __init__(self, method: Method, test: ImageSet, session_of_class: Tensor) -> None:
+    def __init__(
+        self, method: Method, test: ImageSet, session_of_class: Tensor, keep_scores: bool
+    ) -> None:
         self.method = method
         self.test = test
+        self.keep_scores = keep_scores
+        self.scores: Tensor | None = None  # of the last session, if they are kept
         self.arrival = session_of_class[test.labels]  # the session in which each image's class came
         self.classes_seen = torch.bincount(session_of_class).cumsum(0).tolist()
         self.content = test.content_hash()
@@ -145,6 +165,8 @@ class _Evaluator:
         queries = self._shuffle(seen, "scores", session)
         batches: dict[str, list[Tensor]] = {}
         confidence = torch.zeros(len(self.test), dtype=torch.float16, device=self.test.device)
+        if self.keep_scores:
+            self.scores = torch.full((len(self.test), self.classes_seen[session]), torch.nan)
         for batch in torch.split(queries, TEST_BATCH):
             for name, scores in self._scores(batch).items():
                 self._check_scores(name, scores, len(batch), self.classes_seen[session])
@@ -152,6 +174,8 @@ class _Evaluator:
                 if not name:
                     confidence[batch] = scores.float().softmax(1).amax(1).to(confidence)
                     self._remember(batch, scores)
+                    if self.scores is not None:
+                        self.scores[batch.cpu()] = scores.float().cpu()
         predictions = {}
         for name, parts in batches.items():
             predicted = torch.full((len(self.test),), -1, device=self.test.device)

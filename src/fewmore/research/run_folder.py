@@ -4,12 +4,16 @@ runs/<benchmark>-<method>-<time>/
     config.json              the experiment
     result.json              its result, once all runs are done
     report.html              the result on one page
-    figures/                 accuracy by session, base against novel
+    per-class.csv            the accuracy of each class, and what it is taken for
+    figures/                 accuracy by session, base against novel, the confusion matrix
     seed0/ or seed0-draw1/   one folder a run:
         metrics.jsonl            every round and session, as it happens
         checkpoint.safetensors   the state that a killed run resumes from
         predictions.safetensors  the predicted class of every test image after every session
         model.safetensors        the trained model
+        session0/ …              on request, one folder a session:
+            model.safetensors        the model after the session
+            scores.npz               the scores of the test images after the session
 """
 
 import shutil
@@ -23,6 +27,7 @@ from fewmore.research.experiment import Experiment
 
 CONFIG = "config.json"
 RESULT = "result.json"
+MODEL = "model.safetensors"
 
 
 def ensure_parent(runs: Path) -> None:
@@ -65,6 +70,11 @@ def discard_unused(folder: Path) -> None:
     """Remove a run folder in which nothing was written but the config."""
     if [path for path in folder.rglob("*") if path.is_file()] == [folder / CONFIG]:
         shutil.rmtree(folder)
+
+
+def session_folder(run: Path, session: int) -> Path:
+    """Return the folder of a session in that of a run; it is there on request alone."""
+    return run / f"session{session}"
 
 
 def is_finished(folder: Path) -> bool:

@@ -22,11 +22,13 @@ from fewmore.data.benchmarks import Task
 from fewmore.data.transform import Transform
 from fewmore.errors import FewmoreError
 from fewmore.methods import MethodInfo
+from fewmore.methods.base import Method
 from fewmore.research import protocol, results, run_folder
 from fewmore.research.clock import SharedClock
 from fewmore.research.experiment import Experiment, run_name
 from fewmore.research.machine import machine_facts
 from fewmore.research.metrics_log import MetricsLog
+from fewmore.research.predictions import write_predictions, write_scores
 from fewmore.research.protocol import Outcome
 from fewmore.research.results import WALL_CLOCK, Run, RunResult, SessionSize
 from fewmore.training.checkpoint import Checkpoint, write_state
@@ -61,6 +63,8 @@ class RunOptions:
     stage1_cache: Path | None = None  # where methods share stage 1
     accel: bool = True  # use the GPU fast path
     precision: str | None = None  # of training; None: what suits the device
+    save_scores: bool = False  # also write the scores of all test images after each session
+    save_sessions: bool = False  # also write the model after each session
 
     def workers(self, runs: int) -> int:
         """Return how many of so many runs are computed side by side."""
@@ -193,12 +197,14 @@ class _Job:
         self.folder.mkdir(exist_ok=True)
         self.log = MetricsLog(self.folder / "metrics.jsonl")
         self.runtime = self._runtime()
-        method = self.method_info.build(self.plan.experiment.recipe, self.runtime, self.seed)
+        self.method = self.method_info.build(self.plan.experiment.recipe, self.runtime, self.seed)
         with share_gpu(self.options.device):
-            outcome = protocol.run(method, self.task, self.runtime, self._on_session)
-            write_state(self.folder / "model.safetensors", method.state())
+            outcome = protocol.run(
+                self.method, self.task, self.runtime, self._on_session, self.options.save_scores
+            )
+            write_state(self.folder / run_folder.MODEL, self.method.state())
         self.checks = ", ".join(outcome.checks)
-        self._write_predictions(outcome)
+        write_predictions(self.folder, outcome, self.task)
         return self._measure(outcome)
 
     def _runtime(self) -> Runtime:
@@ -227,16 +233,18 @@ class _Job:
             if value == value:  # NaN where it is undefined
                 line[key] = value
         self.log.add(line)
+        self._save_session(outcome)
         self.plan.watcher.on_session(self.name, outcome)
 
-    def _write_predictions(self, outcome: Outcome) -> None:
-        state = {
-            "labels": outcome.labels,
-            "session_of_class": outcome.session_of_class,
-            "predictions": dict(outcome.predictions),
-            "confidence": outcome.confidence,
-        }
-        write_state(self.folder / "predictions.safetensors", state)
+    def _save_session(self, outcome: Outcome) -> None:
+        """Write the model and the scores after a session, if they were asked for."""
+        folder = run_folder.session_folder(self.folder, outcome.sessions - 1)
+        if self.options.save_sessions:
+            folder.mkdir(exist_ok=True)
+            write_state(folder / run_folder.MODEL, self.method.state())
+        if outcome.scores is not None:
+            folder.mkdir(exist_ok=True)
+            write_scores(folder, outcome.scores, outcome, self.task)
 
     def _measure(self, outcome: Outcome) -> Run:
         extra = {
@@ -244,6 +252,9 @@ class _Job:
         }
         if any(outcome.images_kept):
             extra["images_kept"] = list(map(float, outcome.images_kept))
+        views = _count_views(self.method)
+        if views > 1:
+            extra["test_views"] = [float(views)] * outcome.sessions
         seconds = {
             **outcome.seconds,
             **self.log.seconds(),
@@ -287,6 +298,13 @@ def _split_name(experiment: Experiment, task: Task) -> str:
     if len(experiment.draws) == 1:
         return name
     return f"{len(experiment.draws)} draws: {name.partition(': ')[2]}"
+
+
+def _count_views(method: Method) -> int:
+    """Return how many views of a test image are averaged: the method's own, or the recipe's."""
+    if method.test_views is not None:
+        return method.test_views
+    return len(getattr(method.recipe.transform, "test_views", ("plain",)))
 
 
 def _peak_memory_mb(device: torch.device) -> float:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shutil
 from html.parser import HTMLParser
 
 import numpy as np
@@ -10,8 +11,8 @@ import torch
 
 from fewmore.research import results, run_folder, runner
 from fewmore.research.experiment import Experiment
+from fewmore.research.predictions import Predictions
 from fewmore.research.reporting import html as report
-from fewmore.research.reporting.html import Predictions
 from fewmore.research.runner import Plan, RunOptions
 from fewmore.training.checkpoint import read_state
 
@@ -100,6 +101,7 @@ def test_every_section_is_there_with_the_folders_numbers(folder, page):
         "Session by session",
         "Base against new classes",
         "Worst confusions",
+        "Class by class",
         "Calibration",
         "Time and memory",
         "How to repeat it",
@@ -124,7 +126,7 @@ def test_the_page_is_whole_and_well_formed(page):
         "images have alternative texts"
     )
     assert all(attributes.get("aria-label") for attributes in tags.of("svg")), "and so have figures"
-    assert len(tags.of("svg")) == 3
+    assert len(tags.of("svg")) == 4
     assert tags.of("img")
 
 
@@ -161,8 +163,10 @@ def make_page(make_result, tiny_images):
         predictions = Predictions(
             labels,
             np.repeat(np.arange(sessions), [4] + [2] * (sessions - 1)),
-            labels if right else np.where(labels == 1, 0, labels),
+            (labels if right else np.where(labels == 1, 0, labels))[None],
             np.full(len(labels), 0.5) if confidence else np.empty(0),
+            tuple(f"class {number}" for number in range(classes)),
+            np.arange(len(labels)),
         )
         return report.page(result, {"config": 1}, [predictions], tiny_images(classes, 3))
 
@@ -185,11 +189,29 @@ def test_what_there_is_not_is_not_shown(make_page):
     assert Tags(single).open == []
 
 
+def test_every_class_has_its_accuracy_and_what_it_is_taken_for(make_page):
+    page = make_page()
+    rows = re.findall(r'<tr><th scope="row">(class \d)</th>(.*?)</tr>', page)
+    assert [name for name, _ in rows] == [f"class {number}" for number in range(8)]
+    cells = [re.findall(r"<td>([^<]*)</td>", row) for _, row in rows]
+    assert cells[1] == ["0", "3", "0.00", "class 0, 100 %"]
+    assert cells[7] == ["2", "3", "100.00", "–"]
+    assert "Lowest accuracy: class 1 0.00, class 0 100.00" in page
+
+
+def test_a_page_without_images_still_names_the_classes(folder, tiny_task, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "run")
+    page = report.write(copy, None).read_text()
+    assert "<h2>Class by class</h2>" in page
+    assert all(f'<th scope="row">{name}</th>' in page for name in tiny_task.test.class_names)
+
+
 def test_the_seconds_of_a_shared_stage_1_are_counted(make_result, tiny_images):
     seconds = (("pretrain (shared)", 28.0), ("share of the wall clock", 12.0))
     result = make_result(benchmark="tiny", base=4, way=2, sessions=1, seconds=seconds)
     labels = np.arange(4)
-    predictions = Predictions(labels, np.zeros(4, int), labels, np.empty(0))
+    names = ("a", "b", "c", "d")
+    predictions = Predictions(labels, np.zeros(4, int), labels[None], np.empty(0), names, labels)
     page = report.page(result, {"config": 1}, [predictions], tiny_images(4, 1))
     rows = re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)</td>', page)
     assert ("pretrain (shared)", "28.00 s") in rows

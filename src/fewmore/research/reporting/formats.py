@@ -11,7 +11,7 @@ from fewmore.research.reporting.tables import COSTS, SUMMARY, Cell, Grid, Row, T
 
 ABOUT = ("benchmark", "method", "source", "recipe", "split", "runs", "detail")  # of a CSV's row
 LOWER_IS_BETTER = ("PD", *COSTS)
-UNRANKED = ("seconds", "images kept")  # what a result cost is no contest
+UNRANKED = ("seconds", "views", "images kept")  # what a result cost is no contest
 LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",

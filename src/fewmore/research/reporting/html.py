@@ -1,8 +1,9 @@
 """Write report.html: a run folder as one page that needs no other file, no network and no script.
 
 It holds the table, the curves, base against novel classes, the worst confusions with images,
-calibration, time and memory, the config, and how to repeat the run. Figures are drawn in colors
-that the page defines, so that they follow light and dark mode.
+the confusion matrix and the accuracy of each class, calibration, time and memory, the config, and
+how to repeat the run. Figures are drawn in colors that the page defines, so that they follow light
+and dark mode.
 """
 
 import base64
@@ -10,7 +11,6 @@ import io
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -25,17 +25,18 @@ from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet
 from fewmore.io import write_bytes
 from fewmore.research import results
-from fewmore.research.experiment import run_name
-from fewmore.research.metrics import Floats, Ints, confusion_matrix, mean_std
-from fewmore.research.reporting import figures, tables
+from fewmore.research.metrics import mean_std
+from fewmore.research.predictions import Predictions, read_run_folder
+from fewmore.research.reporting import figures, per_class, tables
 from fewmore.research.reporting.figures import style
 from fewmore.research.reporting.notes import exam_notes
+from fewmore.research.reporting.per_class import ClassRow
 from fewmore.research.results import WALL_CLOCK, RunResult
-from fewmore.training.checkpoint import read_state
 
 CONFUSIONS = 6  # pairs of classes that are shown
 MISTAKEN = 4  # images of a class that were taken for another
 EXAMPLES = 2  # images of that other class
+LOWEST = 5  # classes of the lowest accuracy that are named
 THUMBNAIL = 96  # pixels, at most
 TINY = 48  # pixels: smaller images are enlarged without blur
 # Colors of the figures, and the names of their variables on the page.
@@ -52,24 +53,11 @@ COLORS = {
 STYLE = files("fewmore.research.reporting").joinpath("report.css").read_text()
 
 
-@dataclass(frozen=True)
-class Predictions:
-    """Hold the predictions of one run after its last session."""
-
-    labels: Ints
-    session_of_class: Ints
-    predicted: Ints
-    confidence: Floats  # empty where the run did not write it
-
-
 def write(folder: Path, task: Task | None) -> Path:
     """Write the report of a finished run into its folder; without a task it shows no images."""
     result = results.read(folder)
     config = json.loads((folder / "config.json").read_text())
-    predictions = [
-        _read_predictions(folder / run_name(seed, draw))
-        for seed, draw in zip(result.seeds, result.draws, strict=True)
-    ]
+    predictions = read_run_folder(folder, task)
     test = None
     if task is not None:
         test = task.test.select_classes(task.split.seen(len(task.split.sessions)))
@@ -78,17 +66,6 @@ def write(folder: Path, task: Task | None) -> Path:
     path = folder / "report.html"
     write_bytes(path, page(result, config, predictions, test).encode())
     return path
-
-
-def _read_predictions(run: Path) -> Predictions:
-    state = read_state(run / "predictions.safetensors")
-    confidence = state.get("confidence", torch.empty(0))
-    return Predictions(
-        state["labels"].numpy(),
-        state["session_of_class"].numpy(),
-        state["predictions"][""][-1].numpy(),
-        confidence.double().numpy(),
-    )
 
 
 def page(
@@ -100,6 +77,7 @@ def page(
         _header(result, heading),
         _sessions(result),
         _confusions(runs, test),
+        _classes(runs),
         _calibration(runs),
         _costs(result),
         _repeat(result, config),
@@ -191,9 +169,7 @@ def _confusions(runs: Sequence[Predictions], test: ImageSet | None) -> str:
     if test is None:
         return "<h2>Worst confusions</h2>\n<p>The test images of the run were not there.</p>"
     names = test.class_names
-    confusion = np.sum(
-        [confusion_matrix(run.labels, run.predicted, len(names)) for run in runs], axis=0
-    )
+    confusion = per_class.pooled_confusion(runs)
     shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
     np.fill_diagonal(shares, 0)
     order = np.argsort(-shares, axis=None, kind="stable")
@@ -213,7 +189,7 @@ def _confusions(runs: Sequence[Predictions], test: ImageSet | None) -> str:
 def _confusion(run: Predictions, test: ImageSet, true: int, predicted: int, count: str) -> str:
     """Show images of one class that were taken for another, and images of that one."""
     names = test.class_names
-    mistaken = np.flatnonzero((run.labels == true) & (run.predicted == predicted))[:MISTAKEN]
+    mistaken = np.flatnonzero((run.labels == true) & (run.by_session[-1] == predicted))[:MISTAKEN]
     examples = np.flatnonzero(run.labels == predicted)[:EXAMPLES]
     alt = f"{names[true]}, taken for {names[predicted]}"
     images = "".join(_image(test, i, alt) for i in mistaken)
@@ -229,6 +205,40 @@ def _confusion(run: Predictions, test: ImageSet, true: int, predicted: int, coun
     )
 
 
+def _classes(runs: Sequence[Predictions]) -> str:
+    """Show the confusion matrix over all runs, and the accuracy of each class."""
+    names = runs[0].class_names
+    confusion = per_class.pooled_confusion(runs)
+    matrix = figures.confusion_figure(confusion, runs[0].session_of_class, class_names=names)
+    rows = per_class.class_rows(runs)
+    lowest = ", ".join(
+        f"{row.name} {row.accuracy.text}" for row in per_class.weakest(rows, LOWEST)
+    )
+    alt = f"Confusion matrix of {len(names)} classes. Lowest accuracy: {lowest}."
+    head = "".join(
+        f'<th scope="col">{name}</th>'
+        for name in ("class", "session", "images", "accuracy", "most often taken for")
+    )
+    body = "".join(map(_class_row, rows))
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return (
+        "<h2>Class by class</h2>\n"
+        f'<p class="faint">After the last session. Lowest accuracy: {escape(lowest)}.</p>\n'
+        + _figure(figures.to_svg(matrix), alt)
+        + f"\n<details><summary>All {len(rows)} classes</summary>"
+        + _scroll_box(table, "accuracy by class")
+        + "</details>"
+    )
+
+
+def _class_row(row: ClassRow) -> str:
+    taken_for = f"{row.taken_for}, {row.share:.0f} %" if row.taken_for else "–"
+    return (
+        f'<tr><th scope="row">{escape(row.name)}</th><td>{row.session}</td><td>{row.images}</td>'
+        f"{_table_cell(row.accuracy)}<td>{escape(taken_for)}</td></tr>"
+    )
+
+
 def _badge(session: int) -> str:
     return f'<span class="badge">{"base" if session == 0 else f"session {session}"}</span>'
 
@@ -238,7 +248,7 @@ def _calibration(runs: Sequence[Predictions]) -> str:
     if not with_confidence:
         return ""
     confidence = np.concatenate([run.confidence for run in with_confidence])
-    correct = np.concatenate([run.predicted == run.labels for run in with_confidence])
+    correct = np.concatenate([run.by_session[-1] == run.labels for run in with_confidence])
     error = 100 * expected_calibration_error(
         torch.from_numpy(confidence), torch.from_numpy(correct)
     )

@@ -27,8 +27,9 @@ from fewmore.research.results import SHARED_STAGE1, RunResult, names
 
 # The columns after the sessions; base, novel and harmonic are those of the last session.
 SUMMARY = ("average", "PD", "base", "novel", "harmonic", "gAcc")
-# Columns of CSV and LaTeX alone; forgetting is the mean over sessions.
-COSTS = ("forgetting", "seconds", "images kept")
+# Columns of CSV and LaTeX alone, where a row's detail names views and images kept; forgetting is
+# the mean over sessions.
+COSTS = ("forgetting", "seconds", "views", "images kept")
 # An extra column: how much smaller a method's performance drop is than the row's.
 IMPROVEMENT = "relative improvement"
 
@@ -238,12 +239,14 @@ def _measured_row(result: RunResult, name: str, remarks: Iterable[str]) -> Row:
     costs = (
         mean_cell(result.mean_forgetting),
         replace(mean_cell(result.total_seconds), decimals=1),
+        Cell(mean_cell(result.test_views).mean, decimals=0),
         replace(mean_cell(result.images_kept), decimals=0),
     )
+    about = (_describe_runs(result), *remarks, _describe_views(result), _describe_memory(result))
     return Row(
         name,
         "measured",
-        ", ".join(filter(None, (_describe_runs(result), *remarks, _describe_memory(result)))),
+        ", ".join(filter(None, about)),
         tuple(map(mean_cell, columns)),
         result.recipe,
         result.split,
@@ -267,6 +270,12 @@ def _describe_runs(result: RunResult) -> str:
         counts = ((seeds, "seeds"), (draws, "draws"))
         return " × ".join(f"{count} {kind}" for count, kind in counts if count > 1)
     return "1 run" if result.runs == 1 else f"{result.runs} runs"
+
+
+def _describe_views(result: RunResult) -> str:
+    """Describe how many views of a test image are averaged, if it is more than one."""
+    views = max((count or 1 for count in result.test_views), default=1)
+    return f"{views:.0f} test views" if views > 1 else ""
 
 
 def _describe_memory(result: RunResult) -> str:

@@ -98,6 +98,13 @@ class RunResult:
         return (None if self.keeps else 0.0,) * self.runs
 
     @property
+    def test_views(self) -> tuple[float | None, ...]:
+        """Return how many views of a test image are averaged, one a run; 1 if none is recorded."""
+        if "test_views" in self.extra:
+            return tuple(run[-1] for run in self.extra["test_views"])
+        return (1.0,) * self.runs
+
+    @property
     def total_seconds(self) -> tuple[float | None, ...]:
         """Return the seconds that each run needs, one a run; None where they were not measured.
 

@@ -15,6 +15,9 @@ from fewmore.research.metrics import Floats, Ints
 from fewmore.research.reporting.figures.style import BEHIND, FAINT, FRAMED, REMARK, VERMILION
 
 NAMED_CLASSES = 40  # the most classes that are named at the axes
+# Of a figure with one matrix: a class has 3 pixels or more, until the figure is as large as can be.
+INCHES_PER_CLASS = 0.02
+LARGEST = 20.0
 DIFFERENCE_COLORS = LinearSegmentedColormap.from_list(
     "less to more", ["#5E2A84", "#C2A5CF", "#FFFFFF", "#A6DBA0", "#00682A"], N=257
 )
@@ -39,7 +42,8 @@ def confusion_figure(
     """
     _check_shape(confusion, session_of_class)
     with matplotlib.rc_context(FRAMED):
-        figure = Figure(figsize=(5.6, 5.0))
+        side = max(5.0, min(len(confusion) * INCHES_PER_CLASS, LARGEST))
+        figure = Figure(figsize=(side + 0.6, side))
         axes = figure.add_axes((0.12, 0.1, 0.7, 0.78))
         image = _draw_matrix(axes, confusion, session_of_class, class_names)
         seen = _classes_seen(confusion, session_of_class)

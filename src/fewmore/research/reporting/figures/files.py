@@ -47,6 +47,7 @@ def to_svg(figure: Figure) -> str:
         figure.savefig(
             text,
             format="svg",
+            dpi=200,  # of images within the figure
             transparent=True,
             bbox_inches="tight",
             pad_inches=0.05,
