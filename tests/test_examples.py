@@ -11,7 +11,12 @@ from fewmore.research import protocol
 from fewmore.training.runtime import Runtime
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
-CLASSES = {"teen": "TEEN", "ridge": "Ridge", "protonet": "ProtoNet"}
+CLASSES = {
+    "teen": "TEEN",
+    "ridge": "Ridge",
+    "protonet": "ProtoNet",
+    "rotated_mixup": "RotatedMixup",
+}
 
 
 def test_every_example_is_listed_here():
@@ -83,3 +88,22 @@ def test_ridge_is_the_minimum_of_its_loss(tiny_task, small_recipe):
     errors = (features @ weights - targets).square().sum(1) / 12  # 12 images a class
     (errors.sum() + weights.square().sum()).backward()
     assert weights.grad.abs().max() < 1e-4
+
+
+def test_rotated_mixup_trains_on_mixed_and_rotated_images(tiny_task, small_recipe):
+    """Check that its own training follows stage 1, and that its settings change what is learnt."""
+    name = f"{FOLDER}/rotated_mixup.py:RotatedMixup"
+    base = tiny_task.split.sessions[0].select_from(tiny_task.train).compact()
+
+    def learnt(*settings: str) -> tuple[list[tuple[str, int]], torch.Tensor]:
+        recipe = small_recipe("quick", tiny_task.benchmark, name, "more_epochs=2", *settings)
+        reports = []
+        method = find(name).build(recipe, Runtime(on_round=reports.append), 0)
+        method.fit(base)
+        return [(r.stage, r.rounds) for r in reports], method.network.classifier.prototypes
+
+    stages, prototypes = learnt()
+    assert stages == [("pretrain", 2)] * 2 + [("rotations", 2)] * 2
+    assert prototypes.shape == (4, 64)
+    for setting in ("rotations=2", "alpha=0.2"):
+        assert not torch.equal(learnt(setting)[1], prototypes)

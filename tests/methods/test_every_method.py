@@ -24,6 +24,7 @@ EXAMPLES = (
     f"{ROOT}/examples/teen.py:TEEN",
     f"{ROOT}/examples/ridge.py:Ridge",
     f"{ROOT}/examples/protonet.py:ProtoNet",
+    f"{ROOT}/examples/rotated_mixup.py:RotatedMixup",
 )
 CASES = [(name, True) for name in (*METHODS, *EXAMPLES)] + [
     (name, False) for name in TRAINS_PROTOTYPES
