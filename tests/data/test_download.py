@@ -447,6 +447,21 @@ def test_pretrained_weights(
         pretrained_weights("resnet20", tmp_path)
 
 
+def test_a_known_copy_of_the_weights_serves_as_well(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"the weights without a layer that is not used"
+    copies = (hashlib.sha256(content).hexdigest(),)
+    file = File(f"{server.address}/file", "w.pth", sha256=SHA256, copies=copies)
+    monkeypatch.setitem(WEIGHTS, "resnet18", file)
+    (tmp_path / "w.pth").write_bytes(content)
+    assert pretrained_weights("resnet18", tmp_path).read_bytes() == content
+    assert server.requests == []
+    (tmp_path / "w.pth").write_bytes(content + b".")
+    with pytest.raises(DownloadError, match="is not the published file"):
+        pretrained_weights("resnet18", tmp_path)
+
+
 def test_every_file_of_the_table_has_a_checksum_and_a_place_of_its_own() -> None:
     for source in SOURCES.values():
         for file in source.files:

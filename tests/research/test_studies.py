@@ -7,7 +7,7 @@ import pytest
 
 from fewmore.data.benchmarks import BENCHMARKS, Task
 from fewmore.data.splits import sample_split
-from fewmore.errors import UnknownName
+from fewmore.errors import ConfigError, UnknownName
 from fewmore.research import recipes, results, run_folder, runner, studies
 from fewmore.research.experiment import Experiment
 from fewmore.research.published import METHOD_OF_ABLATION, ROW_OF_METHOD
@@ -280,3 +280,12 @@ def test_tsne_is_drawn(reproduce, tiny_task):
     accuracy = grid.notes[0].partition(": ")[2]
     assert f">accuracy among these classes: {accuracy}</text>" in svg
     assert ">tiny: 4 base classes (dots) and 4 new ones (rings)</text>" in svg
+
+
+def test_a_study_changes_settings_that_all_methods_have(roomy):
+    setting = Setting("cifar100", roomy, settings=("pretrain.epochs=3", "pretrain.milestones=[]"))
+    for experiment in STUDIES["ablation"].experiments(setting).values():
+        assert experiment.recipe.pretrain.epochs == 3
+        assert experiment.settings["pretrain.epochs"] == "3"
+    with pytest.raises(ConfigError, match=r"--set pseudo\.lr=1: a study changes settings that all"):
+        Setting("cifar100", roomy, settings=("pseudo.lr=1",))

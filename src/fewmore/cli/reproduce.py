@@ -34,6 +34,7 @@ def reproduce(
         bool, typer.Option("--quick", help="Less of everything, for a laptop.")
     ] = False,
     recipe: options.RecipeName = None,
+    settings: options.Settings = None,
     seeds: Annotated[int, typer.Option(min=1, help="Run seeds 0 … N−1.")] = 1,
     skip: Annotated[
         list[str] | None, typer.Option(help="Leave a method out. Repeatable.", show_default=False)
@@ -65,16 +66,21 @@ def reproduce(
     from fewmore.cli.live import StudyWatcher
     from fewmore.cli.tables import render
     from fewmore.cli.terminal import console
-    from fewmore.research import runner, studies
+    from fewmore.data.benchmarks import find
+    from fewmore.research import recipes, runner, studies
 
     chosen = list(studies.STUDIES.values()) if study == ALL else [studies.find(study)]
     run_options = options.run_options(device, parallel, accel, precision)
     screen = console()
     with interrupt_hint("stopped; go on with the same command"):
         with StudyWatcher(screen) as watcher:
-            task = runner.load_task(benchmark, run_options, data_root, watcher.on_load)
-        recipe = "quick" if quick else recipe
-        setting = studies.Setting(benchmark, task, recipe, quick, tuple(range(seeds)))
+            recipe = "quick" if quick else recipe
+            changes = tuple(settings or ())
+            transform = recipes.recipe(recipe, find(benchmark), "cec", changes).transform
+            task = runner.load_task(
+                benchmark, run_options, data_root, watcher.on_load, transforms=[transform]
+            )
+        setting = studies.Setting(benchmark, task, recipe, quick, tuple(range(seeds)), changes)
         experiments = _experiments(setting, chosen, skip or [])
         for each in chosen:
             folder = out or runs / "reproduce"

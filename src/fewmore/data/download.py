@@ -35,7 +35,8 @@ def fetch_file(
     """
     target = root / file.path
     if file.unpacked is None and target.exists():
-        return "different" if _checksum_problem(target, file.sha256, file.md5) else "there"
+        problem = _checksum_problem(target, file.sha256, file.md5)
+        return "different" if problem and file_hash(target) not in file.copies else "there"
     if file.unpacked is not None and (root / file.unpacked).exists():
         return "there"
     if not target.exists() or _checksum_problem(target, file.sha256, file.md5):

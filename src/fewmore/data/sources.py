@@ -20,6 +20,7 @@ class File:
         sha256: its checksum, if known.
         md5: its checksum, if known.
         unpacked: of an archive, the folder inside it that is stored below the data root.
+        copies: sha256 of other files that serve as well, if they lie at `path`.
     """
 
     url: str
@@ -27,6 +28,7 @@ class File:
     sha256: str | None = None
     md5: str | None = None
     unpacked: str | None = None
+    copies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,11 @@ _LIST_SHA256 = {
 }
 
 
+def list_checksums(name: str) -> dict[str, str]:
+    """Return the sha256 of each published session list of a benchmark, by file name."""
+    return dict(_LIST_SHA256[name])
+
+
 def _session_lists(name: str) -> tuple[File, ...]:
     return tuple(
         File(f"{LISTS_URL}/{name}/{file}", f"index_list/{name}/{file}", sha256=sha256)
@@ -89,6 +96,8 @@ RESNET18 = File(
     "https://download.pytorch.org/models/resnet18-f37072fd.pth",
     "weights/resnet18-f37072fd.pth",
     sha256="f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec",
+    # Without the 1000-way layer, which is not used.
+    copies=("370bece7ae18e8393dc9658fc640d6916b839d9e2ffed00f306ef17435ebe1dd",),
 )
 MOBILENET_V2 = File(
     "https://download.pytorch.org/models/mobilenet_v2-b0353104.pth",
