@@ -16,6 +16,7 @@ from fewmore.data import augment
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet, Ragged
+from fewmore.data.operations import KINDS, apply_operations
 from fewmore.methods.base import Recipe
 from fewmore.methods.recipe import override
 from fewmore.nn.adapter import Adapter
@@ -79,7 +80,12 @@ def of_several_sizes(images: ImageSet) -> ImageSet:
     return ImageSet.from_images(Ragged.from_arrays(cut), images.labels, images.class_names)
 
 
+AUGMENTED = replace(
+    PAD, crop="mixed", jitter=(0.4, 0.4, 0.4, 0.1), grayscale=0.2, cutout=4, policy_probability=0.8
+)
 SETS: dict[str, tuple[Callable[[ImageSet], ImageSet], Transform]] = {
+    "autoaugment": (lambda images: images, replace(AUGMENTED, policy="autoaugment-cifar10")),
+    "randaugment": (lambda images: images, replace(AUGMENTED, policy="randaugment")),
     "pad": (lambda images: images, PAD),
     "resized": (lambda images: images, RESIZED),
     "several sizes": (of_several_sizes, RESIZED),
@@ -238,7 +244,48 @@ def test_each_replay_draws_anew() -> None:
     assert losses[True] == pytest.approx(losses[EAGER])
 
 
+def test_each_replay_of_augmented_views_is_a_new_one(stored: ImageSet) -> None:
+    """Compare sums of views, as losses: each replay draws as an eager step does, and anew."""
+    images = stored.to(CUDA)
+    weight = torch.nn.Linear(1, 1).to(CUDA)
+
+    def loss_of(rows: Tensor, generator: Generator) -> Tensor:
+        view = augment.train_view(images, rows, SETS["randaugment"][1], generator)
+        return view.square().mean() + 0 * weight(torch.ones(1, 1, device=CUDA)).sum()
+
+    losses: dict[object, list[float]] = {}
+    for accel in (EAGER, True):
+        reports: list[Round] = []
+        runtime = Runtime(CUDA, accel=accel, forbid_sync=True, on_round=reports.append)
+        config = EpochsConfig(epochs=4, batch=80)
+        parameters = list(weight.parameters())
+        modules: dict[str, torch.nn.Module] = {"weight": weight}
+        train_epochs("views", modules, parameters, loss_of, 80, config, runtime, 0)
+        losses[accel] = [r.loss for r in reports]
+    assert len(set(losses[True])) == 4
+    assert losses[True] == pytest.approx(losses[EAGER])
+
+
 # The same views as on a CPU
+
+
+def test_operations_are_those_of_the_cpu(stored: ImageSet) -> None:
+    random = torch.Generator().manual_seed(0)
+    pixels = stored.storage[:75]  # type: ignore[index]
+    kinds = torch.arange(75) % len(KINDS)
+    strengths = torch.rand(75, generator=random) * 6
+    here = apply_operations(pixels, kinds, strengths)
+    there = apply_operations(*(t.to(CUDA) for t in (pixels, kinds, strengths)))
+    different = (here != there.cpu()).flatten(1).float().mean(1)
+    assert float(different.max()) < 0.05  # a source on the border of two pixels may go either way
+
+
+def test_test_views_are_those_of_the_cpu(stored: ImageSet) -> None:
+    backbone = build("resnet8", 0)
+    both = replace(PAD, test_views=("plain", "flip", "rot90"))
+    here = embed(backbone, stored, both)
+    there = embed(backbone.to(CUDA), stored.to(CUDA), both)
+    torch.testing.assert_close(here, there.cpu(), rtol=1e-3, atol=1e-4)
 
 
 def test_views_are_those_of_the_cpu(stored: ImageSet) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -362,6 +363,145 @@ def test_normalize_can_be_undone() -> None:
     assert torch.allclose(numbers, (pixels / 255 - mean) / std, atol=1e-5)
 
 
+# Mixed crops, policies, jitter, cutout: test_operations.py and test_policies.py test their parts
+
+
+def everything_on(size: int = 32) -> Transform:
+    return Transform(
+        size,
+        **IMAGENET,
+        crop="mixed",
+        policy="randaugment",
+        policy_probability=0.8,
+        jitter=(0.4, 0.4, 0.4, 0.1),
+        grayscale=0.2,
+        cutout=8,
+    )
+
+
+def test_views_by_default_are_crop_flip_and_normalization_alone() -> None:
+    """No setting that is off draws a random number or changes a bit."""
+    images = one_size(random_images([(16, 16)] * 12))
+    generator, other = seeded(3), seeded(3)
+    views = augment.train_view(images, everything(images), Transform(16, **IMAGENET), generator)
+    flip = torch.rand(12, generator=other) < 0.5
+    down, right = torch.randint(-4, 5, (2, 12), generator=other)
+    pixels = augment.pad_crop(images, everything(images), down, right, flip, 16)
+    assert torch.equal(views, augment.normalize(pixels, Transform(16, **IMAGENET)))
+    assert torch.equal(generator.get_state(), other.get_state())
+
+
+def test_a_mixed_crop_is_for_each_image_one_of_the_two() -> None:
+    images = one_size(random_images([(8, 8)] * 400))
+    mixed = Transform(8, **PLAIN, crop="mixed", pad=0, flip=False, scale=(0.1, 0.3))
+    views = augment.train_view(images, everything(images), mixed, seeded(0))
+    whole = augment.test_view(images, everything(images), mixed)
+    is_whole = (views - whole).abs().amax((1, 2, 3)) < 1e-3  # a pad-crop without padding
+    assert 150 < int(is_whole.sum()) < 250
+    # A small box that is enlarged has smaller steps between its pixels.
+    steps = views.diff(dim=3).abs().mean((1, 2, 3))
+    assert float(steps[~is_whole].max()) < float(steps[is_whole].min())
+
+
+def test_jitter_draws_factors_from_the_whole_range() -> None:
+    pixels = torch.full((2000, 3, 2, 2), 100.0)
+    bright = augment.random_jitter(pixels, (0.4, 0.0, 0.0, 0.0), seeded(0))[:, 0, 0, 0] / 100
+    assert 0.6 <= float(bright.min()) < 0.61
+    assert 1.39 < float(bright.max()) <= 1.4001
+    assert float(bright.mean()) == pytest.approx(1, abs=0.02)
+    # Above 1 the factor still does not become negative.
+    dark = augment.random_jitter(pixels, (1.5, 0.0, 0.0, 0.0), seeded(0))[:, 0, 0, 0] / 100
+    assert 0 <= float(dark.min()) < 0.01
+    assert 2.45 < float(dark.max()) <= 2.5001
+
+
+def test_hue_is_drawn_in_both_directions() -> None:
+    red = torch.tensor([200.0, 0.0, 0.0])[:, None, None].expand(2000, 3, 1, 1)
+    turned = augment.random_jitter(red, (0.0, 0.0, 0.0, 0.1), seeded(0))[:, :, 0, 0]
+    green, blue = turned[:, 1] / 200, turned[:, 2] / 200
+    assert torch.equal((green > 0), (blue == 0))
+    assert 0.45 < float((green > 0).float().mean()) < 0.55
+    assert 0.59 < float(green.max()) <= 0.6001  # a tenth of the circle is 0.6 of a sixth
+    assert 0.59 < float(blue.max()) <= 0.6001
+
+
+def test_a_share_of_the_views_is_gray() -> None:
+    images = one_size(random_images([(6, 6)] * 1000))
+    views = augment.train_view(
+        images, everything(images), Transform(6, **PLAIN, grayscale=0.2), seeded(0)
+    )
+    gray = (views - views[:, :1]).abs().amax((1, 2, 3)) < 1e-3
+    assert 150 < int(gray.sum()) < 250
+
+
+@pytest.mark.parametrize("side", [1, 4, 5, 20])
+def test_cutout_sets_a_square_around_a_random_pixel_to_the_mean(side: int) -> None:
+    view = torch.ones(3000, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    cut = augment.random_cutout(view, side, seeded(0))
+    assert cut.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(cut[:, 0], cut[:, 1])
+    squares = set()
+    for mask in (cut[:, 0] == 0).numpy():
+        rows, columns = np.nonzero(mask.any(1))[0], np.nonzero(mask.any(0))[0]
+        assert mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
+        squares.add((rows[0], rows[-1] + 1, columns[0], columns[-1] + 1))
+    lines = {(max(c - side // 2, 0), min(c - side // 2 + side, 8)) for c in range(8)}
+    assert squares == {(*rows, *columns) for rows in lines for columns in lines}
+
+
+def test_cutout_comes_last() -> None:
+    images = one_size(random_images([(16, 16)] * 6))
+    changed = Transform(16, **IMAGENET, policy="randaugment", jitter=(0.4, 0.4, 0.4, 0.1), cutout=4)
+    views = augment.train_view(images, everything(images), changed, seeded(0))
+    assert bool(((views == 0).all(1).flatten(1).sum(1) >= 4).all())  # at least a corner of it
+
+
+@pytest.mark.parametrize("kind", [one_size, ragged])
+def test_everything_together_depends_on_the_generator_alone(
+    kind: Callable[[list[np.ndarray]], ImageSet],
+) -> None:
+    images = kind(random_images([(32, 32)]) * 8)
+    transform = everything_on()
+    if kind is ragged:
+        transform = replace(transform, crop="resized")
+    views = augment.train_view(images, everything(images), transform, seeded(0))
+    assert views.shape == (8, 3, 32, 32)
+    assert views.dtype == torch.float32
+    assert views.is_contiguous(memory_format=torch.channels_last)
+    assert bool(views.isfinite().all())
+    assert len({view.numpy().tobytes() for view in views}) == 8
+    assert torch.equal(views, augment.train_view(images, everything(images), transform, seeded(0)))
+    assert not torch.equal(
+        views, augment.train_view(images, everything(images), transform, seeded(1))
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"crop": "mixed"},
+        {"policy": "autoaugment-cifar10"},
+        {"policy": "autoaugment-imagenet"},
+        {"policy": "randaugment"},
+        {"jitter": (0.0, 0.0, 0.0, 0.2)},
+        {"grayscale": 0.5},
+        {"cutout": 3},
+    ],
+)
+def test_every_augmentation_changes_views(changed: dict[str, object]) -> None:
+    images = one_size(random_images([(16, 16)] * 16))
+    plain = Transform(16, **IMAGENET, pad=2)
+    changed_too = replace(plain, **changed)  # type: ignore[arg-type]
+    views = augment.train_view(images, everything(images), plain, seeded(0))
+    others = augment.train_view(images, everything(images), changed_too, seeded(0))
+    assert not torch.equal(views, others)
+    # The test view is never augmented.
+    assert torch.equal(
+        augment.test_view(images, everything(images), plain),
+        augment.test_view(images, everything(images), changed_too),
+    )
+
+
 # Rotation
 
 
@@ -437,7 +577,7 @@ def test_rotation_goes_counter_clockwise() -> None:
     ("changed", "sentence"),
     [
         ({"size": 0}, "size must be at least 1, not 0"),
-        ({"crop": "center"}, "crop must be 'pad' or 'resized', not 'center'"),
+        ({"crop": "center"}, "crop must be 'pad', 'resized' or 'mixed', not 'center'"),
         ({"pad": -1}, "pad must not be negative, and is -1"),
         (
             {"scale": (0.0, 1.0)},
@@ -447,6 +587,17 @@ def test_rotation_goes_counter_clockwise() -> None:
         ({"scale": (0.5, 1.5)}, "scale must be two shares"),
         ({"resize": 31}, r"resize \(31\) must not be smaller than size \(32\)"),
         ({"std": (1.0, 0.0, 1.0)}, r"std must be positive, not \(1.0, 0.0, 1.0\)"),
+        ({"policy": "auto"}, "policy must be 'none', .* or 'randaugment', not 'auto'"),
+        ({"policy_probability": 1.2}, "policy_probability must be from 0 to 1, not 1.2"),
+        ({"grayscale": -0.1}, "grayscale must be from 0 to 1, not -0.1"),
+        ({"randaugment_ops": 0}, "randaugment_ops must be at least 1, not 0"),
+        ({"randaugment_magnitude": 31}, "randaugment_magnitude must be from 0 to 30, not 31"),
+        ({"jitter": (0.4, -0.1, 0.0, 0.0)}, "jitter must be brightness, .* none negative"),
+        ({"jitter": (0.4, 0.0, 0.0, 0.6)}, "jitter must be .* hue at most 0.5, not"),
+        ({"cutout": -1}, "cutout must not be negative, and is -1"),
+        ({"test_views": ()}, r"test_views must be different ones of plain, .*, not \(\)"),
+        ({"test_views": ("flip", "flip")}, "test_views must be different ones"),
+        ({"test_views": ("plain", "rot45")}, "test_views must be different ones"),
     ],
 )
 def test_invalid_settings_are_named(changed: dict[str, object], sentence: str) -> None:

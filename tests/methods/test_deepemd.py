@@ -72,6 +72,14 @@ def test_a_backbone_without_maps_is_refused(tiny_images, tiny_transform):
         embed_maps(Tokens(), tiny_images(1, 3), tiny_transform, 4)
 
 
+def test_test_views_are_refused_before_training(tiny_recipe, tiny_images, monkeypatch):
+    """Feature maps of a mirrored or rotated image do not lie on those of the image."""
+    transform = dataclasses.replace(tiny_recipe.transform, test_views=("plain", "flip"))
+    monkeypatch.setattr("fewmore.methods.network.pretrain", lambda *_: pytest.fail("trained"))
+    with pytest.raises(ConfigError, match=r"--set transform\.test_views=plain"):
+        fitted(dataclasses.replace(tiny_recipe, transform=transform), tiny_images(4, 6))
+
+
 def test_a_grid_has_at_least_one_cell():
     with pytest.raises(ConfigError, match="side"):
         Config(side=0)

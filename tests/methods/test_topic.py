@@ -138,6 +138,17 @@ def test_min_max_pulls_a_class_to_its_node_and_away_from_neighbours(recipe, sess
     assert nearer[0.2] > nearer[0.0]
 
 
+def test_nodes_lie_at_plain_features_whatever_the_test_views(recipe, sessions):
+    """Anchors are compared with their nodes in the plain view; scores average the views."""
+    transform = dataclasses.replace(recipe.transform, test_views=("plain", "rot180"))
+    both = fitted(dataclasses.replace(recipe, transform=transform), sessions)
+    plain = fitted(recipe, sessions)
+    both.learn(sessions[1])
+    plain.learn(sessions[1])
+    assert torch.equal(both.gas.centroids, plain.gas.centroids)
+    assert not torch.allclose(both.scores(sessions[0]), plain.scores(sessions[0]), atol=1e-3)
+
+
 @pytest.mark.parametrize("rehearse", [False, True])
 def test_the_loss_is_the_papers(recipe, sessions, naive, rehearse):
     """Compare with the anchor loss and the min-max loss, computed node by node.

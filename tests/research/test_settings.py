@@ -48,6 +48,11 @@ def get(config: Any, path: str) -> Any:
         ("transform.resize=40", "transform.resize", 40),
         ("transform.resize=none", "transform.resize", None),
         ("transform.scale=0.5,1", "transform.scale", (0.5, 1.0)),
+        ("transform.crop=mixed", "transform.crop", "mixed"),
+        ("transform.policy=randaugment", "transform.policy", "randaugment"),
+        ("transform.jitter=0.4,0.4,0.4,0.1", "transform.jitter", (0.4, 0.4, 0.4, 0.1)),
+        ("transform.test_views=plain,flip", "transform.test_views", ("plain", "flip")),
+        ("transform.test_views=rot90", "transform.test_views", ("rot90",)),
     ],
 )
 def test_a_setting_is_changed_and_nothing_else(setting, path, value):
@@ -131,7 +136,20 @@ def test_the_last_of_equal_settings_counts():
         ("pretrain.milestones=1.5,2", r"is not numbers with commas"),
         ("transform.scale=0.5", r"'0.5' is not 2 numbers with commas between them"),
         ("transform.mean=1,2", r"'1,2' is not 3 numbers with commas between them"),
-        ("transform.crop=round", r"'round' is not pad or resized; it was 'pad'"),
+        ("transform.crop=round", r"'round' is not pad or resized or mixed; it was 'pad'"),
+        (
+            "transform.test_views=plain,up",
+            r"'plain,up' is not plain, flip, rot90, rot180, rot270, with commas between them; it",
+        ),
+        (
+            "transform.test_views=",
+            r"test_views must be different ones of plain, flip, .*, not \(\)",
+        ),
+        ("transform.jitter=0.4", r"'0.4' is not 4 numbers with commas between them"),
+        ("transform.cutout=-1", r"cutout must not be negative"),
+        ("transform.policy=auto", r"is not none or autoaugment-cifar10 or .* or randaugment; it"),
+        ("transform.policy_probability=0.5", r"it has no effect with policy=none; leave it out"),
+        ("transform.randaugment_ops=3", r"it has no effect with policy=none; leave it out"),
         ("transform.resize=big", r"'big' is not a whole number or none"),
         ("transform.resize=8", r"resize \(8\) must not be smaller than size \(32\)"),
         ("weights=3", r"'3' is not a text or none"),

@@ -1,6 +1,7 @@
 """Test the features of a whole set of images."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,9 +9,10 @@ import torch
 from fewmore.data import augment
 from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet
+from fewmore.errors import ConfigError
 from fewmore.nn.backbones import Backbone
 from fewmore.training import embed as module
-from fewmore.training.embed import embed
+from fewmore.training.embed import embed, embed_maps
 
 
 def test_features_are_those_of_each_image_alone(
@@ -62,3 +64,64 @@ def test_an_empty_set_has_no_features(
 ) -> None:
     empty = tiny_images().select(torch.empty(0, dtype=torch.int64))
     assert embed(backbone, empty, tiny_transform).shape == (0, 64)
+
+
+# Test-time views
+
+
+def of_view(backbone: Backbone, view: torch.Tensor) -> torch.Tensor:
+    backbone.eval()
+    with torch.no_grad():
+        return backbone(view)
+
+
+@pytest.mark.parametrize("views", [("flip",), ("plain", "flip"), ("rot270", "rot180", "rot90")])
+def test_features_are_the_mean_over_the_test_views(
+    backbone: Backbone,
+    tiny_images: Callable[..., ImageSet],
+    tiny_transform: Transform,
+    views: tuple[str, ...],
+) -> None:
+    images = tiny_images(2, 3)
+    pixels = augment.test_view(images, torch.arange(6), tiny_transform)
+    each = {
+        "plain": pixels,
+        "flip": torch.flip(pixels, [3]),
+        "rot90": augment.rotate90(pixels, torch.full((6,), 1)),
+        "rot180": augment.rotate90(pixels, torch.full((6,), 2)),
+        "rot270": augment.rotate90(pixels, torch.full((6,), 3)),
+    }
+    expected = sum(of_view(backbone, each[name]) for name in views) / len(views)
+    features = embed(backbone, images, replace(tiny_transform, test_views=views))  # type: ignore[arg-type]
+    assert torch.allclose(features, expected, atol=1e-5)
+    assert not torch.allclose(features, embed(backbone, images, tiny_transform), atol=1e-3)
+
+
+def test_an_image_and_its_mirror_image_have_the_same_features_with_both_views(
+    backbone: Backbone, tiny_images: Callable[..., ImageSet], tiny_transform: Transform
+) -> None:
+    images = tiny_images(2, 3)
+    mirrored = replace(images, storage=images.storage.flip(3))  # type: ignore[union-attr]
+    both = replace(tiny_transform, test_views=("plain", "flip"))
+    assert torch.allclose(embed(backbone, images, both), embed(backbone, mirrored, both), atol=1e-5)
+    assert not torch.allclose(
+        embed(backbone, images, tiny_transform),
+        embed(backbone, mirrored, tiny_transform),
+        atol=1e-3,
+    )
+
+
+def test_the_plain_view_alone_gives_the_same_bits(
+    backbone: Backbone, tiny_images: Callable[..., ImageSet], tiny_transform: Transform
+) -> None:
+    images = tiny_images(2, 3)
+    view = augment.test_view(images, torch.arange(6), tiny_transform)
+    assert torch.equal(embed(backbone, images, tiny_transform), of_view(backbone, view))
+
+
+def test_feature_maps_are_not_averaged(
+    backbone: Backbone, tiny_images: Callable[..., ImageSet], tiny_transform: Transform
+) -> None:
+    both = replace(tiny_transform, test_views=("plain", "flip"))
+    with pytest.raises(ConfigError, match="test views plain, flip cannot be averaged"):
+        embed_maps(backbone, tiny_images(), both, 2)

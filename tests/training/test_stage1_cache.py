@@ -174,6 +174,8 @@ def test_another_stage_1_is_trained_on_its_own(cache: Cache, change: str) -> Non
 def test_settings_that_stage_1_does_not_read_do_not_count(cache: Cache) -> None:
     cache.fit()
     cache.fit(replace(cache.recipe, name="another", method="settings of a method"))
+    transform = replace(cache.recipe.transform, test_views=("plain", "flip"))
+    cache.fit(replace(cache.recipe, transform=transform))
     assert cache.trainings == 1
 
 
@@ -302,7 +304,7 @@ def test_the_listed_sources_decide_the_digest(
 
 def test_all_that_stage_1_imports_is_listed() -> None:
     """Import stage 1 in a new process, and find each module of the project in the list."""
-    decide_nothing = {"__init__.py", "errors.py", "io.py"}
+    decide_nothing = {"__init__.py", "errors.py", "io.py", "plugins.py"}
     decide_nothing |= {f"methods/{name}.py" for name in ("__init__", "registry", "user_code")}
     program = "import sys, fewmore.methods.network; print(*(m.__file__ for m in MODULES))"
     modules = "[m for name, m in sys.modules.items() if name.split('.')[0] == 'fewmore']"

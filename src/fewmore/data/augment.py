@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fewmore.data.images import ImageSet
+from fewmore.data.operations import color_jitter, grayscale
+from fewmore.data.policies import apply_policy
 from fewmore.data.transform import Transform as Transform  # views and transforms go together
 from fewmore.errors import DataError
 
@@ -26,18 +28,39 @@ def train_view(
     images: ImageSet, indices: Tensor, transform: Transform, generator: Generator
 ) -> Tensor:
     """Return a new random view of each image, normalized: (n, 3, s, s)."""
+    pixels = _random_crop(images, indices, transform, generator)
+    if transform.policy != "none":
+        pixels = apply_policy(pixels.round().to(torch.uint8), transform, generator)
+    if any(transform.jitter):
+        pixels = random_jitter(pixels, transform.jitter, generator)
+    if transform.grayscale:
+        draw = torch.rand(len(pixels), 1, 1, 1, device=pixels.device, generator=generator)
+        pixels = torch.where(draw < transform.grayscale, grayscale(pixels), pixels)
+    view = normalize(pixels, transform)
+    return random_cutout(view, transform.cutout, generator) if transform.cutout else view
+
+
+def _random_crop(
+    images: ImageSet, indices: Tensor, transform: Transform, generator: Generator
+) -> Tensor:
+    """Return a random part of each image, perhaps mirrored: (n, 3, s, s), 0 … 255."""
     n = len(indices)
     device = images.device
+    crop = transform.crop
     flip = torch.rand(n, device=device, generator=generator) < (0.5 if transform.flip else 0.0)
-    if transform.crop == "pad":
+    if crop != "resized":
         low, high = -transform.pad, transform.pad + 1
         shift = torch.randint(low, high, (2, n), device=device, generator=generator)
-        pixels = pad_crop(images, indices, shift[0], shift[1], flip, transform.size)
-    else:
-        heights, widths = image_shapes(images, indices)
-        boxes = sample_crop_boxes(heights, widths, transform.scale, generator)
-        pixels = resized_crop(images, indices, boxes, flip, transform.size)
-    return normalize(pixels, transform)
+        moved = pad_crop(images, indices, shift[0], shift[1], flip, transform.size)
+        if crop == "pad":
+            return moved
+    heights, widths = image_shapes(images, indices)
+    boxes = sample_crop_boxes(heights, widths, transform.scale, generator)
+    resized = resized_crop(images, indices, boxes, flip, transform.size)
+    if crop == "resized":
+        return resized
+    coin = torch.rand(n, 1, 1, 1, device=device, generator=generator) < 0.5
+    return torch.where(coin, moved, resized)
 
 
 def test_view(images: ImageSet, indices: Tensor, transform: Transform) -> Tensor:
@@ -194,6 +217,33 @@ def _interpolate(
     low = position.floor()
     high = torch.minimum(low + 1, limit - 1.0)
     return low.long(), high.long(), position - low
+
+
+def random_jitter(
+    pixels: Tensor, jitter: tuple[float, float, float, float], generator: Generator
+) -> Tensor:
+    """Change brightness, contrast, saturation and hue of each image by up to the given amounts."""
+    draws = torch.rand(4, len(pixels), device=pixels.device, generator=generator)
+    brightness, contrast, saturation = (
+        max(0.0, 1 - amount) + (min(1.0, amount) + amount) * draw
+        for amount, draw in zip(jitter[:3], draws[:3], strict=True)
+    )
+    return color_jitter(pixels, brightness, contrast, saturation, jitter[3] * (2 * draws[3] - 1))
+
+
+def random_cutout(view: Tensor, side: int, generator: Generator) -> Tensor:
+    """Set a square of each view to 0, the mean color; it may reach beyond the edges."""
+    n, _, height, width = view.shape
+    draws = torch.rand(2, n, device=view.device, generator=generator)
+
+    def hidden(draw: Tensor, length: int) -> Tensor:
+        first = (draw * length).floor()[:, None] - side // 2
+        line = torch.arange(length, device=view.device)
+        return (line >= first) & (line < first + side)
+
+    square = hidden(draws[0], height)[:, :, None] & hidden(draws[1], width)[:, None, :]
+    cut = view.masked_fill(square[:, None], 0.0)
+    return cut.contiguous(memory_format=torch.channels_last)
 
 
 def normalize(pixels: Tensor, transform: Transform) -> Tensor:

@@ -3,10 +3,16 @@
 Importable without PyTorch, as the table of benchmarks is.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from fewmore.errors import ConfigError
+
+Crop = Literal["pad", "resized", "mixed"]
+Policy = Literal["none", "autoaugment-cifar10", "autoaugment-imagenet", "randaugment"]
+TestView = Literal["plain", "flip", "rot90", "rot180", "rot270"]
+MAX_MAGNITUDE = 30  # of RandAugment
 
 
 @dataclass(frozen=True)
@@ -18,38 +24,102 @@ class Transform:
         mean: mean of each channel, where white is 1.
         std: standard deviation of each channel, where white is 1.
         crop: "pad" moves the image by up to `pad` pixels and keeps its scale; "resized" samples
-            the area and the aspect ratio of a box and resizes it.
+            the area and the aspect ratio of a box and resizes it; "mixed" tosses a coin for each
+            image between the two.
         pad: largest shift of a pad-crop, in pixels.
         scale: smallest and largest area of a resized crop, as a fraction of the image.
         flip: mirror half of the training views horizontally.
         resize: in testing, resize the short side to this length and take the center; None takes
             the image as it is.
+        policy: random operations after the crop: the 25 sub-policies that AutoAugment found on
+            CIFAR10 or on ImageNet, or RandAugment.
+        policy_probability: share of the training views that the policy is applied to.
+        randaugment_ops: operations that RandAugment applies to a view, one after the other.
+        randaugment_magnitude: strength of RandAugment's operations, 0 to 30.
+        jitter: largest changes of brightness, contrast, saturation and hue; 0.4 is a factor
+            between 0.6 and 1.4, and a hue of 0.1 a tenth of the color circle in both directions.
+        grayscale: share of the training views that lose their color.
+        cutout: side of a square that is cut out of each training view, in pixels; 0 for none.
+        test_views: views of an image whose features are averaged in testing, such as plain,flip.
     """
 
     size: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    crop: Literal["pad", "resized"] = "pad"
+    crop: Crop = "pad"
     pad: int = 4
     scale: tuple[float, float] = (0.08, 1.0)
     flip: bool = True
     resize: int | None = None
+    policy: Policy = "none"
+    policy_probability: float = 1.0
+    randaugment_ops: int = 2
+    randaugment_magnitude: int = 9
+    jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    grayscale: float = 0.0
+    cutout: int = 0
+    test_views: tuple[TestView, ...] = ("plain",)
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.size < 1:
-            problems.append(f"size must be at least 1, not {self.size}")
-        if self.crop not in ("pad", "resized"):
-            problems.append(f"crop must be 'pad' or 'resized', not '{self.crop}'")
-        if self.pad < 0:
-            problems.append(f"pad must not be negative, and is {self.pad}")
-        if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            problems.append(
-                f"scale must be two shares of the area, 0 < low <= high <= 1, not {self.scale}"
-            )
-        if self.resize is not None and self.resize < self.size:
-            problems.append(f"resize ({self.resize}) must not be smaller than size ({self.size})")
-        if min(self.std) <= 0:
-            problems.append(f"std must be positive, not {self.std}")
+        problems = [*self._problems_of_the_crop(), *self._problems_of_the_augmentations()]
         if problems:
             raise ConfigError("transform: " + "; ".join(problems))
+
+    @property
+    def plain(self) -> "Transform":
+        """Return the same transform with the plain test view alone."""
+        return replace(self, test_views=("plain",))
+
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """Return the settings that the others leave without effect, each with the reason."""
+        names = [] if self.policy == "randaugment" else ["randaugment_ops", "randaugment_magnitude"]
+        if self.policy == "none":
+            names.append("policy_probability")
+        return dict.fromkeys(names, f"policy={self.policy}")
+
+    def _problems_of_the_crop(self) -> Iterator[str]:
+        """Say what is wrong with sizes, crop and normalization."""
+        if self.size < 1:
+            yield f"size must be at least 1, not {self.size}"
+        if self.crop not in get_args(Crop):
+            yield f"crop must be {_either(Crop)}, not '{self.crop}'"
+        if self.pad < 0:
+            yield f"pad must not be negative, and is {self.pad}"
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            yield f"scale must be two shares of the area, 0 < low <= high <= 1, not {self.scale}"
+        if self.resize is not None and self.resize < self.size:
+            yield f"resize ({self.resize}) must not be smaller than size ({self.size})"
+        if min(self.std) <= 0:
+            yield f"std must be positive, not {self.std}"
+
+    def _problems_of_the_augmentations(self) -> Iterator[str]:
+        """Say what is wrong with policy, jitter, cutout and test views."""
+        if self.policy not in get_args(Policy):
+            yield f"policy must be {_either(Policy)}, not '{self.policy}'"
+        for name in ("policy_probability", "grayscale"):
+            if not 0 <= getattr(self, name) <= 1:
+                yield f"{name} must be from 0 to 1, not {getattr(self, name)}"
+        if self.randaugment_ops < 1:
+            yield f"randaugment_ops must be at least 1, not {self.randaugment_ops}"
+        if not 0 <= self.randaugment_magnitude <= MAX_MAGNITUDE:
+            yield (
+                f"randaugment_magnitude must be from 0 to {MAX_MAGNITUDE}, "
+                f"not {self.randaugment_magnitude}"
+            )
+        if min(self.jitter) < 0 or self.jitter[3] > 0.5:
+            yield (
+                "jitter must be brightness, contrast, saturation and hue, none negative and the "
+                f"hue at most 0.5, not {self.jitter}"
+            )
+        if self.cutout < 0:
+            yield f"cutout must not be negative, and is {self.cutout}"
+        views, known = self.test_views, get_args(TestView)
+        if not views or len(set(views)) < len(views) or not set(views) <= set(known):
+            yield f"test_views must be different ones of {', '.join(known)}, not {views}"
+
+
+def _either(names: object) -> str:
+    """List the values of a Literal: 'a', 'b' or 'c'."""
+    *others, last = (f"'{name}'" for name in get_args(names))
+    return f"{', '.join(others)} or {last}"

@@ -28,7 +28,7 @@ from fewmore.methods.base import FrozenBackbone, MethodConfig, Recipe
 from fewmore.nn.prototypes import class_means
 from fewmore.nn.similarity import earth_mover
 from fewmore.training.checkpoint import State
-from fewmore.training.embed import embed_maps
+from fewmore.training.embed import embed_maps, require_plain_view
 from fewmore.training.runtime import Runtime
 
 
@@ -57,6 +57,7 @@ class DeepEMD(FrozenBackbone):
 
     def fit(self, base: ImageSet) -> None:
         """Train the backbone (stage 1), and average the feature maps of each base class."""
+        require_plain_view(self.recipe.transform)
         self.network.fit(base, self.config.head, self.seed)
         self._means = self._mean_maps(base)
         self.sessions = 1

@@ -10,9 +10,9 @@ from fewmore.data.download import pretrained_weights
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError, NotFittedError
 from fewmore.methods.recipe import Recipe
-from fewmore.nn.backbones import TIMM_PREFIX, Backbone, TimmBackbone, build
+from fewmore.nn.backbones import TIMM_PREFIX, Backbone, TimmBackbone, build, check_weights
 from fewmore.nn.prototypes import Classifier, random_prototypes
-from fewmore.nn.weights import check_weight_file, set_tensors
+from fewmore.nn.weights import set_tensors
 from fewmore.random import derive_seed
 from fewmore.training.checkpoint import State, read_state, write_state
 from fewmore.training.embed import embed
@@ -60,7 +60,8 @@ class Network:
             self._train(base, similarity, seed, stage, weights)
             return
         recipe = self.recipe
-        settings = (recipe.backbone, recipe.transform, recipe.pretrain, similarity, seed, stage)
+        transform = recipe.transform.plain  # other test views change nothing in training
+        settings = (recipe.backbone, transform, recipe.pretrain, similarity, seed, stage)
         path = cache_file(folder, self.runtime, weights, (*settings, base.content_hash()))
         with locked(path):
             if path.exists():
@@ -92,7 +93,7 @@ class Network:
             )
         if weights == "imagenet":
             return pretrained_weights(backbone)
-        check_weight_file(Path(weights))
+        check_weights(backbone, Path(weights))
         return Path(weights)
 
     def _train(

@@ -35,6 +35,7 @@ from fewmore.methods.base import Method, MethodConfig, Recipe
 from fewmore.nn.prototypes import class_means
 from fewmore.random import derive_seed
 from fewmore.training.checkpoint import State
+from fewmore.training.embed import embed
 from fewmore.training.learn_session import SessionConfig, new_prototypes, outputs
 from fewmore.training.loop import train
 from fewmore.training.optimizer import ParameterGroup
@@ -148,7 +149,7 @@ class TOPIC(Method):
         """Train the network (stage 1), and the neural gas on its features."""
         self.network.fit(base, self.config.head, self.seed)
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "gas"))
-        features = self.network.embed(base)
+        features = self._node_features(base)
         self._gas = neural_gas(base, features, self.config.nodes, self.config.rounds, generator)
         self.sessions = 1
 
@@ -157,7 +158,7 @@ class TOPIC(Method):
         network = self.network
         config = self.config.session
         old_nodes = len(self.gas)
-        gas = self.gas.grown(session, network.embed(session))
+        gas = self.gas.grown(session, self._node_features(session))
         transform = self.recipe.transform
         prototypes = new_prototypes(network.backbone, session, transform, config, self.seed)
         network.classifier = network.classifier.grown(prototypes)
@@ -182,9 +183,14 @@ class TOPIC(Method):
             self.runtime,
             self.seed,
         )
-        means = class_means(network.embed(session), session.labels, len(session.class_names))
+        features = self._node_features(session)
+        means = class_means(features, session.labels, len(session.class_names))
         self._gas = gas.moved(means)
         self.sessions += 1
+
+    def _node_features(self, images: ImageSet) -> Tensor:
+        """Compute features in the plain view, in which nodes are anchored."""
+        return embed(self.network.backbone, images, self.recipe.transform.plain)
 
     def _loss(self, session: ImageSet, gas: Gas) -> Callable[[Tensor, Generator], Tensor]:
         """Return the loss of a step, whose input is all images of the session and some nodes."""

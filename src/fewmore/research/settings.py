@@ -6,7 +6,7 @@ setting of the method's own `Config`. The method's name may come first: `cec.pse
 
 import ast
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -64,7 +64,22 @@ def apply_settings(recipe: Recipe, texts: Mapping[str, str]) -> Recipe:
             names = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(current))
             raise ConfigError(f"--set {name}: that is a group of settings; name one of {names}")
         values[last] = _parse(text, get_type_hints(type(config))[last], current, name)
-    return override(recipe, changes)
+    changed = override(recipe, changes)
+    _check_read(changed, texts)
+    return changed
+
+
+def _check_read(recipe: Recipe, names: Iterable[str]) -> None:
+    """Refuse settings that others leave without effect, where a config says so."""
+    for name in names:
+        path = name.split(".")
+        *groups, last = path if path[0] in COMMON else ["method", *path]
+        config: Any = recipe
+        for group in groups:
+            config = getattr(config, group)
+        reason = getattr(config, "unread", {}).get(last)
+        if reason is not None:
+            raise ConfigError(f"--set {name}: it has no effect with {reason}; leave it out")
 
 
 def _check_name(name: str, recipes: Sequence[Recipe]) -> None:
@@ -157,7 +172,8 @@ def _convert_tuple(value: Any, kinds: tuple[Any, ...]) -> Any:
     if value == "":
         values: tuple[Any, ...] = ()
     else:
-        values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+        parts = value.split(",") if isinstance(value, str) else value
+        values = tuple(parts) if isinstance(parts, (tuple, list)) else (parts,)
     if kinds[-1] is ...:
         kinds = kinds[:1] * len(values)
     if len(kinds) != len(values):
@@ -170,6 +186,8 @@ def _in_words(kind: Any) -> str:
     """Describe a type for an error message."""
     if get_origin(kind) is tuple:
         items = get_args(kind)
+        if get_origin(items[0]) is Literal:
+            return f"{', '.join(map(str, get_args(items[0])))}, with commas between them"
         count = "" if items[-1] is ... else f"{len(items)} "
         return f"{count}numbers with commas between them"
     if get_origin(kind) is Literal:

@@ -13,14 +13,40 @@ from fewmore.nn.backbones import Backbone
 
 BATCH = 500
 
+_TEST_VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "plain": lambda view: view,
+    "flip": lambda view: view.flip(3),
+    "rot90": lambda view: torch.rot90(view, 1, (2, 3)),
+    "rot180": lambda view: torch.rot90(view, 2, (2, 3)),
+    "rot270": lambda view: torch.rot90(view, 3, (2, 3)),
+}
+
 
 def embed(backbone: Backbone, images: ImageSet, transform: Transform) -> Tensor:
-    """Compute the features of every image, (n, d), in the test view and evaluation mode."""
-    return _in_batches(backbone, backbone, images, transform)
+    """Compute the features of every image, (n, d), in evaluation mode.
+
+    They are the mean over the test views of the transform.
+    """
+
+    def features(view: Tensor) -> Tensor:
+        of_views = [backbone(_TEST_VIEWS[name](view)).float() for name in transform.test_views]
+        return of_views[0] if len(of_views) == 1 else torch.stack(of_views).mean(0)
+
+    return _in_batches(backbone, features, images, transform)
+
+
+def require_plain_view(transform: Transform) -> None:
+    """Refuse test views other than the plain one, where they cannot be averaged."""
+    if transform.test_views != ("plain",):
+        raise ConfigError(
+            f"test views {', '.join(transform.test_views)} cannot be averaged for feature maps, "
+            "whose cells move with the image: --set transform.test_views=plain"
+        )
 
 
 def embed_maps(backbone: Backbone, images: ImageSet, transform: Transform, side: int) -> Tensor:
     """Compute the last feature maps, averaged down to at most side × side cells: (n, cells, d)."""
+    require_plain_view(transform)
 
     def cells(views: Tensor) -> Tensor:
         maps = backbone.maps(views)

@@ -6,7 +6,7 @@ A model file is a safetensors file. Its one metadata entry, "fewmore", is JSON:
     sha256        checksum of the file, computed with zeros in its place
     fewmore       version of the program that wrote the file
     backbone      name of the network; its weights are the tensors "backbone/…"
-    transform     image size and normalization
+    transform     image size and normalization: TRANSFORM
     variance      of features within classes
     calibration   temperature, thresholds and what held-out images said
     adapter       settings of the adapter, or null; its weights are the tensors "adapter/…"
@@ -49,6 +49,9 @@ OLD_NAMES = {
 
 Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]  # shape and dtype of tensors, by name
 DTYPE_CODES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}
+
+# Fields of a transform that are written; augmentations beyond them are for training alone.
+TRANSFORM = ("size", "mean", "std", "crop", "pad", "scale", "flip", "resize")
 
 T = TypeVar("T")
 

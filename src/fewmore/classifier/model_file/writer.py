@@ -18,7 +18,7 @@ from torch import Tensor
 from fewmore import __version__
 from fewmore.classifier.classes import KnownClass
 from fewmore.classifier.model import Model
-from fewmore.classifier.model_file.format import FORMAT, METADATA, NO_CHECKSUM
+from fewmore.classifier.model_file.format import FORMAT, METADATA, NO_CHECKSUM, TRANSFORM
 from fewmore.errors import ModelFileError
 from fewmore.io import write_bytes
 
@@ -70,7 +70,7 @@ def _metadata(model: Model) -> dict[str, Any]:
         "sha256": NO_CHECKSUM,
         "fewmore": __version__,
         "backbone": model.backbone,
-        "transform": asdict(model.transform),
+        "transform": {name: getattr(model.transform, name) for name in TRANSFORM},
         "variance": model.variance,
         "calibration": asdict(model.calibration),
         "adapter": None if model.adapter is None else asdict(model.adapter_config),

@@ -1,0 +1,229 @@
+"""Change the pixels of a batch, each image by its own operation and strength.
+
+The operations are those of AutoAugment and RandAugment, on bytes and as Pillow computes them, and
+those of a color jitter. Each image of a batch has one of KINDS: all that move pixels are one
+gather with a matrix for each image, all that change a pixel by its value alone are one look-up in
+a table for each image and channel. There are no branches on values, so a step of training that is
+captured as a CUDA graph may contain them.
+
+n: images   s: side of an image, in pixels
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+KINDS = (
+    "identity",
+    "shear-x",  # strength: shift of a row to the left, for each pixel down
+    "shear-y",  # the same of columns
+    "translate-x",  # share of the side, to the right
+    "translate-y",  # share of the side, down
+    "rotate",  # degrees, counter-clockwise
+    "brightness",  # factor: 0 is black, 1 the image itself
+    "color",  # factor: 0 is gray
+    "contrast",  # factor: 0 is the mean gray everywhere
+    "sharpness",  # factor: 0 is blurred
+    "posterize",  # number of bits that are kept
+    "solarize",  # value from which on pixels are inverted
+    "invert",  # this and those below have no strength
+    "auto-contrast",
+    "equalize",
+)
+FILL = 128  # gray, where an operation moves pixels into the image from beyond its edges
+LUMA = (19595, 38470, 7471)  # shares of red, green and blue in gray, in 65536ths
+
+
+def apply_operations(pixels: Tensor, kinds: Tensor, strengths: Tensor) -> Tensor:
+    """Apply one operation to each image.
+
+    Args:
+        pixels: (n, 3, s, s) uint8.
+        kinds: (n,) positions in KINDS.
+        strengths: (n,) float; what they mean is said at KINDS.
+    """
+    moved = _move(pixels, _source_matrix(pixels.shape[-1], kinds, strengths))
+    tables = _tables(moved, kinds, strengths)
+    changed = tables.gather(2, moved.flatten(2).long()).view_as(moved)
+    factor = strengths[:, None, None, None]
+    gray = _gray(changed)[:, None]
+    blends = {
+        "color": _blend_bytes(gray, changed, factor),
+        "sharpness": _blend_bytes(_smooth(changed), changed, factor),
+    }
+    return _choose(blends, kinds, changed.float()).to(torch.uint8)
+
+
+def _choose(values: Mapping[str, Tensor], kinds: Tensor, otherwise: Tensor) -> Tensor:
+    """Take for each image the values of its kind, or those of no kind."""
+    chosen = otherwise
+    for name, value in values.items():
+        of_kind = (kinds == KINDS.index(name)).view(-1, *[1] * (value.dim() - 1))
+        chosen = torch.where(of_kind, value, chosen)
+    return chosen
+
+
+# Moving pixels
+
+
+def _source_matrix(side: int, kinds: Tensor, strengths: Tensor) -> Tensor:
+    """Return the matrices (n, 2, 3) that take places in the result to places in the image."""
+    zero, one = torch.zeros_like(strengths), torch.ones_like(strengths)
+    shift = (strengths * side).trunc()  # by whole pixels
+    angle = strengths * (math.pi / 180)
+    cos, sin = angle.cos(), angle.sin()
+    middle = side / 2
+    rows = {
+        "shear-x": (one, strengths, zero, zero, one, zero),
+        "shear-y": (one, zero, zero, strengths, one, zero),
+        "translate-x": (one, zero, -shift, zero, one, zero),
+        "translate-y": (one, zero, zero, zero, one, -shift),
+        "rotate": (cos, -sin, middle * (1 - cos + sin), sin, cos, middle * (1 - cos - sin)),
+    }
+    matrices = {name: torch.stack(row, 1) for name, row in rows.items()}
+    identity = torch.stack((one, zero, zero, zero, one, zero), 1)
+    return _choose(matrices, kinds, identity).view(-1, 2, 3)
+
+
+def _move(pixels: Tensor, matrix: Tensor) -> Tensor:
+    """Take each pixel from its place in the image: the nearest one, and gray beyond the edges."""
+    side = pixels.shape[-1]
+    center = torch.arange(side, device=pixels.device) + 0.5
+    (a, b, c), (d, e, f) = (
+        (value[:, None, None] for value in row.unbind(1)) for row in matrix.unbind(1)
+    )
+    x = (a * center + b * center[:, None] + c).floor()
+    y = (d * center + e * center[:, None] + f).floor()
+    inside = (x >= 0) & (x < side) & (y >= 0) & (y < side)
+    source = torch.where(inside, y * side + x, 0).long().flatten(1)
+    moved = pixels.flatten(2).gather(2, source[:, None].expand(-1, 3, -1)).view_as(pixels)
+    return torch.where(inside[:, None], moved, FILL)
+
+
+# Changing pixels by their values
+
+
+def _tables(pixels: Tensor, kinds: Tensor, strengths: Tensor) -> Tensor:
+    """Return the new value of each value, image and channel: (n, 3, 256) uint8."""
+    value = torch.arange(256, device=pixels.device)
+    strength = strengths[:, None, None]
+    bits = torch.exp2(8 - strength).round()  # values that become one by posterizing
+    tables = {
+        "brightness": _blend_bytes(torch.zeros_like(value), value, strength),
+        "contrast": _blend_bytes(_mean_gray(pixels), value, strength),
+        "posterize": value - value % bits,
+        "solarize": torch.where(value < strength, value, 255 - value),
+        "invert": 255 - value[None, None],
+        "auto-contrast": _auto_contrast(pixels, value),
+        "equalize": _equalize(pixels, value),
+    }
+    table = _choose(tables, kinds, value.float().expand(len(pixels), 3, 256))
+    return table.to(torch.uint8)
+
+
+def _auto_contrast(pixels: Tensor, value: Tensor) -> Tensor:
+    """Stretch the values of each image and channel to 0 … 255."""
+    low, high = (limit.long()[..., None] for limit in torch.aminmax(pixels.flatten(2), dim=2))
+    stretched = (value - low) * 255 // (high - low).clamp(min=1)
+    return torch.where(high > low, stretched.clamp(0, 255), value)
+
+
+def _equalize(pixels: Tensor, value: Tensor) -> Tensor:
+    """Make the values of each image and channel about equally frequent."""
+    flat = pixels.flatten(2).long()
+    counts = torch.zeros(*flat.shape[:2], 256, dtype=torch.int64, device=flat.device)
+    counts.scatter_add_(2, flat, torch.ones_like(flat))
+    of_largest = counts.gather(2, flat.amax(2, keepdim=True))
+    step = (flat.shape[2] - of_largest) // 255
+    below = counts.cumsum(2) - counts
+    equal = ((below + step // 2) // step.clamp(min=1)).clamp(max=255)
+    return torch.where(step > 0, equal, value)
+
+
+# Blending
+
+
+def _blend_bytes(low: Tensor, high: Tensor, factor: Tensor) -> Tensor:
+    """Go from `low` towards `high`, and beyond it where the factor is above 1: whole numbers."""
+    return blend(low, high, factor).floor()
+
+
+def blend(low: Tensor, high: Tensor, factor: Tensor) -> Tensor:
+    """Go from `low` towards `high`, and beyond it where the factor is above 1."""
+    start = low.float()
+    return (start + factor * (high - start)).clamp(0, 255)
+
+
+def _gray(pixels: Tensor) -> Tensor:
+    """Return the gray of each pixel as a whole number: (n, s, s) int32."""
+    red, green, blue = pixels.int().unbind(1)
+    return (LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue + 32768) // 65536
+
+
+def _mean_gray(pixels: Tensor) -> Tensor:
+    """Return the mean gray of each image as a whole number: (n, 1, 1)."""
+    gray = _gray(pixels).flatten(1)
+    return ((2 * gray.sum(1) + gray.shape[1]) // (2 * gray.shape[1]))[:, None, None]
+
+
+def _smooth(pixels: Tensor) -> Tensor:
+    """Blur each image by the mean of 3 × 3 pixels, the middle one five times; edges stay."""
+    values = pixels.float()
+    if pixels.shape[-1] < 3:
+        return values
+    rows = values[..., :-2, :] + values[..., 1:-1, :] + values[..., 2:, :]
+    around = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * values[..., 1:-1, 1:-1]
+    smooth = values.clone()
+    smooth[..., 1:-1, 1:-1] = (around / 13 + 0.5).floor()
+    return smooth
+
+
+# Color jitter
+
+
+def grayscale(pixels: Tensor) -> Tensor:
+    """Return the gray of each pixel: (n, 1, s, s) float."""
+    red, green, blue = pixels.float().unbind(1)
+    return (LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue)[:, None] / 65536
+
+
+def color_jitter(
+    pixels: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor
+) -> Tensor:
+    """Change brightness, contrast, saturation and hue of each image, in this order.
+
+    Args:
+        pixels: (n, 3, s, s), 0 … 255.
+        brightness: (n,) factors; 1 changes nothing, as of contrast and saturation.
+        contrast: (n,) factors.
+        saturation: (n,) factors.
+        hue: (n,) parts of the color circle; 0 changes nothing.
+    """
+    factor = [f[:, None, None, None] for f in (brightness, contrast, saturation)]
+    black = pixels.new_zeros((), dtype=torch.float32)
+    pixels = blend(black, pixels, factor[0])
+    pixels = blend(grayscale(pixels).mean((2, 3), keepdim=True), pixels, factor[1])
+    pixels = blend(grayscale(pixels), pixels, factor[2])
+    return shift_hue(pixels, hue)
+
+
+def shift_hue(pixels: Tensor, hue: Tensor) -> Tensor:
+    """Turn each image's colors by a part of the color circle; value and saturation stay."""
+    red, green, blue = pixels.unbind(1)
+    high, low = pixels.amax(1), pixels.amin(1)
+    chroma = high - low
+    color = chroma > 0
+    unit = torch.where(color, chroma, 1.0)
+    sixths = torch.where(
+        high == red,
+        (green - blue) / unit,
+        torch.where(high == green, (blue - red) / unit + 2, (red - green) / unit + 4),
+    )
+    turned = sixths + 6 * hue[:, None, None]
+    channels = [
+        high - chroma * torch.minimum(k, 4 - k).clamp(0, 1)
+        for k in ((turned + start) % 6 for start in (5, 3, 1))
+    ]
+    return torch.where(color[:, None], torch.stack(channels, 1), pixels)
