@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from sections import accuracy, gaps, listings, recorded, speed, studies
+from sections import accuracy, augmentations, gaps, listings, recorded, speed, studies
 
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.research.published import ROW_OF_METHOD
@@ -67,7 +67,9 @@ def pages() -> Iterator[Path]:
 
 
 def draw_figures() -> None:
-    """Draw accuracy by session for each benchmark."""
+    """Draw accuracy by session for each benchmark, and a sheet of augmented images."""
+    folder = recorded.ROOT / "docs" / "figures"
+    figures.save(augmentations.sheet(), folder / "augmentations.png")
     for name in BENCHMARKS:
         rows = [
             result
@@ -78,7 +80,7 @@ def draw_figures() -> None:
         rows = [row for row in rows if row.recipe == "official"] or rows
         if rows:
             figure = figures.sessions_figure(rows, tables.published_rows(rows))
-            figures.save(figure, recorded.ROOT / "docs" / "figures" / f"{name}.png")
+            figures.save(figure, folder / f"{name}.png")
 
 
 def main() -> None:
