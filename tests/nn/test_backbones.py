@@ -299,8 +299,12 @@ def test_timms_weights_are_read_from_a_file(tmp_path: Path, suffix: str, classif
 @pytest.mark.usefixtures("fake_timm")
 def test_weights_that_timms_model_cannot_take(tmp_path: Path) -> None:
     path = tmp_path / "weights.pth"
-    with pytest.raises(MissingData, match="there is no weight file"):
+    with pytest.raises(MissingData, match=r"there is no weight file .* of that model of timm") as e:
         build("timm:tiny_net", 0, path)
+    assert "backbone=timm:tiny_net:pretrained and weights=none" in str(e.value)
+    assert "torchvision" not in str(e.value)
+    with pytest.raises(MissingData, match="torchvision's format, or 'imagenet'"):
+        build("resnet18", 0, path)
     torch.save(build("resnet8").state_dict(), path)
     with pytest.raises(DataError, match="is not a weight file of this backbone"):
         build("timm:tiny_net", 0, path)

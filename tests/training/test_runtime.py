@@ -1,6 +1,7 @@
 """Test the settings of a runtime: precisions, notes and what a result records."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -78,8 +79,23 @@ def test_what_a_result_records_of_a_cpu() -> None:
 
 def test_what_a_result_records_of_a_gpu(monkeypatch: pytest.MonkeyPatch, bf16: bool) -> None:
     precision = "bf16" if bf16 else "fp32"
-    monkeypatch.setattr(fast_path, "accel", object())
+    warm = SimpleNamespace(finish_warm_up=lambda device: None)
+    monkeypatch.setattr(fast_path, "accel", warm)
     assert Runtime(CUDA).describe() == {"precision": precision, "accel": "on"}
     assert "switched off" in Runtime(CUDA, accel=False).describe()["accel"]
     monkeypatch.setattr(fast_path, "accel", None)
     assert "not installed" in Runtime(CUDA).describe()["accel"]
+
+
+@pytest.mark.usefixtures("bf16")
+def test_a_warm_up_that_failed_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = SimpleNamespace(finish_warm_up=lambda device: "CompilationError: no instruction")
+    monkeypatch.setattr(fast_path, "accel", failed)
+    recorded = {
+        True: "graphs alone: CompilationError: no instruction",
+        frozenset({"conv", "graphs"}): "graphs alone: CompilationError: no instruction",
+        frozenset({"conv"}): "off: CompilationError: no instruction",
+        False: "off: switched off",
+    }
+    for accel, expected in recorded.items():
+        assert Runtime(CUDA, accel=accel).describe()["accel"] == expected

@@ -53,7 +53,7 @@ def report(
 
 
 def _print_classes(folder: Path, task: "Task | None") -> None:
-    """Print the accuracy of the weakest classes, and what they are taken for."""
+    """Print the classes of the lowest accuracy, and what they are taken for."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -62,8 +62,8 @@ def _print_classes(folder: Path, task: "Task | None") -> None:
 
     rows = per_class.class_rows(read_run_folder(folder, task))
     shown = per_class.weakest(rows, SHOWN)
-    count = "all classes" if len(shown) == len(rows) else f"the {len(shown)} weakest classes"
-    table = RichTable(count, box=None, header_style="bold")
+    heading = "class" if len(shown) == len(rows) else f"lowest {len(shown)} of {len(rows)} classes"
+    table = RichTable(heading, box=None, header_style="bold")
     for name in ("session", "images", "accuracy", "±"):
         table.add_column(name, justify="right")
     table.add_column("most often taken for")
@@ -105,6 +105,7 @@ def _load_task(folder: Path, data_root: Path | None) -> "Task":
     """Load the images and the split of a run's config."""
     from fewmore.data import loading
     from fewmore.data.transform import Transform
+    from fewmore.research.validation import validation_task
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     split = {name: config[name] for name in ("base", "way", "shot", "class_order")}
@@ -112,13 +113,15 @@ def _load_task(folder: Path, data_root: Path | None) -> "Task":
         name: tuple(value) if isinstance(value, list) else value
         for name, value in config["recipe"]["transform"].items()
     }
-    return loading.load_task(
+    is_validation = config.get("validation", False)
+    task = loading.load_task(
         config["benchmark"],
         data_root,
-        draw=config["draws"][0],
+        draw=None if is_validation else config["draws"][0],
         transforms=[Transform(**values)],  # images are stored as large as the run needed them
         **split,
     )
+    return validation_task(task, config["draws"][0] or 0) if is_validation else task
 
 
 def write_report(result: "RunResult", folder: Path, task: "Task | None") -> None:

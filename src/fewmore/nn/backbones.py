@@ -305,6 +305,19 @@ def build(name: str, seed: int = 0, weights: Path | None = None) -> Backbone:
     return backbone
 
 
+def check_weights(name: str, path: Path) -> None:
+    """Refuse a weight file that is not there, and say what the backbone of this name takes."""
+    if not name.startswith(TIMM_PREFIX):
+        check_weight_file(path)
+        return
+    model = name.removesuffix(":pretrained")
+    check_weight_file(
+        path,
+        f"the path of a state dict of that model of timm, or set backbone={model}:pretrained and "
+        "weights=none for the weights that timm has",
+    )
+
+
 def _build_timm(name: str, weights: Path | None) -> Backbone:
     _, model, *rest = name.split(":")
     if rest not in ([], ["pretrained"]):
@@ -317,7 +330,7 @@ def _build_timm(name: str, weights: Path | None) -> Backbone:
             f"write timm:{model} to take those of the file, or weights=none"
         )
     if weights is not None:
-        check_weight_file(weights)  # before a large model is made
+        check_weights(name, weights)  # before a large model is made
     backbone = TimmBackbone(model, bool(rest))
     if weights is not None:
         backbone.load(weights)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fewmore.errors import DataError, MissingData
 
 CLASSIFIERS = ("fc", "classifier")  # names of the classifier in torchvision's files
+IMAGENET = "the path of a file in torchvision's format, or 'imagenet' to download one"
 COUNTER = "num_batches_tracked"  # of batches; files may have it where networks do not
 
 
@@ -24,13 +25,10 @@ def initialize(module: nn.Module, generator: torch.Generator) -> None:
                 part.weight.data *= part.groups**0.5
 
 
-def check_weight_file(path: Path) -> None:
-    """Refuse a weight file that is not there."""
+def check_weight_file(path: Path, instead: str = IMAGENET) -> None:
+    """Refuse a weight file that is not there, and say what to give instead."""
     if not path.exists():
-        raise MissingData(
-            f"there is no weight file {path}: give the path of a file in torchvision's format, "
-            "or 'imagenet' to download one"
-        )
+        raise MissingData(f"there is no weight file {path}: give {instead}")
 
 
 def load_weights(

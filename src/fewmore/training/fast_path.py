@@ -68,6 +68,11 @@ def why_plain(runtime: Runtime) -> str | None:
     return None
 
 
+def why_no_fused_layers(runtime: Runtime) -> str | None:
+    """Say why the fast path works without its own layers, or None where it has them."""
+    return None if accel is None else accel.finish_warm_up(runtime.device)
+
+
 @contextmanager
 def accelerate(modules: Mapping[str, nn.Module], runtime: Runtime) -> Iterator[Engine]:
     """Give the engine that runs the steps of a training; its layers are swapped in meanwhile."""

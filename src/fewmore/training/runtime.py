@@ -66,17 +66,17 @@ class Runtime:
 
     def describe(self) -> dict[str, str]:
         """Return what a result records: the precision used, and whether the fast path was on."""
-        from fewmore.training.fast_path import why_plain
+        from fewmore.training.fast_path import why_no_fused_layers, why_plain
 
         reason = why_plain(self)
-        return {
-            "precision": self.used_precision,
-            "accel": self._parts() if reason is None else f"off: {reason}",
-        }
-
-    def _parts(self) -> str:
-        """Say which parts of the fast path are on."""
-        return "on" if self.accel is True else ", ".join(sorted(self.accel or ()))
+        if reason is not None:
+            accel = f"off: {reason}"
+        elif (failure := why_no_fused_layers(self)) is not None:
+            graphs = self.accel is True or "graphs" in (self.accel or ())
+            accel = f"{'graphs alone' if graphs else 'off'}: {failure}"
+        else:
+            accel = "on" if self.accel is True else ", ".join(sorted(self.accel or ()))
+        return {"precision": self.used_precision, "accel": accel}
 
     def notes(self) -> list[str]:
         """Say where the device cannot do what was asked for."""

@@ -28,6 +28,7 @@ from fewmore.research.reporting.tables import (
     seconds_text,
     title,
 )
+from fewmore.research.results import merge
 
 
 @pytest.fixture(scope="module")
@@ -411,6 +412,25 @@ def test_csv_and_latex_say_what_a_result_cost(make_result):
     assert "% stage 1 was shared by 2 runs; its seconds are counted in each" in summary
 
 
+def test_views_averaged_at_test_time_are_named_in_every_format(make_result):
+    plain = make_result(seeds=(0, 1))
+    assert plain.test_views == (1.0, 1.0), "an older result has no record of them"
+    two = dataclasses.replace(plain, extra={"test_views": ((2.0,) * 9,) * 2})
+    assert "views" not in build([plain]).rows[0].detail
+    table = build([two])
+    assert table.rows[0].detail == "2 seeds, 2 test views"
+    assert "2 test views" in to_markdown(table)
+    for result, views in ((plain, 1), (two, 2)):
+        [row, _] = csv.DictReader(io.StringIO(to_csv([build([result])])))
+        assert float(row["views"]) == views
+        summary = to_latex(build([result])).rpartition("\\begin{tabular}")[2]
+        assert "& views $\\downarrow$ & images kept $\\downarrow$ \\\\" in summary
+        line = next(line for line in summary.splitlines() if line.startswith("cec &"))
+        assert line.split(" & ")[-2] == str(views)
+    pooled = merge([two, dataclasses.replace(two, seeds=(2, 3))])
+    assert pooled.test_views == (2.0,) * 4
+
+
 def test_a_method_that_keeps_nothing_keeps_no_image_and_an_uncounted_one_is_unknown(make_result):
     plain = make_result()
     assert plain.images_kept == (0.0,)
@@ -446,7 +466,8 @@ def test_users_methods_are_named_as_not_examined(make_result):
     own = make_result("glyphs", method="mine.py:Mine")
     packaged = make_result("glyphs", "packaged", machine={"method_source": {"file": "x.py"}})
     assert build([own, make_result("glyphs")]).notes == (
-        "mine.py:Mine is a user's method, not known to have passed the exam (docs/own-method.md)",
+        "mine.py:Mine is a user's method, not known to have passed the exam: "
+        "fewmore exam FILE.py:CLASS checks it",
     )
     assert "mine.py:Mine, packaged are users' methods, not" in build([own, packaged]).notes[0]
     assert build([make_result("glyphs")]).notes == ()

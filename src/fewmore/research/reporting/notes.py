@@ -50,7 +50,8 @@ def exam_notes(results: Sequence[RunResult]) -> list[str]:
     if not own:
         return []
     what = "is a user's method" if len(own) == 1 else "are users' methods"
-    return [f"{', '.join(own)} {what}, not known to have passed the exam (docs/own-method.md)"]
+    exam = "fewmore exam FILE.py:CLASS checks it" if len(own) == 1 else "fewmore exam checks them"
+    return [f"{', '.join(own)} {what}, not known to have passed the exam: {exam}"]
 
 
 def source_notes(rows: Sequence[PublishedRow]) -> list[str]:
