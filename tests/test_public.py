@@ -10,6 +10,7 @@ import pytest
 import fewmore
 
 NAMES = {
+    "BenchmarkError",
     "CheckpointError",
     "ConfigError",
     "DataError",

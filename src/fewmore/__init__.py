@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fewmore.errors import (
+    BenchmarkError,
     CheckpointError,
     ConfigError,
     DataError,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "BenchmarkError",
     "CheckpointError",
     "ConfigError",
     "DataError",

@@ -10,6 +10,7 @@
     │   ├── ImageError       an image that cannot be decoded or used; the message names it
     │   └── DownloadError    a transfer that failed, or whose bytes are not the published ones
     ├── SplitError           classes and shots that do not fit the images
+    ├── BenchmarkError       a benchmark of a user's own code that breaks its contract
     ├── MethodError          a method that breaks its contract
     ├── CheckpointError      a run folder or checkpoint that cannot be used
     ├── ModelFileError       a model file that cannot be read, used or written
@@ -73,6 +74,10 @@ class DownloadError(DataError):
 
 class SplitError(FewmoreError):
     """Report classes and shots that do not fit the images."""
+
+
+class BenchmarkError(FewmoreError):
+    """Report a benchmark of a user's own code that breaks its contract."""
 
 
 class MethodError(FewmoreError):

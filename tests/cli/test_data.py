@@ -225,7 +225,7 @@ def test_check_of_a_folder(tmp_path: Path) -> None:
     output = run("check", f"folder:{write_folder(tmp_path)}")
     assert "train: 25 images of 5 classes, 5 of each, 6 × 6 pixels" in output
     assert "official split: none is published" in output
-    assert "other draws: ready (3 base classes, then 1 sessions of 2-way 5-shot)" in output
+    assert "other draws: ready (3 base classes, then 1 session of 2-way 5-shot)" in output
 
 
 def test_check_names_broken_images_of_train_and_test(tmp_path: Path) -> None:

@@ -644,7 +644,7 @@ def test_the_list_of_benchmarks_is_the_table(fewmore):
     code, out, _ = fewmore("benchmarks")
     assert code == 0
     names = [line.split()[0] for line in out.splitlines()[1:] if line[:2].strip()]
-    assert names == [*BENCHMARKS, "folder:PATH"]
+    assert names == [*BENCHMARKS, "folder:PATH", "FILE.json", "file.py:NAME"]
 
 
 def test_no_command_shows_the_help(fewmore):

@@ -99,10 +99,7 @@ def check(
         "official split": _official_problem(benchmark, images, root),
         "other draws": _sampling_problem(benchmark, images),
     }
-    ready = (
-        f"ready ({benchmark.base} base classes, then {benchmark.sessions - 1} sessions of "
-        f"{benchmark.way}-way {benchmark.shot}-shot)"
-    )
+    ready = f"ready ({benchmark.describe_sessions()})"
     for use, problem in problems.items():
         console.print(f"  {use}: {problem or ready}")
     if benchmark.pretrained:
@@ -162,7 +159,7 @@ def _official_problem(benchmark: "Benchmark", images: "BenchmarkImages", root: P
 
     if benchmark.lists is None:
         return "none is published, splits are drawn"
-    if not session_lists.has_session_lists(benchmark, root):
+    if not session_lists.has_session_lists(benchmark, images, root):
         return f"not ready: there are no session lists; run `fewmore data get {benchmark.name}`"
     try:
         session_lists.official_split(benchmark, images, root)
@@ -173,7 +170,7 @@ def _official_problem(benchmark: "Benchmark", images: "BenchmarkImages", root: P
 
 def _sampling_problem(benchmark: "Benchmark", images: "BenchmarkImages") -> str | None:
     """Say why no split can be sampled, or return None."""
-    from fewmore.data import splits
+    from fewmore.data import loading
     from fewmore.errors import FewmoreError
 
     if images.missing:
@@ -186,7 +183,7 @@ def _sampling_problem(benchmark: "Benchmark", images: "BenchmarkImages") -> str 
             f"put them there, or use the official split only"
         )
     try:
-        splits.sample_split(images.train, benchmark.base, benchmark.way, benchmark.shot)
+        loading.draw_split(benchmark, images.train, images.keys)
     except FewmoreError as error:
         return f"not ready: {error}"
     return None

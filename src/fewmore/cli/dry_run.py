@@ -31,6 +31,8 @@ def _split(experiment: "Experiment") -> str:
     from fewmore.data import benchmarks
 
     benchmark = benchmarks.find(experiment.benchmark)
+    if benchmark.plan:
+        return benchmark.describe_sessions()
     base, way, shot, class_order = experiment.split().values()
     order = "" if class_order is None else f", class order {class_order}"
     return (

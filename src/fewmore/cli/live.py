@@ -78,11 +78,9 @@ class LiveWatcher(Watcher):
         """Print what the runs are about."""
         with self.lock:
             self.sessions = len(task.split.sessions)
-            b = task.benchmark
-            later = f"{self.sessions - 1} session" + ("" if self.sessions == 2 else "s")
             self.out.print(
                 f"{len(task.train):,} training and {len(task.test):,} test images; "
-                f"{b.base} base classes, then {later} of {b.way}-way {b.shot}-shot "
+                f"{task.benchmark.describe_sessions()} "
                 f"({task.split.name.partition(':')[0]})"
             )
 

@@ -6,19 +6,24 @@
     cub200          DATA/CUB_200_2011/{images/, images.txt, image_class_labels.txt,
                     train_test_split.txt}
     folder:PATH     any folder with one sub-folder per class
+    FILE.json       classes and sessions of one's own: benchmark_files.py
+    file.py:NAME    a Benchmark of one's own; an installed package offers it by an entry point of
+                    the group `fewmore.benchmarks`, and gives it a name
 
 `loading.py` loads one of them, `session_lists.py` reads its official split. The table is importable
 without PyTorch: `fewmore benchmarks` answers at once.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fewmore import plugins
 from fewmore.data.folders import list_train_test
+from fewmore.data.plans import SessionPlan
 from fewmore.data.transform import Transform
-from fewmore.errors import ConfigError, SplitError, UnknownName
+from fewmore.errors import BenchmarkError, ConfigError, SplitError, UnknownName
 
 if TYPE_CHECKING:  # these import PyTorch
     from fewmore.data.images import ImageSet
@@ -27,6 +32,33 @@ if TYPE_CHECKING:  # these import PyTorch
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 FOLDER_PREFIX = "folder:"
+FILE_SUFFIX = ".json"
+GROUP = "fewmore.benchmarks"  # of entry points
+
+Progress = Callable[[int, int], None]  # images done, images in total
+
+
+@dataclass(frozen=True)
+class StoredSize:
+    """Hold the size that images of files are stored at: a short side, or that of a square."""
+
+    short_side: int | None = None
+    square: int | None = None
+
+
+@dataclass(frozen=True)
+class ImageRequest:
+    """Hold what a benchmark's images are loaded with.
+
+    Attributes:
+        data_root: the folder of the data sets.
+        size: the size that images of files are stored at.
+        on_progress: called with the number of images done and in total.
+    """
+
+    data_root: Path
+    size: StoredSize = StoredSize()
+    on_progress: Progress | None = None
 
 
 @dataclass(frozen=True)
@@ -43,11 +75,25 @@ class Benchmark:
     pretrained: bool  # whether the backbone starts from ImageNet weights
     transform: Transform
     lists: str | None = None  # folder of the official session lists, below index_list
+    # The sessions, where they are not base, way and shot; these say how large they are at most.
+    plan: tuple[SessionPlan, ...] = ()
+    # Loads the images of a benchmark that is not in the table.
+    load: "Callable[[ImageRequest], BenchmarkImages] | None" = None
+    source: Mapping[str, str] | None = None  # of a user's benchmark: its file and the file's hash
 
     @property
     def sessions(self) -> int:
         """Return the number of sessions, the base session included."""
-        return 1 + (self.classes - self.base) // self.way
+        return len(self.plan) or 1 + (self.classes - self.base) // self.way
+
+    def describe_sessions(self) -> str:
+        """Say how large the sessions are: "60 base classes, then 8 sessions of 5-way 5-shot"."""
+        new = self.sessions - 1
+        later = f"{new} session" + ("" if new == 1 else "s")
+        size = f"{self.way}-way {self.shot}-shot"
+        if self.plan:
+            size = f"up to {self.way} classes"
+        return f"{self.base} base classes, then {later} of {size}"
 
 
 @dataclass(frozen=True)
@@ -56,7 +102,7 @@ class BenchmarkImages:
 
     train: "ImageSet"
     test: "ImageSet"
-    keys: Sequence[str] = ()  # the official lists' names of the training images
+    keys: Sequence[str] = ()  # the names of the training images, in official lists and in plans
     missing: Sequence[Path] = ()  # training images of new classes that are not there
     test_files: Sequence[str] = ()  # CLASS/FILE of each test image, if they are files
 
@@ -70,6 +116,7 @@ class Task:
     test: "ImageSet"
     split: "Split"
     test_files: Sequence[str] = ()  # CLASS/FILE of each test image, if they are files
+    keys: Sequence[str] = ()  # the names of the training images, if they have names
 
 
 BENCHMARKS = {
@@ -127,16 +174,53 @@ BENCHMARKS = {
 
 
 def find(name: str) -> Benchmark:
-    """Return the benchmark of this name; `folder:PATH` makes one of a folder of class folders."""
+    """Return a benchmark by its name.
+
+    That is a name in the table or of an installed package's benchmark, `folder:PATH` for a folder
+    of class folders, a benchmark file, or a user's Benchmark as `path/to/file.py:NAME` or
+    `package.module:NAME`.
+    """
     if name.startswith(FOLDER_PREFIX):
         return _folder_benchmark(name)
     if name in BENCHMARKS:
         return BENCHMARKS[name]
+    installed = plugins.installed(GROUP)
+    if name in installed:
+        plugins.check(installed[name], BenchmarkError)
+        return _user_benchmark(name, installed[name].module, installed[name].attr)
+    if name.endswith(FILE_SUFFIX):
+        from fewmore.data import benchmark_files
+
+        return benchmark_files.read(name)
+    where, colon, attribute = name.rpartition(":")
+    if colon and (where.endswith(".py") or plugins.is_module(where, BenchmarkError)):
+        return _user_benchmark(name, where, attribute)
     if Path(name).expanduser().is_dir():
         raise ConfigError(
             f"'{name}' is a folder, not the name of a benchmark: type {FOLDER_PREFIX}{name}"
         )
-    raise UnknownName("benchmark", name, [*BENCHMARKS, f"{FOLDER_PREFIX}PATH"])
+    more = (f"{FOLDER_PREFIX}PATH", f"FILE{FILE_SUFFIX}", "path/to/file.py:NAME")
+    raise UnknownName("benchmark", name, [*BENCHMARKS, *installed, *more])
+
+
+def _user_benchmark(name: str, where: str, attribute: str) -> Benchmark:
+    """Return the Benchmark of a user's module, under the name that it is called by."""
+    module = plugins.load(where, attribute, BenchmarkError)
+    benchmark: Any = getattr(module, attribute, None)
+    if benchmark is None:
+        known = [key for key, value in vars(module).items() if isinstance(value, Benchmark)]
+        raise UnknownName(f"benchmark in {where}", attribute, known)
+    if not isinstance(benchmark, Benchmark):
+        raise BenchmarkError(
+            f"{attribute} in {where} is of type {type(benchmark).__name__}, not a Benchmark: "
+            "make it with fewmore.data.benchmarks.Benchmark(…)"
+        )
+    if benchmark.load is None:
+        raise BenchmarkError(
+            f"{attribute} in {where} does not say how its images are loaded: give the Benchmark "
+            "load=, a function that takes an ImageRequest and returns BenchmarkImages"
+        )
+    return replace(benchmark, name=name, source=plugins.source_of(module))
 
 
 def folder_path(name: str) -> Path:
@@ -153,10 +237,16 @@ def folder_path(name: str) -> Path:
 def _folder_benchmark(name: str) -> Benchmark:
     train, _ = list_train_test(folder_path(name))
     base, way, shot = choose_shape(train.class_counts())
+    like = any_folder(len(train.class_names), base, way, shot)
+    return replace(like, name=name, title=f"Images in {name.removeprefix(FOLDER_PREFIX)}")
+
+
+def any_folder(classes: int, base: int, way: int, shot: int) -> Benchmark:
+    """Return a benchmark for photos, with the backbone and the transform of folder:PATH."""
     return Benchmark(
-        name=name,
-        title=f"Images in {name.removeprefix(FOLDER_PREFIX)}",
-        classes=len(train.class_names),
+        name="",
+        title="",
+        classes=classes,
         base=base,
         way=way,
         shot=shot,

@@ -4,17 +4,21 @@ A pickle is a program. This unpickler gives it nothing but integer arrays, strin
 lists and dicts; a file that asks for anything else is refused.
 """
 
+import hashlib
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fewmore.data.images import ImageSet
+from fewmore.data.sources import list_checksums
 from fewmore.errors import DataError, MissingData
 
 FOLDER = "cifar-100-python"
 FETCH_AGAIN = "remove the folder and run `fewmore data get cifar100`"
+BASE, WAY, SHOT, CLASS_SIZE = 60, 5, 5, 500  # of the published session lists
 
 
 def load(folder: Path) -> tuple[ImageSet, ImageSet]:
@@ -26,6 +30,31 @@ def load(folder: Path) -> tuple[ImageSet, ImageSet]:
         )
     class_names = [name.decode() if isinstance(name, bytes) else name for name in names]
     return _load_part(folder / "train", class_names), _load_part(folder / "test", class_names)
+
+
+def published_lists(labels: Sequence[int]) -> list[list[int]] | None:
+    """Return the published session lists, as positions in the published training set.
+
+    They show every class's images in one shuffled order, the same for all classes: new classes the
+    first five of them. So they need not be stored. None is returned where the lists made from these
+    labels do not have the published checksums: the images come in another order.
+    """
+    positions: list[list[int]] = [[] for _ in range(100)]
+    for index, label in enumerate(labels):
+        positions[label].append(index)
+    if any(len(of_class) != CLASS_SIZE for of_class in positions):
+        return None
+    order = np.random.RandomState(1).permutation(CLASS_SIZE)
+    shuffled = [[of_class[rank] for rank in order] for of_class in positions]
+    lists = [[index for of_class in shuffled[:BASE] for index in of_class]]
+    for first in range(BASE, 100, WAY):
+        new = shuffled[first : first + WAY]
+        lists.append([index for of_class in new for index in of_class[:SHOT]])
+    for session, sha256 in zip(lists, list_checksums("cifar100").values(), strict=True):
+        text = "".join(f"{index}\n" for index in session)
+        if hashlib.sha256(text.encode()).hexdigest() != sha256:
+            return None
+    return lists
 
 
 def _load_part(path: Path, class_names: list[str]) -> ImageSet:

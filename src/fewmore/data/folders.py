@@ -3,13 +3,13 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fewmore.errors import DataError, MissingData
+from fewmore.errors import DataError, MissingData, UnknownName
 from fewmore.io import file_hash
 
 IMAGE_SUFFIXES = frozenset(
@@ -18,6 +18,7 @@ IMAGE_SUFFIXES = frozenset(
         *(".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
     }
 )
+TEST_FOLDERS = ("test", "val")
 MAX_NAMED = 5  # files that an error message names
 
 
@@ -44,6 +45,17 @@ class Listing:
             for path, label in zip(self.paths, self.labels, strict=True)
         )
 
+    def select_classes(self, names: Sequence[str]) -> "Listing":
+        """Return the images of these classes, which are labelled 0, 1, … in the order given."""
+        label_of = {name: label for label, name in enumerate(names)}
+        new = [label_of.get(self.class_names[label]) for label in self.labels]
+        chosen = [
+            (path, label) for path, label in zip(self.paths, new, strict=True) if label is not None
+        ]
+        return Listing(
+            tuple(path for path, _ in chosen), tuple(label for _, label in chosen), tuple(names)
+        )
+
     def subset(self, paths: set[Path]) -> "Listing":
         """Return the images whose paths are in a set; classes keep their labels."""
         chosen = [i for i, path in enumerate(self.paths) if path in paths]
@@ -61,23 +73,72 @@ def list_image_folder(folder: Path) -> Listing:
         return _list_classes(folder, min_classes=1)
 
 
-def list_train_test(folder: Path, seed: int = 0) -> tuple[Listing, Listing]:
+def list_train_test(
+    folder: Path,
+    seed: int = 0,
+    classes: Sequence[str] | None = None,
+    keep: Collection[str] = (),
+    test_keys: Collection[str] | None = None,
+) -> tuple[Listing, Listing]:
     """List the training and the test images of a folder with one sub-folder per class.
 
-    Where it has sub-folders `train` and `test`, each of them has one sub-folder per class.
-    Otherwise a fifth of each class, at least one image, is held out as test: which ones depends
-    on the seed and the names of the files.
+    Where it has sub-folders `train` and `test` (or `val`), each of them has one sub-folder per
+    class. Otherwise a fifth of each class, at least one image, is held out as test: which ones
+    depends on the seed and the names of the files.
+
+    Args:
+        folder: the folder.
+        seed: decides which images are held out.
+        classes: the names of the classes to list, in order; by default all of them, sorted.
+        keep: images that are not held out, as CLASS/FILE.
+        test_keys: the test images, as CLASS/FILE, of a folder without `train`.
     """
     folder = folder.expanduser()
     with _readable(folder):
-        if (folder / "train").is_dir() and (folder / "test").is_dir():
+        test_folder = find_test_folder(folder)
+        if test_folder:
             train = _list_classes(folder / "train")
-            test = _list_classes(folder / "test")
-            _check_same_classes(folder, train, test)
+            test = _list_classes(test_folder)
+            _check_same_classes(train, test, folder / "train", test_folder)
+        elif test_keys is not None:
+            train, test = _take_out(_list_classes(folder), test_keys, folder)
         else:
-            train, test = _hold_out(_list_classes(folder), seed)
+            listing = _select_classes(_list_classes(folder), classes, folder)
+            train, test = _hold_out(listing, seed, keep)
+        train, test = (_select_classes(part, classes, folder) for part in (train, test))
         _check_overlap(train, test)
         return train, test
+
+
+def find_test_folder(folder: Path) -> Path | None:
+    """Return `test`, or else `val`, of a folder that has `train` beside it, or None."""
+    parts = [folder / name for name in TEST_FOLDERS if (folder / name).is_dir()]
+    return parts[0] if parts and (folder / "train").is_dir() else None
+
+
+def _select_classes(listing: Listing, classes: Sequence[str] | None, folder: Path) -> Listing:
+    """Return the images of these classes; None stands for all of them."""
+    if classes is None:
+        return listing
+    for name in classes:
+        if name not in listing.class_names:
+            raise UnknownName(f"class in {folder}", name, listing.class_names)
+    return listing.select_classes(classes)
+
+
+def _take_out(
+    listing: Listing, test_keys: Collection[str], folder: Path
+) -> tuple[Listing, Listing]:
+    """Split into train and test by the names of the test images."""
+    path_of = dict(zip(listing.keys(), listing.paths, strict=True))
+    for key in test_keys:
+        if key not in path_of:
+            raise MissingData(
+                f"test image {key} is not among the {len(path_of):,} images in {folder}: "
+                "add it, or leave it out"
+            )
+    test = {path_of[key] for key in test_keys}
+    return listing.subset(set(listing.paths) - test), listing.subset(test)
 
 
 @contextmanager
@@ -97,14 +158,19 @@ def _readable(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_same_classes(folder: Path, train: Listing, test: Listing) -> None:
+def _check_same_classes(
+    train: Listing, test: Listing, train_folder: Path, test_folder: Path
+) -> None:
     train_names = set(train.class_names)
     test_names = set(test.class_names)
-    for part, absent in (("test", train_names - test_names), ("train", test_names - train_names)):
+    for part, absent in (
+        (test_folder, train_names - test_names),
+        (train_folder, test_names - train_names),
+    ):
         if absent:
             raise DataError(
-                f"{folder / part} lacks the classes {', '.join(sorted(absent))}: "
-                f"train and test must have the same sub-folders"
+                f"{part} lacks the classes {', '.join(sorted(absent))}: "
+                f"train and {test_folder.name} must have the same sub-folders"
             )
 
 
@@ -142,7 +208,7 @@ def _list_images(class_folder: Path) -> list[Path]:
     )
 
 
-def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
+def _hold_out(listing: Listing, seed: int, keep: Collection[str] = ()) -> tuple[Listing, Listing]:
     """Split into train and test.
 
     An image's rank in its class is a hash of names, so adding other images does not change it.
@@ -150,6 +216,7 @@ def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
     by_class: dict[int, list[Path]] = {}
     for path, label in zip(listing.paths, listing.labels, strict=True):
         by_class.setdefault(label, []).append(path)
+    kept = set(keep)
     test: set[Path] = set()
     for label, paths in by_class.items():
         name = listing.class_names[label]
@@ -158,8 +225,14 @@ def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
                 f"class '{name}' has one image, {paths[0]}, and needs at least 2, one to train "
                 f"and one to test with: add images, or remove the class's folder"
             )
+        free = [path for path in paths if f"{name}/{path.name}" not in kept]
+        if not free:
+            raise DataError(
+                f"all images of class '{name}' are named to train with, and none is left to test "
+                "with: name fewer, or add images"
+            )
         shuffled = sorted(
-            paths,
+            free,
             key=lambda path: hashlib.sha256(os.fsencode(f"{seed}/{name}/{path.name}")).digest(),
         )
         test.update(shuffled[: max(1, len(paths) // 5)])

@@ -1,7 +1,7 @@
 """Load the images of a benchmark and choose its split."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fewmore.data import cifar, cub200, glyphs, miniimagenet, paths, session_lists, splits
@@ -9,15 +9,20 @@ from fewmore.data.benchmarks import (
     FOLDER_PREFIX,
     Benchmark,
     BenchmarkImages,
+    ImageRequest,
+    Progress,
+    StoredSize,
     Task,
     choose_shape,
     find,
     folder_path,
 )
-from fewmore.data.cache import Progress, load_images
+from fewmore.data.cache import load_images
 from fewmore.data.folders import Listing, list_train_test
+from fewmore.data.images import ImageSet
+from fewmore.data.splits import Split
 from fewmore.data.transform import Transform
-from fewmore.errors import ConfigError, ImageError, MissingData
+from fewmore.errors import BenchmarkError, ConfigError, ImageError, MissingData, SplitError
 
 
 def load_task(
@@ -37,7 +42,7 @@ def load_task(
     Otherwise it is sampled.
 
     Args:
-        name: a benchmark, or folder:PATH.
+        name: a benchmark, as `benchmarks.find` takes it.
         data_root: the folder of benchmarks.
         base: the number of base classes.
         way: the number of new classes per session.
@@ -50,9 +55,14 @@ def load_task(
     """
     benchmark = find(name)
     root = paths.data_root(data_root)
+    shape = (base, way, shot, class_order)
+    if benchmark.plan and any(option is not None for option in shape):
+        raise SplitError(
+            f"the sessions of {name} are fixed: leave out --base, --way, --shot and --class-order"
+        )
     images = load_benchmark_images(benchmark, root, on_progress, transforms)
-    is_default = all(option is None for option in (base, way, shot, draw, class_order))
-    if is_default and session_lists.has_session_lists(benchmark, root):
+    is_default = draw is None and all(option is None for option in shape)
+    if is_default and session_lists.has_session_lists(benchmark, images, root):
         split = session_lists.official_split(benchmark, images, root)
         return Task(benchmark, images.train, images.test, split, images.test_files)
     _check_complete(benchmark, images)
@@ -65,10 +75,22 @@ def load_task(
         way=benchmark.way if way is None else way,
         shot=benchmark.shot if shot is None else shot,
     )
-    split = splits.sample_split(
-        images.train, benchmark.base, benchmark.way, benchmark.shot, draw or 0, class_order
-    )
-    return Task(benchmark, images.train, images.test, split, images.test_files)
+    split = draw_split(benchmark, images.train, images.keys, draw, class_order)
+    return Task(benchmark, images.train, images.test, split, images.test_files, images.keys)
+
+
+def draw_split(
+    benchmark: Benchmark,
+    train: ImageSet,
+    keys: Sequence[str] = (),
+    draw: int | None = None,
+    class_order: int | None = None,
+) -> Split:
+    """Make the split of a benchmark that is not read from official lists."""
+    b = benchmark
+    if b.plan:
+        return splits.planned_split(b.name, train, b.plan, keys, draw)
+    return splits.sample_split(train, b.base, b.way, b.shot, draw or 0, class_order)
 
 
 def load_benchmark_images(
@@ -78,19 +100,28 @@ def load_benchmark_images(
     transforms: Sequence[Transform] = (),
 ) -> BenchmarkImages:
     """Load the training and the test images of a benchmark, whatever the split."""
-    size = _stored_size(transforms or [benchmark.transform])
-    return _READERS[benchmark.name.partition(":")[0]](benchmark, root, size, on_progress)
+    request = ImageRequest(root, stored_size(transforms or [benchmark.transform]), on_progress)
+    return read_images(benchmark, request)
 
 
-@dataclass(frozen=True)
-class StoredSize:
-    """Hold the size that images of files are stored at: a short side, or that of a square."""
+def read_images(benchmark: Benchmark, request: ImageRequest) -> BenchmarkImages:
+    """Load the images of a benchmark by the function of its table or of its own."""
+    if benchmark.load is None:
+        return _READERS[benchmark.name.partition(":")[0]](benchmark, request)
+    images = benchmark.load(request)
+    if not isinstance(images, BenchmarkImages):
+        raise BenchmarkError(
+            f"loading {benchmark.name} gives a {type(images).__name__}: its load function must "
+            "return BenchmarkImages"
+        )
+    if images.train.class_names != images.test.class_names:
+        raise BenchmarkError(
+            f"the training and the test images of {benchmark.name} must have the same class_names"
+        )
+    return images
 
-    short_side: int | None = None
-    square: int | None = None
 
-
-def _stored_size(transforms: Sequence[Transform]) -> StoredSize:
+def stored_size(transforms: Sequence[Transform]) -> StoredSize:
     """Return the size that all transforms can work from.
 
     Views that are resized begin with images whose short side is as long as a test image's. A
@@ -119,42 +150,32 @@ def _check_complete(benchmark: Benchmark, images: BenchmarkImages) -> None:
         )
 
 
-def _load_glyphs(
-    benchmark: Benchmark, root: Path, size: StoredSize, on_progress: Progress | None
-) -> BenchmarkImages:
-    train, test = glyphs.load(paths.cache_folder() / "glyphs", on_progress=on_progress)
+def _load_glyphs(benchmark: Benchmark, request: ImageRequest) -> BenchmarkImages:
+    train, test = glyphs.load(paths.cache_folder() / "glyphs", on_progress=request.on_progress)
     return BenchmarkImages(train, test)
 
 
-def _load_cifar100(
-    benchmark: Benchmark, root: Path, size: StoredSize, on_progress: Progress | None
-) -> BenchmarkImages:
-    train, test = cifar.load(root / cifar.FOLDER)
+def _load_cifar100(benchmark: Benchmark, request: ImageRequest) -> BenchmarkImages:
+    train, test = cifar.load(request.data_root / cifar.FOLDER)
     return BenchmarkImages(train, test, [str(index) for index in range(len(train))])
 
 
-def _load_miniimagenet(
-    benchmark: Benchmark, root: Path, size: StoredSize, on_progress: Progress | None
-) -> BenchmarkImages:
-    train, test, missing = miniimagenet.list_images(root, benchmark.base)
-    return replace(_load_listings(train, test, size, on_progress), missing=missing)
+def _load_miniimagenet(benchmark: Benchmark, request: ImageRequest) -> BenchmarkImages:
+    train, test, missing = miniimagenet.list_images(request.data_root, benchmark.base)
+    return replace(load_listings(train, test, request), missing=missing)
 
 
-def _load_cub200(
-    benchmark: Benchmark, root: Path, size: StoredSize, on_progress: Progress | None
-) -> BenchmarkImages:
-    train, test = cub200.list_images(root)
-    return _load_listings(train, test, size, on_progress)
+def _load_cub200(benchmark: Benchmark, request: ImageRequest) -> BenchmarkImages:
+    train, test = cub200.list_images(request.data_root)
+    return load_listings(train, test, request)
 
 
-def _load_folder(
-    benchmark: Benchmark, root: Path, size: StoredSize, on_progress: Progress | None
-) -> BenchmarkImages:
+def _load_folder(benchmark: Benchmark, request: ImageRequest) -> BenchmarkImages:
     train, test = list_train_test(folder_path(benchmark.name))
-    return _load_listings(train, test, size, on_progress)
+    return load_listings(train, test, request)
 
 
-_READERS: dict[str, Callable[[Benchmark, Path, StoredSize, Progress | None], BenchmarkImages]] = {
+_READERS: dict[str, Callable[[Benchmark, ImageRequest], BenchmarkImages]] = {
     "glyphs": _load_glyphs,
     "cifar100": _load_cifar100,
     "miniimagenet": _load_miniimagenet,
@@ -163,10 +184,9 @@ _READERS: dict[str, Callable[[Benchmark, Path, StoredSize, Progress | None], Ben
 }
 
 
-def _load_listings(
-    train: Listing, test: Listing, size: StoredSize, on_progress: Progress | None
-) -> BenchmarkImages:
+def load_listings(train: Listing, test: Listing, request: ImageRequest) -> BenchmarkImages:
     """Load both sets, with one progress over both and one error for all broken images."""
+    size, on_progress = request.size, request.on_progress
 
     def progress_from(start: int) -> Progress | None:
         return on_progress and (lambda done, _: on_progress(start + done, len(train) + len(test)))

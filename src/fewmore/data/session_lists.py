@@ -1,7 +1,7 @@
 """Read the official split of a benchmark from its published session lists.
 
 The lists are DATA/index_list/{cifar100, mini_imagenet, cub200}/session_N.txt, one training image
-per line.
+per line. Those of CIFAR-100 need not be there: cifar.py makes them.
 """
 
 from collections import Counter
@@ -9,20 +9,33 @@ from pathlib import Path
 
 import torch
 
-from fewmore.data import splits
+from fewmore.data import cifar, splits
 from fewmore.data.benchmarks import Benchmark, BenchmarkImages
 from fewmore.data.splits import Split
 from fewmore.data.text import read_lines
 from fewmore.errors import DataError, MissingData, SplitError
 
 
-def has_session_lists(benchmark: Benchmark, root: Path) -> bool:
-    """Return True where at least one of the session lists is there."""
+def has_session_lists(benchmark: Benchmark, images: BenchmarkImages, root: Path) -> bool:
+    """Return True where at least one of the session lists is there, or where they can be made."""
+    return _has_files(benchmark, root) or _made_lists(benchmark, images) is not None
+
+
+def _has_files(benchmark: Benchmark, root: Path) -> bool:
     return any(path.exists() for path in _list_files(benchmark, root))
 
 
+def _made_lists(benchmark: Benchmark, images: BenchmarkImages) -> list[list[int]] | None:
+    if benchmark.lists != "cifar100":
+        return None
+    return cifar.published_lists(images.train.labels.tolist())
+
+
 def official_split(benchmark: Benchmark, images: BenchmarkImages, root: Path) -> Split:
-    """Read the session lists and check them against the images."""
+    """Read the session lists and check them against the images, or make them."""
+    if not _has_files(benchmark, root) and (made := _made_lists(benchmark, images)):
+        lists = [torch.tensor(indices, dtype=torch.int64) for indices in made]
+        return splits.split_from_lists(images.train, lists)
     index_of = {key: index for index, key in enumerate(images.keys)}
     lists = []
     for session, path in enumerate(_list_files(benchmark, root)):

@@ -1,7 +1,7 @@
 """Describe which classes, and which images of them, each session shows.
 
-A split is read from the official session lists or sampled from a seed. Either way it is plain
-index tensors into the training set, so a run can be repeated from the name of its split.
+A split is read from the official session lists, sampled from a seed or planned by a user. It is
+plain index tensors into the training set, so a run can be repeated from the name of its split.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fewmore.data import plans
 from fewmore.data.images import ImageSet
+from fewmore.data.plans import SessionPlan
 from fewmore.errors import SplitError
+from fewmore.random import derive_seed
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,52 @@ def _check_shape(classes: int, base: int, way: int, shot: int) -> None:
         )
     if problems:
         raise SplitError("; ".join(problems))
+
+
+def planned_split(
+    benchmark: str,
+    train: ImageSet,
+    plan: Sequence[SessionPlan],
+    keys: Sequence[str] = (),
+    seed: int | None = None,
+) -> Split:
+    """Make the split of a plan.
+
+    Which images of a class are drawn depends on the seed and the class's name, on nothing else.
+
+    Args:
+        benchmark: what messages call it.
+        train: the training set.
+        plan: the sessions, the base session first.
+        keys: the name of each training image, if they have names.
+        seed: decides which images are drawn, by default 0; a plan that names all its images
+            has none.
+    """
+    train_labels = train.labels.cpu()
+    resolved = plans.resolve(benchmark, plan, train_labels.tolist(), train.class_names, keys)
+    sessions = []
+    for session in resolved:
+        if session.images is not None:
+            indices = torch.tensor(session.images, dtype=torch.int64)
+        else:
+            drawn = []
+            for label, shot in zip(session.classes, session.shots, strict=True):
+                members = (train_labels == label).nonzero().squeeze(1)
+                if shot is not None:
+                    class_seed = derive_seed(seed or 0, "planned shots", train.class_names[label])
+                    generator = torch.Generator().manual_seed(class_seed)
+                    members = members[torch.randperm(len(members), generator=generator)[:shot]]
+                drawn.append(members)
+            indices = torch.cat(drawn)
+        sessions.append(Session(session.classes, indices))
+    is_drawn = any(shot is not None for session in resolved for shot in session.shots)
+    if seed is not None and not is_drawn:
+        raise SplitError(
+            f"{benchmark} draws no images, its sessions name all that they show: "
+            "leave out --draw and --draws"
+        )
+    name = f"draw {seed or 0}" if is_drawn else "named images"
+    return Split(f"{name}: {plans.describe(resolved, train.class_names)}", tuple(sessions))
 
 
 def split_from_lists(train: ImageSet, lists: Sequence[Tensor]) -> Split:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fewmore.errors import UnknownName
+from fewmore import plugins
+from fewmore.errors import MethodError, UnknownName
 from fewmore.methods import user_code
 
 if TYPE_CHECKING:
@@ -173,12 +174,13 @@ def find(name: str) -> MethodInfo:
     """
     if name in METHODS:
         return METHODS[name]
-    installed = user_code.installed()
+    installed = plugins.installed(user_code.GROUP)
     if name in installed:
         entry = installed[name]
+        plugins.check(entry, MethodError)
         return _describe(entry.module, entry.attr, name, entry.value)
     where, colon, cls = name.rpartition(":")
-    if colon and (where.endswith(".py") or user_code.is_module(where)):
+    if colon and (where.endswith(".py") or plugins.is_module(where, MethodError)):
         return _describe(where, cls, None, where)
     known = [*METHODS, *installed, "path/to/file.py:ClassName", "package.module:ClassName"]
     raise UnknownName("method", name, known)
@@ -195,5 +197,5 @@ def _describe(where: str, class_name: str, name: str | None, paper: str) -> Meth
         f"{module.__name__}:{class_name}",
         memory=cls.keeps or "none",
         ordered=cls.ordered,
-        source=user_code.source_of(module),
+        source=plugins.source_of(module),
     )

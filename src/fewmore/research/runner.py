@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fewmore import methods
-from fewmore.data import loading, splits
+from fewmore.data import loading
 from fewmore.data.benchmarks import Task
 from fewmore.data.transform import Transform
 from fewmore.errors import FewmoreError
@@ -152,9 +152,8 @@ def _redraw(task: Task, experiment: Experiment, draw: int | None) -> Task:
     """Return the task with its shots drawn anew, unless it was loaded with this draw."""
     if draw == experiment.draws[0]:
         return task
-    b = task.benchmark
-    split = splits.sample_split(
-        task.train, b.base, b.way, b.shot, draw or 0, experiment.class_order
+    split = loading.draw_split(
+        task.benchmark, task.train, task.keys, draw, experiment.class_order
     )
     return dataclasses.replace(task, split=split)
 
@@ -269,8 +268,10 @@ def _write_result(job: _Job, runs: Sequence[Run], workers: int) -> RunResult:
     experiment = job.plan.experiment
     memory = job.method_info.memory
     machine = machine_facts(job.options.device)
-    source = job.method_info.source
-    own_source = {"method_source": dict(source)} if source else {}
+    sources = {
+        "method_source": job.method_info.source,
+        "benchmark_source": job.task.benchmark.source,
+    }
     result = results.gather(
         runs,
         benchmark=experiment.benchmark,
@@ -286,7 +287,7 @@ def _write_result(job: _Job, runs: Sequence[Run], workers: int) -> RunResult:
             **job.runtime.describe(),
             "side_by_side": workers,
             "checks": job.checks,
-            **own_source,
+            **{name: dict(source) for name, source in sources.items() if source},
         },
     )
     results.write(job.plan.folder / run_folder.RESULT, result)

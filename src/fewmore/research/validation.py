@@ -32,7 +32,9 @@ def validation_task(task: Task, draw: int = 0) -> Task:
     base_classes = classes - new_classes
     train, test = _hold_out(base, draw)
     split = splits.sample_split(train, base_classes, way, task.benchmark.shot, draw)
-    benchmark = replace(task.benchmark, classes=classes, base=base_classes, way=way, lists=None)
+    benchmark = replace(
+        task.benchmark, classes=classes, base=base_classes, way=way, lists=None, plan=()
+    )
     return Task(benchmark, train, test, replace(split, name=f"validation, {split.name}"))
 
 
