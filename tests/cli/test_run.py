@@ -1,5 +1,6 @@
 """Test `fewmore run`, `fewmore methods` and `fewmore benchmarks`."""
 
+import csv
 import hashlib
 import json
 import re
@@ -13,6 +14,7 @@ from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.errors import MethodError
 from fewmore.methods import METHODS
 from fewmore.research import results, runner
+from fewmore.research.trained import load_method
 
 SMALL = (
     "backbone=resnet8",
@@ -198,6 +200,11 @@ def test_episodes_are_fitted_to_a_small_base_session_and_recorded(run):
     config = json.loads((folder / "config.json").read_text())
     assert config["recipe"]["method"]["pseudo"].items() >= sizes.items()
     assert results.read(folder).settings.items() >= settings.items()
+    plan = run(*words, "--resume", "--dry-run", small=False)[1]
+    assert f"folder    {folder}, which is finished" in plan
+    assert "pseudo.base_way=4" in plan
+    other = run(*words, "--seed", 3, "--resume", "--dry-run", small=False)[1]
+    assert "folder    a new one in runs" in other
     (folder / "result.json").unlink()
     assert run(*words, "--resume", small=False)[0] == 0
     assert folders() == [folder], "a fitted run is found again"
@@ -506,6 +513,22 @@ def test_quiet_and_json_print_the_result_alone(run):
     assert results.from_json(json.dumps(result)).runs == 1
 
 
+# On request
+
+
+def test_scores_and_models_of_sessions_are_saved_on_request(run):
+    code, _, err = run("-m", "decoupled-cosine", "--save-scores", "--save-sessions")
+    assert (code, err) == (0, "")
+    (folder,) = folders()
+    saved = sorted(path.relative_to(folder).as_posix() for path in folder.glob("seed0/*/*"))
+    assert saved == [
+        f"seed0/session{session}/{name}"
+        for session in range(2)
+        for name in ("model.safetensors", "scores.npz")
+    ]
+    assert load_method(folder / "seed0", session=0).sessions == 1
+
+
 # The report
 
 
@@ -515,9 +538,26 @@ def test_a_report_is_written_anew_from_the_folder(run, fewmore, tiny_folder):
     first = (folder / "report.html").read_text()
     for path in [folder / "report.html", *(folder / "figures").iterdir()]:
         path.unlink()
-    assert fewmore("report", folder) == (0, f"report: {folder / 'report.html'}\n", "")
+    per_class = (folder / "per-class.csv").read_text()
+    (folder / "per-class.csv").unlink()
+    code, out, err = fewmore("report", folder, "--images")
+    assert (code, err) == (0, "")
+    assert f"report: {folder / 'report.html'}\n" in out
     assert (folder / "report.html").read_text() == first
     assert (folder / "figures" / "sessions.png").stat().st_size
+    # Class by class, and image by image.
+    assert (folder / "figures" / "confusion.png").stat().st_size
+    assert (folder / "per-class.csv").read_text() == per_class
+    classes = list(csv.DictReader(per_class.splitlines()))
+    assert [row["class"] for row in classes] == sorted(
+        path.name for path in tiny_folder.iterdir() if path.is_dir()
+    )
+    assert all(row["class"] in out for row in classes)
+    images = list(csv.DictReader((folder / "seed0" / "predictions.csv").read_text().splitlines()))
+    assert len(images) == sum(int(row["images"]) for row in classes)
+    for image in images:
+        assert (tiny_folder / image["file"]).is_file()
+        assert image["file"].startswith(f"{image['class']}/")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "benchmark": "folder:gone"}))
     code, _, err = fewmore("report", folder)

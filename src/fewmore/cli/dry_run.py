@@ -1,21 +1,34 @@
 """Print what `fewmore run` would do: `fewmore run --dry-run`."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fewmore.cli.terminal import plain
 
 if TYPE_CHECKING:  # torch waits until the command runs
+    from fewmore.data.benchmarks import Task
     from fewmore.research.experiment import Experiment
 
 
-def print_plan(experiments: "list[Experiment]", runs: Path, resume: bool) -> None:
-    """Print the recipe, settings, split, runs and folder of each experiment."""
+def print_plan(
+    experiments: "list[Experiment]", runs: Path, resume: bool, load_task: "Callable[[], Task]"
+) -> None:
+    """Print the recipe, settings, split, runs and folder of each experiment.
+
+    The task is loaded only where a run to resume may have had its settings fitted to it.
+    """
     from fewmore.methods import find
     from fewmore.research import run_folder
     from fewmore.research.experiment import run_name
+    from fewmore.research.fitting import fit_to_base
 
     folders = run_folder.find(runs, experiments, prefer_finished=False)
+    if resume and _may_be_fitted(experiments, folders, runs):
+        task = load_task()
+        experiments = [fit_to_base(experiment, task) for experiment in experiments]
+        folders = run_folder.find(runs, experiments, prefer_finished=False)
     out = plain()
     for experiment, folder in zip(experiments, folders, strict=True):
         texts = [f"{name}={value}" for name, value in experiment.settings.items()]
@@ -25,6 +38,21 @@ def print_plan(experiments: "list[Experiment]", runs: Path, resume: bool) -> Non
         out.print(f"  split     {_split(experiment)}")
         out.print(f"  runs      {' '.join(run_name(*pair) for pair in experiment.runs())}")
         out.print(f"  folder    {_folder(folder if resume else None, runs)}")
+
+
+def _may_be_fitted(
+    experiments: "list[Experiment]", folders: list[Path | None], runs: Path
+) -> bool:
+    """Return whether a folder that was not found may be there, with settings that were fitted."""
+    from fewmore.research import run_folder
+
+    configs = [path.read_text(encoding="utf-8") for path in runs.glob(f"*/{run_folder.CONFIG}")]
+    return any(
+        f'"method": {json.dumps(experiment.method)}' in config
+        for experiment, folder in zip(experiments, folders, strict=True)
+        for config in configs
+        if folder is None
+    )
 
 
 def _split(experiment: "Experiment") -> str:

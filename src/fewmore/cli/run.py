@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,8 @@ def run(
     from fewmore.research import results, run_folder, runner
 
     if dry_run:
-        print_plan(experiments, runs, resume)
+        load = partial(_load_task, experiments, runner.RunOptions(), data_root, console(quiet=True))
+        print_plan(experiments, runs, resume, load)
         return
     if resume and (done := _read_finished(experiments, runs)):
         console(quiet=quiet or as_json).print("all runs are finished")

@@ -1,9 +1,6 @@
 """Read what a run predicted: accuracy class by class, confusions, and which images were wrong.
 
-    from fewmore.research.predictions import read_predictions
-
-    predictions = read_predictions(Path("runs/RUN/seed0"))
-    predictions.class_accuracy()  # percent, after the last session
+`read_predictions(Path("runs/RUN/seed0")).class_accuracy()` is that after the last session.
 """
 
 import csv

@@ -211,9 +211,7 @@ def _classes(runs: Sequence[Predictions]) -> str:
     confusion = per_class.pooled_confusion(runs)
     matrix = figures.confusion_figure(confusion, runs[0].session_of_class, class_names=names)
     rows = per_class.class_rows(runs)
-    lowest = ", ".join(
-        f"{row.name} {row.accuracy.text}" for row in per_class.weakest(rows, LOWEST)
-    )
+    lowest = ", ".join(f"{row.name} {row.accuracy.text}" for row in per_class.weakest(rows, LOWEST))
     alt = f"Confusion matrix of {len(names)} classes. Lowest accuracy: {lowest}."
     head = "".join(
         f'<th scope="col">{name}</th>'
