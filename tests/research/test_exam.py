@@ -92,6 +92,26 @@ def command(monkeypatch, *words: str) -> int:
     return stop.value.code or 0
 
 
+def test_a_class_says_that_the_order_of_classes_matters(tmp_path, monkeypatch):
+    check = next(check for check in CHECKS if check.name == "order-independence")
+    monkeypatch.setattr("fewmore.research.exam.CHECKS", [check])
+    body = "    def scores_of(self, f):\n        return super().scores_of(f) * self.sessions\n"
+    path = tmp_path / "mine.py"
+    path.write_text(HEAD + body)
+    (verdict,) = examine(make_case(f"{path}:Mine"))
+    assert (verdict.result, verdict.reason) == (
+        "failed",
+        "two sessions instead of one: other scores; "
+        "if that is meant, say so in the class: ordered = True",
+    )
+    path.write_text(HEAD + "    ordered = True\n" + body)
+    (verdict,) = examine(make_case(f"{path}:Mine"))
+    assert (verdict.result, verdict.reason) == (
+        "not applicable",
+        "what it learns depends on the order of classes",
+    )
+
+
 @pytest.fixture
 def few_checks(monkeypatch):
     monkeypatch.setattr("fewmore.research.exam.CHECKS", CHECKS[:3])

@@ -11,6 +11,7 @@ import torch
 from fewmore import methods
 from fewmore.errors import ConfigError, MethodError
 from fewmore.methods import METHODS
+from fewmore.methods.decoupled import Decoupled
 from fewmore.methods.recipe import override
 from fewmore.research import integrity, results, run_folder, runner
 from fewmore.research.experiment import run_name
@@ -156,6 +157,17 @@ def test_what_is_kept_of_old_images_is_written(make_experiment, run):
     assert result.keeps == "every image"
     assert result.extra["images_kept"] == ((48.0, 54.0, 60.0),), "after each session"
     assert "images_kept" not in run(make_experiment("finetune"))[1].extra
+
+
+def test_how_many_views_are_averaged_at_test_time_is_written(make_experiment, run, monkeypatch):
+    plain = make_experiment()
+    assert run(plain)[1].test_views == (1.0,)
+    transform = dataclasses.replace(plain.recipe.transform, test_views=("plain", "flip"))
+    recipe = dataclasses.replace(plain.recipe, transform=transform)
+    folder, result = run(dataclasses.replace(plain, recipe=recipe))
+    assert result.test_views == results.read(folder).test_views == (2.0,)
+    monkeypatch.setattr(Decoupled, "test_views", 5)  # the method's own, which come first
+    assert run(plain)[1].extra["test_views"] == ((5.0,) * 3,)
 
 
 # Several seeds and draws

@@ -305,7 +305,7 @@ def _count_views(method: Method) -> int:
     """Return how many views of a test image are averaged: the method's own, or the recipe's."""
     if method.test_views is not None:
         return method.test_views
-    return len(getattr(method.recipe.transform, "test_views", ("plain",)))
+    return len(method.recipe.transform.test_views)
 
 
 def _peak_memory_mb(device: torch.device) -> float:

@@ -207,6 +207,13 @@ def test_confusion_names_classes_where_there_is_room():
     assert [label.get_text() for label in crowded.axes[0].get_xticklabels()] == ["base"]
 
 
+@pytest.mark.parametrize("classes", [5, 200, 400])
+def test_every_class_has_three_pixels_or_more(classes, tmp_path):
+    figure = confusion_figure(np.eye(classes, dtype=int), np.zeros(classes, dtype=int))
+    width = figure.axes[0].get_position().width * figure.get_figwidth()
+    assert width * 200 / classes >= 3, "figures are written with 200 dots an inch"
+
+
 def test_confusion_of_the_wrong_size_is_refused():
     with pytest.raises(ConfigError, match="must be 3 × 3, not 2 × 2"):
         confusion_figure(np.eye(2, dtype=int), np.array([0, 0, 1]))
