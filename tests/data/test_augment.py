@@ -561,6 +561,14 @@ def test_opposite_angles_undo_each_other_in_the_center(degrees: float) -> None:
     )
 
 
+def test_autocast_does_not_make_rotation_coarser() -> None:
+    batch = torch.rand(4, 3, 40, 40, generator=seeded(0))
+    degrees = torch.tensor([10.0, 45.0, -30.0, 200.0])
+    with torch.autocast("cpu", torch.bfloat16):
+        rotated = augment.rotate(batch, degrees)
+    assert torch.allclose(rotated.float(), augment.rotate(batch, degrees), atol=1e-5)
+
+
 def test_rotation_goes_counter_clockwise() -> None:
     """Check that a point on the right moves up."""
     batch = torch.zeros(1, 1, 21, 21)

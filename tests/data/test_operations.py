@@ -74,7 +74,8 @@ TOLERANCE = {"auto-contrast": 1}
 
 
 def test_every_operation_has_a_reference() -> None:
-    assert tuple(REFERENCES) == KINDS
+    assert set(REFERENCES) == set(KINDS)
+    assert len(KINDS) == 15
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -282,7 +282,8 @@ def rotate(batch: Tensor, degrees: Tensor) -> Tensor:
     sin = angle.sin()
     zero = torch.zeros_like(angle)
     matrix = torch.stack([torch.stack([cos, -sin, zero], -1), torch.stack([sin, cos, zero], -1)], 1)
-    grid = F.affine_grid(matrix, list(batch.shape), align_corners=False)
+    with torch.autocast(batch.device.type, enabled=False):  # places need more than bfloat16
+        grid = F.affine_grid(matrix, list(batch.shape), align_corners=False)
     return F.grid_sample(
         batch, grid, mode="bilinear", padding_mode="reflection", align_corners=False
     )

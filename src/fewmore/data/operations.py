@@ -17,20 +17,23 @@ from torch import Tensor
 
 KINDS = (
     "identity",
+    # These move pixels.
     "shear-x",  # strength: shift of a row to the left, for each pixel down
     "shear-y",  # the same of columns
     "translate-x",  # share of the side, to the right
     "translate-y",  # share of the side, down
     "rotate",  # degrees, counter-clockwise
+    # These change pixels by their values alone.
     "brightness",  # factor: 0 is black, 1 the image itself
-    "color",  # factor: 0 is gray
     "contrast",  # factor: 0 is the mean gray everywhere
-    "sharpness",  # factor: 0 is blurred
     "posterize",  # number of bits that are kept
     "solarize",  # value from which on pixels are inverted
-    "invert",  # this and those below have no strength
-    "auto-contrast",
-    "equalize",
+    "invert",  # no strength
+    "auto-contrast",  # no strength
+    "equalize",  # no strength
+    # These blend images.
+    "color",  # factor: 0 is gray
+    "sharpness",  # factor: 0 is blurred
 )
 FILL = 128  # gray, where an operation moves pixels into the image from beyond its edges
 LUMA = (19595, 38470, 7471)  # shares of red, green and blue in gray, in 65536ths
@@ -47,22 +50,25 @@ def apply_operations(pixels: Tensor, kinds: Tensor, strengths: Tensor) -> Tensor
     moved = _move(pixels, _source_matrix(pixels.shape[-1], kinds, strengths))
     tables = _tables(moved, kinds, strengths)
     changed = tables.gather(2, moved.flatten(2).long()).view_as(moved)
-    factor = strengths[:, None, None, None]
-    gray = _gray(changed)[:, None]
-    blends = {
-        "color": _blend_bytes(gray, changed, factor),
-        "sharpness": _blend_bytes(_smooth(changed), changed, factor),
-    }
-    return _choose(blends, kinds, changed.float()).to(torch.uint8)
+    sharper, colored = (
+        (kinds == KINDS.index(kind))[:, None, None, None] for kind in ("sharpness", "color")
+    )
+    start = torch.where(sharper, _smooth(changed), _gray(changed)[:, None])
+    blended = _blend_bytes(start, changed, strengths[:, None, None, None])
+    return torch.where(sharper | colored, blended.to(torch.uint8), changed)
 
 
 def _choose(values: Mapping[str, Tensor], kinds: Tensor, otherwise: Tensor) -> Tensor:
-    """Take for each image the values of its kind, or those of no kind."""
-    chosen = otherwise
-    for name, value in values.items():
-        of_kind = (kinds == KINDS.index(name)).view(-1, *[1] * (value.dim() - 1))
-        chosen = torch.where(of_kind, value, chosen)
-    return chosen
+    """Take the values of each image's kind, or else the others.
+
+    The values are those of neighbors in KINDS. They are put into one tensor, because on a GPU a
+    few large kernels are faster than many small ones.
+    """
+    first = KINDS.index(next(iter(values)))
+    rows = torch.stack([otherwise, *(value.expand_as(otherwise) for value in values.values())])
+    inside = (kinds >= first) & (kinds < first + len(values))
+    position = torch.where(inside, kinds - first + 1, 0)
+    return rows[position, torch.arange(len(kinds), device=kinds.device)]
 
 
 # Moving pixels
@@ -109,18 +115,19 @@ def _tables(pixels: Tensor, kinds: Tensor, strengths: Tensor) -> Tensor:
     """Return the new value of each value, image and channel: (n, 3, 256) uint8."""
     value = torch.arange(256, device=pixels.device)
     strength = strengths[:, None, None]
-    bits = torch.exp2(8 - strength).round()  # values that become one by posterizing
+    step = torch.exp2(8 - strength).round().clamp(1, 256)  # values that posterizing makes one
     tables = {
         "brightness": _blend_bytes(torch.zeros_like(value), value, strength),
         "contrast": _blend_bytes(_mean_gray(pixels), value, strength),
-        "posterize": value - value % bits,
+        "posterize": value - value % step,
         "solarize": torch.where(value < strength, value, 255 - value),
-        "invert": 255 - value[None, None],
+        "invert": 255 - value,
         "auto-contrast": _auto_contrast(pixels, value),
         "equalize": _equalize(pixels, value),
     }
-    table = _choose(tables, kinds, value.float().expand(len(pixels), 3, 256))
-    return table.to(torch.uint8)
+    as_bytes = {name: table.to(torch.uint8) for name, table in tables.items()}
+    same = value.to(torch.uint8).expand(len(pixels), 3, 256)
+    return _choose(as_bytes, kinds, same)
 
 
 def _auto_contrast(pixels: Tensor, value: Tensor) -> Tensor:
@@ -133,8 +140,8 @@ def _auto_contrast(pixels: Tensor, value: Tensor) -> Tensor:
 def _equalize(pixels: Tensor, value: Tensor) -> Tensor:
     """Make the values of each image and channel about equally frequent."""
     flat = pixels.flatten(2).long()
-    counts = torch.zeros(*flat.shape[:2], 256, dtype=torch.int64, device=flat.device)
-    counts.scatter_add_(2, flat, torch.ones_like(flat))
+    counts = flat.new_zeros(*flat.shape[:2], 256)
+    counts.scatter_add_(2, flat, flat.new_ones(()).expand_as(flat))
     of_largest = counts.gather(2, flat.amax(2, keepdim=True))
     step = (flat.shape[2] - of_largest) // 255
     below = counts.cumsum(2) - counts
