@@ -16,7 +16,7 @@ from fewmore.nn.prototypes import Classifier
 from fewmore.nn.similarity import negative_l2
 from fewmore.training.learn_session import class_prototypes
 from fewmore.training.loop import train
-from fewmore.training.optimizer import ParameterGroup, SGDConfig
+from fewmore.training.optimizer import OptimizerConfig, ParameterGroup
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ProtoNet(decoupled.Decoupled):
             means, queries = features[:, : config.shot].mean(1), features[:, config.shot :]
             return F.cross_entropy(negative_l2(queries.flatten(0, 1), means), labels)
 
-        groups, sgd = [ParameterGroup([*backbone.parameters()])], SGDConfig(lr=config.meta_lr)
+        groups, sgd = [ParameterGroup([*backbone.parameters()])], OptimizerConfig(lr=config.meta_lr)
         modules, runtime = {"backbone": backbone.train()}, self.runtime
         train("meta", modules, groups, loss_of, sample, config.rounds, sgd, runtime, self.seed)
         self.network.classifier = Classifier("l2", class_prototypes(backbone, base, transform))

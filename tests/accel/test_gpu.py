@@ -206,6 +206,50 @@ def test_captured_steps_learn_what_eager_ones_do(
     assert_close(eager, captured)
 
 
+OPTIMIZERS: dict[str, dict[str, object]] = {
+    "ema": {"ema": 0.9},
+    "adamw": {"optimizer": "adamw", "lr": 0.002},
+    "adamw, cosine and ema": {
+        "optimizer": "adamw",
+        "lr": 0.002,
+        "schedule": "cosine",
+        "warm_up": 1,
+        "ema": 0.9,
+    },
+}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("changed", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_every_optimizer_is_captured(
+    tmp_path: Path, stored: ImageSet, changed: dict[str, object], precision: str
+) -> None:
+    """Captured steps learn what eager ones do, never wait, and go on after a stop."""
+    from fewmore.training.checkpoint import Checkpoint
+
+    class Stopped(Exception):
+        pass
+
+    def stop(report: Round) -> None:
+        if report.round == 3:
+            raise Stopped
+
+    images = stored.to(CUDA)
+    config = replace(CONFIG, epochs=4, **changed)  # type: ignore[arg-type]
+    eager = learnt(images, PAD, Runtime(CUDA, precision=precision, accel=EAGER), config)
+    captured = learnt(images, PAD, Runtime(CUDA, precision=precision, forbid_sync=True), config)
+    assert_close(eager, captured)
+    checkpoint = Checkpoint(tmp_path / "c", 0)
+    runtime = Runtime(CUDA, precision=precision, checkpoint=checkpoint, on_round=stop)
+    with pytest.raises(Stopped):
+        learnt(images, PAD, runtime, config)
+    runtime = Runtime(CUDA, precision=precision, checkpoint=Checkpoint(tmp_path / "c", 0))
+    assert_close(captured, learnt(images, PAD, runtime, config))
+    if config.ema:
+        last = learnt(images, PAD, Runtime(CUDA, precision=precision), replace(config, ema=0.0))
+        assert not torch.allclose(last["conv1.weight"], captured["conv1.weight"], atol=1e-3)
+
+
 def test_a_captured_step_sees_the_rate_change(stored: ImageSet) -> None:
     """With a rate of next to nothing from the second epoch on, the weights stay as they are."""
     images = stored.to(CUDA)

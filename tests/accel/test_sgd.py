@@ -8,7 +8,12 @@ import torch
 from torch import nn
 
 from fewmore.accel.sgd import LightSGD
-from fewmore.training.optimizer import ParameterGroup, SGDConfig, build_sgd, set_learning_rates
+from fewmore.training.optimizer import (
+    OptimizerConfig,
+    ParameterGroup,
+    build_optimizer,
+    set_learning_rates,
+)
 
 CPU = torch.device("cpu")
 
@@ -16,22 +21,22 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     "config",
     [
-        SGDConfig(lr=0.1),
-        SGDConfig(lr=0.05, nesterov=False, weight_decay=0.0),
-        SGDConfig(lr=0.2, momentum=0.0, nesterov=False),
+        OptimizerConfig(lr=0.1),
+        OptimizerConfig(lr=0.05, nesterov=False, weight_decay=0.0),
+        OptimizerConfig(lr=0.2, momentum=0.0, nesterov=False),
     ],
     ids=["nesterov", "momentum", "plain"],
 )
-def test_steps_are_those_of_torch_bit_for_bit(config: SGDConfig) -> None:
+def test_steps_are_those_of_torch_bit_for_bit(config: OptimizerConfig) -> None:
     torch.manual_seed(0)
     start = torch.randn(2, 5)
     found = []
     for optimizer_class in (LightSGD, torch.optim.SGD):
         one, other, unused = (nn.Parameter(start[i % 2].clone()) for i in range(3))
         groups = [ParameterGroup([one, unused]), ParameterGroup([other], lr=0.01)]
-        optimizer = build_sgd(groups, config, CPU, optimizer_class)
+        optimizer = build_optimizer(groups, config, CPU, optimizer_class)
         for step in range(4):
-            set_learning_rates(optimizer, groups, config, step)
+            set_learning_rates(optimizer, groups, config, step, 4)
             optimizer.zero_grad()
             assert one.grad is None
             ((one * (step + 1)).square().sum() + (other * one).sum()).backward()

@@ -150,6 +150,10 @@ def test_the_last_of_equal_settings_counts():
         ("transform.policy=auto", r"is not none or autoaugment-cifar10 or .* or randaugment; it"),
         ("transform.policy_probability=0.5", r"it has no effect with policy=none; leave it out"),
         ("transform.randaugment_ops=3", r"it has no effect with policy=none; leave it out"),
+        ("pretrain.optimizer=adam", r"'adam' is not sgd or adamw; it was 'sgd'"),
+        ("pretrain.schedule=step", r"'step' is not milestones or cosine; it was 'milestones'"),
+        ("pretrain.ema=1", r"ema must lie in \[0, 1\), not 1.0"),
+        ("pretrain.warm_up=100", r"warm_up must be below the number of rounds, 100, and is 100"),
         ("transform.resize=big", r"'big' is not a whole number or none"),
         ("transform.resize=8", r"resize \(8\) must not be smaller than size \(32\)"),
         ("weights=3", r"'3' is not a text or none"),
@@ -158,6 +162,24 @@ def test_the_last_of_equal_settings_counts():
 def test_wrong_settings_are_refused(setting, complaint):
     with pytest.raises(ConfigError, match=complaint):
         changed(setting)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        (
+            ["pretrain.optimizer=adamw", "pretrain.nesterov=true"],
+            "--set pretrain.nesterov: it has no effect with optimizer=adamw; leave it out",
+        ),
+        (["session.milestones=3", "session.schedule=cosine"], "session.milestones: it has no eff"),
+        (["pretrain.schedule=cosine", "pretrain.decay=0.5"], "it has no effect with schedule=cos"),
+    ],
+)
+def test_settings_without_effect_are_refused(settings, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        changed(*settings)
+    made = changed("pretrain.optimizer=adamw", "pretrain.schedule=cosine", "pretrain.lr=0.001")
+    assert made.pretrain.nesterov, "what a recipe says beforehand is no mistake"
 
 
 # ---- several methods

@@ -26,7 +26,7 @@ from fewmore.training.fast_path import (
 )
 from fewmore.training.learn_session import SessionConfig, train_network
 from fewmore.training.loop import train
-from fewmore.training.optimizer import ParameterGroup, SGDConfig
+from fewmore.training.optimizer import OptimizerConfig, ParameterGroup
 from fewmore.training.pretrain import PretrainConfig, pretrain
 from fewmore.training.pseudo_incremental import PseudoConfig, pseudo_incremental
 from fewmore.training.runtime import Runtime
@@ -190,7 +190,7 @@ def train_linear(net: nn.Linear) -> None:
         {0: loss_of, 2: loss_of},
         lambda generator: torch.randint(0, 2, (1, 1), generator=generator),
         3,
-        SGDConfig(lr=0.01),
+        OptimizerConfig(lr=0.01),
         Runtime(),
         0,
     )

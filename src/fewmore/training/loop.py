@@ -16,14 +16,15 @@ from torch import Generator, Tensor, nn
 
 from fewmore.errors import CheckpointError, ConfigError
 from fewmore.random import derive_seed
+from fewmore.training.average import WeightAverage
 from fewmore.training.checkpoint import State
 from fewmore.training.fast_path import Engine, Step, accelerate, yield_gpu
 from fewmore.training.optimizer import (
     EpochsConfig,
+    OptimizerConfig,
     ParameterGroup,
-    SGDConfig,
-    build_sgd,
-    momentum_buffers,
+    build_optimizer,
+    optimizer_tensors,
     set_learning_rates,
 )
 from fewmore.training.runtime import Round, Runtime
@@ -38,7 +39,7 @@ def train(
     loss_of: Loss | Mapping[int, Loss],
     sample: Callable[[Generator], Tensor],
     rounds: int,
-    config: SGDConfig,
+    config: OptimizerConfig,
     runtime: Runtime,
     seed: int,
 ) -> None:
@@ -48,48 +49,39 @@ def train(
     loss. `modules` is all that may change, and what a checkpoint holds; `groups` is what the
     optimizer changes.
     """
+    config.check_rounds(rounds)
     generator = torch.Generator(runtime.device)
     losses = loss_of if isinstance(loss_of, Mapping) else {0: loss_of}
-    total_loss = torch.zeros((), device=runtime.device)
     step: Step | None = None
     with accelerate(modules, runtime) as engine:
-        # Gradient scaling works with torch.optim's own classes only.
-        scaled = runtime.used_precision == "fp16"
-        optimizer_class = torch.optim.SGD if scaled else engine.optimizer_class
-        optimizer = build_sgd(groups, config, runtime.device, optimizer_class)
-        done = _resume(stage, modules, optimizer, runtime, seed, rounds)
+        training = _Training(modules, groups, config, runtime, engine)
+        done = _resume(stage, training, runtime, seed, rounds)
         for round_ in range(done, rounds):
             began = time.monotonic()
-            set_learning_rates(optimizer, groups, config, round_)
+            set_learning_rates(training.optimizer, groups, config, round_, rounds)
             generator.manual_seed(derive_seed(seed, stage, round_, "draw"))
             inputs = sample(generator)
             if step is None or round_ in losses:
                 loss = losses[max(first for first in losses if first <= round_)]
-                eager = _eager_step(loss, optimizer, generator, total_loss, runtime, engine)
-                state = [
-                    *_tensors(modules).values(),
-                    *momentum_buffers(optimizer),
-                    total_loss,
-                ]
-                step = engine.capture(eager, inputs[0], state, generator)
+                step = training.build_step(loss, inputs[0], generator)
             generator.manual_seed(derive_seed(seed, stage, round_, "steps"))
-            mean_loss = _run_steps(step, inputs, total_loss, runtime)
+            mean_loss = _run_steps(step, inputs, training.total_loss, runtime)
             if not math.isfinite(mean_loss):
                 raise ConfigError(
                     f"{stage}: the loss became {mean_loss} in round {round_ + 1}; "
                     f"lower the learning rate (now {config.lr:g})"
                 )
-            lr = config.lr * config.lr_factor(round_)
+            lr = config.lr * config.lr_factor(round_, rounds)
             seconds = time.monotonic() - began
             # Reported before it is saved: after a kill in between, a round is reported twice, never
             # not at all.
             runtime.on_round(Round(stage, round_ + 1, rounds, mean_loss, lr, seconds))
             last = round_ + 1 == rounds
+            if last and training.average is not None:
+                training.average.finish()
             if runtime.checkpoint is not None and (last or runtime.checkpoint.due()):
-                unfinished = None if last else optimizer
-                runtime.checkpoint.save(
-                    stage, _state(modules, unfinished, seed, round_ + 1, rounds)
-                )
+                saved = {"seed": seed, "done": round_ + 1, "rounds": rounds}
+                runtime.checkpoint.save(stage, {**saved, **training.state(finished=last)})
 
 
 def train_epochs(
@@ -123,28 +115,85 @@ def shuffled_batches(images: int, batch: int, generator: Generator) -> Tensor:
     return order[: images // batch * batch].view(-1, batch)
 
 
-def _eager_step(
-    loss_of: Loss,
-    optimizer: torch.optim.SGD,
-    generator: Generator,
-    total_loss: Tensor,
-    runtime: Runtime,
-    engine: Engine,
-) -> Step:
-    """Build a step of training as plain PyTorch; `total_loss` sums up the losses."""
-    scaler = torch.amp.GradScaler("cuda", enabled=runtime.used_precision == "fp16")
+class _Training:
+    """Hold all that a step changes, which is also what a checkpoint keeps."""
 
-    def step(row: Tensor) -> None:
-        optimizer.zero_grad()
-        with runtime.autocast(), engine.forward():
-            loss = loss_of(row, generator)
-        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        engine.finish_backward()
-        scaler.step(optimizer)
-        scaler.update()
-        total_loss.add_(loss.detach())
+    def __init__(
+        self,
+        modules: dict[str, nn.Module],
+        groups: Sequence[ParameterGroup],
+        config: OptimizerConfig,
+        runtime: Runtime,
+        engine: Engine,
+    ) -> None:
+        self.runtime = runtime
+        self.engine = engine
+        self.tensors = _tensors(modules)
+        # Gradient scaling works with torch.optim's own classes only.
+        scaled = runtime.used_precision == "fp16"
+        sgd_class = torch.optim.SGD if scaled else engine.optimizer_class
+        self.optimizer = build_optimizer(groups, config, runtime.device, sgd_class)
+        self.scaler = torch.amp.GradScaler("cuda", enabled=scaled)
+        self.average = (
+            WeightAverage(self.tensors, config.ema, runtime.device) if config.ema else None
+        )
+        self.total_loss = torch.zeros((), device=runtime.device)  # of the round's steps
 
-    return step
+    def build_step(self, loss_of: Loss, example: Tensor, generator: Generator) -> Step:
+        """Build a step of training as plain PyTorch, and let the engine make it faster."""
+
+        def step(row: Tensor) -> None:
+            self.optimizer.zero_grad()
+            with self.runtime.autocast(), self.engine.forward():
+                loss = loss_of(row, generator)
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            self.engine.finish_backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            if self.average is not None:
+                self.average.update()
+            self.total_loss.add_(loss.detach())
+
+        changed = [tensor for part in self.parts().values() for tensor in part.values()]
+        scale = self.scaler.state_dict()
+        captured = self.engine.capture(step, example, [*changed, self.total_loss], generator)
+        self.scaler.load_state_dict(scale)
+        return captured
+
+    def parts(self) -> dict[str, dict[str, Tensor]]:
+        """Return all tensors that a step changes, but for the sum of the losses."""
+        return {
+            "tensors": self.tensors,
+            "optimizer": optimizer_tensors(self.optimizer),
+            "average": {} if self.average is None else self.average.tensors(),
+        }
+
+    def state(self, finished: bool) -> State:
+        """Copy what training needs to go on; once it is finished, the modules' tensors alone."""
+        copies = {
+            part: {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+            for part, tensors in self.parts().items()
+        }
+        if finished:
+            return {"tensors": copies["tensors"], "optimizer": {}, "average": {}, "scaler": {}}
+        return {**copies, "scaler": self.scaler.state_dict()}
+
+    def fits(self, state: State, finished: bool) -> bool:
+        """Say whether a state is of a training like this one."""
+        return all(
+            _shapes(state.get(part, {})) == _shapes(tensors)
+            for part, tensors in self.parts().items()
+            if part == "tensors" or not finished
+        )
+
+    def restore(self, state: State) -> None:
+        """Continue from a state that fits."""
+        with torch.no_grad():
+            for part, tensors in self.parts().items():
+                for name, value in state.get(part, {}).items():
+                    tensors[name].copy_(value)
+        if state.get("scaler"):
+            self.scaler.load_state_dict(state["scaler"])
 
 
 def _run_steps(step: Step, inputs: Tensor, total_loss: Tensor, runtime: Runtime) -> float:
@@ -172,50 +221,21 @@ def _shapes(tensors: dict[str, Tensor]) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in tensors.items()}
 
 
-def _state(
-    modules: dict[str, nn.Module],
-    optimizer: torch.optim.SGD | None,
-    seed: int,
-    done: int,
-    rounds: int,
-) -> State:
-    """Copy all that a stage needs to go on; momentum buffers only while it is under way."""
-    buffers = [] if optimizer is None else momentum_buffers(optimizer)
-    return {
-        "seed": seed,
-        "done": done,
-        "rounds": rounds,
-        "tensors": {name: t.detach().cpu().clone() for name, t in _tensors(modules).items()},
-        "momenta": {str(i): buffer.detach().cpu().clone() for i, buffer in enumerate(buffers)},
-    }
-
-
-def _resume(
-    stage: str,
-    modules: dict[str, nn.Module],
-    optimizer: torch.optim.SGD,
-    runtime: Runtime,
-    seed: int,
-    rounds: int,
-) -> int:
+def _resume(stage: str, training: _Training, runtime: Runtime, seed: int, rounds: int) -> int:
     """Restore the stage from the checkpoint, and return the rounds already done."""
     state = None if runtime.checkpoint is None else runtime.checkpoint.load(stage)
     if state is None:
         return 0
-    tensors = _tensors(modules)
-    saved = (state["seed"], state["rounds"], _shapes(state["tensors"]))
-    if saved != (seed, rounds, _shapes(tensors)):
+    done = int(state["done"])
+    if (state["seed"], state["rounds"]) != (seed, rounds) or not training.fits(
+        state, finished=done == rounds
+    ):
         raise CheckpointError(
-            f"the checkpoint of stage '{stage}' comes from another run (seed, rounds or network "
-            "differ): start without --resume"
+            f"the checkpoint of stage '{stage}' comes from another run (seed, rounds, network or "
+            "optimizer differ): start without --resume"
         )
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            tensor.copy_(state["tensors"][name])
-        if state["momenta"]:
-            for i, buffer in enumerate(momentum_buffers(optimizer)):
-                buffer.copy_(state["momenta"][str(i)])
-    return int(state["done"])
+    training.restore(state)
+    return done
 
 
 @contextmanager

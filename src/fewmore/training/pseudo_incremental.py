@@ -21,14 +21,14 @@ from fewmore.errors import ConfigError
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import Backbone
 from fewmore.training.loop import train
-from fewmore.training.optimizer import ParameterGroup, SGDConfig
+from fewmore.training.optimizer import OptimizerConfig, ParameterGroup
 from fewmore.training.runtime import Runtime
 
 ROUND = 50  # episodes between two reports
 
 
 @dataclass(frozen=True)
-class PseudoConfig(SGDConfig):
+class PseudoConfig(OptimizerConfig):
     """Hold the settings of stage 2: `lr` is the adapter's, milestones are rounds of 50 episodes."""
 
     lr: float = 0.0002  # the adapter's learning rate
@@ -76,6 +76,7 @@ class PseudoConfig(SGDConfig):
             wrong.append(f"angles must rotate an image, and {self.angles} holds one that does not")
         if wrong:
             raise ConfigError("pseudo: " + "; ".join(wrong))
+        self.check_rounds(self.rounds)
 
     def sizes(self, base: bool) -> tuple[int, int, int]:
         """Return ways, shots and queries of the pseudo-base or the pseudo-incremental classes."""
