@@ -24,6 +24,7 @@ from fewmore.cli.run import run
 from fewmore.cli.serve import serve
 from fewmore.cli.settings import settings
 from fewmore.cli.train import train
+from fewmore.cli.tune import tune
 from fewmore.errors import FewmoreError
 
 GROUPS = {
@@ -41,6 +42,7 @@ GROUPS = {
     ),
     "For research": (
         run,
+        tune,
         compare,
         report,
         reproduce,

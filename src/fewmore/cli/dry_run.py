@@ -35,14 +35,13 @@ def print_plan(
         out.print(f"{find(experiment.method).name} on {experiment.benchmark}")
         out.print(f"  recipe    {experiment.recipe.name}, {experiment.recipe.backbone}")
         out.print(f"  settings  {' '.join(texts) or 'those of the recipe'}")
-        out.print(f"  split     {_split(experiment)}")
+        kind = "the validation split of " if experiment.validation else ""
+        out.print(f"  split     {kind}{_split(experiment)}")
         out.print(f"  runs      {' '.join(run_name(*pair) for pair in experiment.runs())}")
         out.print(f"  folder    {_folder(folder if resume else None, runs)}")
 
 
-def _may_be_fitted(
-    experiments: "list[Experiment]", folders: list[Path | None], runs: Path
-) -> bool:
+def _may_be_fitted(experiments: "list[Experiment]", folders: list[Path | None], runs: Path) -> bool:
     """Return whether a folder that was not found may be there, with settings that were fitted."""
     from fewmore.research import run_folder
 

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -135,6 +136,25 @@ SaveSessions = Annotated[
         help="Write the model after each session: sessionN/model.safetensors of each run.",
     ),
 ]
+
+
+def _check_loggers(names: list[str] | None) -> list[str] | None:
+    """Refuse a logger that is unknown or not installed, before PyTorch is imported."""
+    from fewmore.research.loggers import check
+
+    check(names or ())
+    return names
+
+
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        callback=_check_loggers,
+        help="Also log every round and session: csv, tensorboard, wandb or mlflow. Repeatable.",
+        show_default=False,
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -161,6 +181,7 @@ def run_options(
     accel: bool,
     precision: str | None,
     share_stage1: bool = True,
+    loggers: Sequence[str] = (),
     **saved: bool,
 ) -> "RunOptions":
     """Return the runner's options, and say where the device cannot do what was asked for.
@@ -177,6 +198,7 @@ def run_options(
         stage1_cache=_stage1_folder() if share_stage1 else None,
         accel=accel,
         precision=precision,
+        loggers=tuple(loggers),
         **saved,
     )
     for note in chosen.notes():

@@ -47,6 +47,7 @@ def run(
     record: options.Record = None,
     save_scores: options.SaveScores = False,
     save_sessions: options.SaveSessions = False,
+    log: options.Log = None,
     config: options.Config = None,
     dry_run: options.DryRun = False,
     quiet: options.Quiet = False,
@@ -58,13 +59,11 @@ def run(
         given = [benchmark, method, recipe, settings, seeds, seed, draws, draw, *split.values()]
         experiments = [_read_config(config, given)]
     else:
-        all_seeds = _numbers("--seeds", seeds, "--seed", seed) or (0,)
-        all_draws = _numbers("--draws", draws, "--draw", draw) or (None,)
+        all_seeds = numbers("--seeds", seeds, "--seed", seed) or (0,)
+        all_draws = numbers("--draws", draws, "--draw", draw) or (None,)
         experiments = _experiments(
             benchmark, method, recipe, settings or [], seeds=all_seeds, draws=all_draws, **split
         )
-    from fewmore.cli.live import LiveWatcher
-    from fewmore.methods import find
     from fewmore.research import results, run_folder, runner
 
     if dry_run:
@@ -76,7 +75,9 @@ def run(
         _print_results(done, as_json)
         return
     saved = {"save_scores": save_scores, "save_sessions": save_sessions}
-    run_options = options.run_options(device, parallel, accel, precision, not fresh, **saved)
+    run_options = options.run_options(
+        device, parallel, accel, precision, not fresh, log or (), **saved
+    )
     _make_folders(runs, record)
     out = console(quiet=quiet or as_json)
     finished: list[RunResult] = []
@@ -93,17 +94,38 @@ def run(
                 out.print(f"finished already: {folder}", style="dim", markup=False, soft_wrap=True)
                 continue
             with failures.reported(experiment):
-                name = find(experiment.method).name
-                folder = folder or run_folder.create(runs, experiment, name)
-                with LiveWatcher(out, experiment, run_options.device) as watcher:
-                    plan = runner.Plan(experiment, folder, watcher)
-                    [result] = runner.run_plans([plan], task, run_options)
+                folder = folder or _create_folder(runs, experiment)
+                result = _run_one(experiment, folder, task, run_options, out)
                 finished.append(result)
                 _write_outputs(result, folder, task, record)
                 out.print(f"run folder: {folder}", style="dim", markup=False, soft_wrap=True)
     _print_results(finished, as_json)
     if failures.methods:
         raise typer.Exit(2)
+
+
+def _create_folder(runs: Path, experiment: "Experiment") -> Path:
+    from fewmore.methods import find
+    from fewmore.research import run_folder
+
+    return run_folder.create(runs, experiment, find(experiment.method).name)
+
+
+def _run_one(
+    experiment: "Experiment",
+    folder: Path,
+    task: "Task",
+    run_options: "RunOptions",
+    out: "Console",
+) -> "RunResult":
+    """Run one experiment and show its progress."""
+    from fewmore.cli.live import LiveWatcher
+    from fewmore.research import runner
+
+    with LiveWatcher(out, experiment, run_options.device) as watcher:
+        plan = runner.Plan(experiment, folder, watcher)
+        [result] = runner.run_plans([plan], task, run_options)
+    return result
 
 
 def _read_config(path: Path, given: list[Any]) -> "Experiment":
@@ -156,19 +178,21 @@ def _load_task(
     """Load the images that all experiments share, as large as the largest transform needs."""
     from fewmore.cli.live import StudyWatcher
     from fewmore.research import runner
+    from fewmore.research.validation import validation_task
 
     first = experiments[0]
     transforms = [each.recipe.transform for each in experiments]
     with StudyWatcher(out) as watcher:
-        return runner.load_task(
+        task = runner.load_task(
             first.benchmark,
             run_options,
             data_root,
             watcher.on_load,
-            first.draws[0],
+            None if first.validation else first.draws[0],
             transforms,
             **first.split(),
         )
+    return validation_task(task, first.draws[0] or 0) if first.validation else task
 
 
 class Failures:
@@ -213,7 +237,7 @@ def _fit_all(
     return fitted
 
 
-def _numbers(
+def numbers(
     many: str, count: int | None, single: str, number: int | None
 ) -> tuple[int, ...] | None:
     """Return 0 … count − 1, or the single number; None if neither option was given."""
@@ -236,7 +260,7 @@ def _method_names(given: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _check_names(benchmark: str, methods: list[str]) -> None:
+def check_names(benchmark: str, methods: list[str]) -> None:
     """Refuse a mistyped name before PyTorch is imported, which takes seconds."""
     from fewmore.data import benchmarks
     from fewmore.methods import find
@@ -259,7 +283,7 @@ def _experiments(
     if not named:
         raise typer.BadParameter("Missing option '--method' / '-m'.")
     methods = _method_names(named)
-    _check_names(benchmark, methods)
+    check_names(benchmark, methods)
     from fewmore.data import benchmarks
     from fewmore.research import recipes
     from fewmore.research.experiment import Experiment

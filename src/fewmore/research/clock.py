@@ -24,6 +24,12 @@ class SharedClock:
             self._tick()
             return round(self._seconds.pop(run), 3)
 
+    def abandon(self, run: object) -> None:
+        """Stop charging a run that has failed."""
+        with self._lock:
+            self._tick()
+            self._seconds.pop(run, None)
+
     def _tick(self) -> None:
         now = time.monotonic()
         for run in self._seconds:

@@ -29,6 +29,8 @@ class Experiment:
     way: int | None = None
     shot: int | None = None
     class_order: int | None = None
+    # Whether it is run on the validation split of the benchmark's base classes, to choose settings.
+    validation: bool = False
 
     def runs(self) -> list[tuple[int, int | None]]:
         """Return the seed and draw of each run."""
@@ -40,7 +42,10 @@ class Experiment:
 
     def to_json(self) -> str:
         """Return the text of the run folder's config.json."""
-        return json.dumps({"config": CONFIG_VERSION, **dataclasses.asdict(self)}, indent=1)
+        fields = dataclasses.asdict(self)
+        if not self.validation:
+            del fields["validation"]  # the text of a run on test images is as it always was
+        return json.dumps({"config": CONFIG_VERSION, **fields}, indent=1)
 
     @classmethod
     def from_json(cls, text: str, name: str = "the text") -> "Experiment":
@@ -53,6 +58,7 @@ class Experiment:
             raise ConfigError(
                 f"{name} is not the config of a run: give the config.json of a run folder"
             )
+        raw.setdefault("validation", False)
         config_type = find(str(raw.get("method"))).load().config_type
         experiment: Experiment = _rebuild(cls, raw, name, config_type)
         return experiment

@@ -19,14 +19,15 @@ class MetricsLog:
         self.lines = [json.loads(line) for line in complete.splitlines()]
         self._logged = {self._key(line) for line in self.lines}
 
-    def add(self, line: dict[str, Any]) -> None:
-        """Append a line unless its round or session is logged already."""
+    def add(self, line: dict[str, Any]) -> bool:
+        """Append a line unless its round or session is logged already; return whether it is new."""
         if self._key(line) in self._logged:
-            return
+            return False
         self._logged.add(self._key(line))
         self.lines.append(line)
         with self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
+        return True
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each stage of training; all sessions are one stage."""

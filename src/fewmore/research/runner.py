@@ -11,8 +11,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,7 +24,7 @@ from fewmore.data.transform import Transform
 from fewmore.errors import FewmoreError
 from fewmore.methods import MethodInfo
 from fewmore.methods.base import Method
-from fewmore.research import protocol, results, run_folder
+from fewmore.research import loggers, protocol, results, run_folder
 from fewmore.research.clock import SharedClock
 from fewmore.research.experiment import Experiment, run_name
 from fewmore.research.machine import machine_facts
@@ -31,10 +32,14 @@ from fewmore.research.metrics_log import MetricsLog
 from fewmore.research.predictions import write_predictions, write_scores
 from fewmore.research.protocol import Outcome
 from fewmore.research.results import WALL_CLOCK, Run, RunResult, SessionSize
+from fewmore.research.validation import redraw_shots
 from fewmore.training.checkpoint import Checkpoint, write_state
 from fewmore.training.device import prepare_device
 from fewmore.training.fast_path import share_gpu
 from fewmore.training.runtime import Round, Runtime
+
+T = TypeVar("T")
+OnFailure = Callable[["Plan", Exception], None]
 
 RUNS_ON_GPU = 5  # computed side by side
 
@@ -65,6 +70,7 @@ class RunOptions:
     precision: str | None = None  # of training; None: what suits the device
     save_scores: bool = False  # also write the scores of all test images after each session
     save_sessions: bool = False  # also write the model after each session
+    loggers: tuple[str, ...] = ()  # names of loggers/ that are told of every round and session
 
     def workers(self, runs: int) -> int:
         """Return how many of so many runs are computed side by side."""
@@ -104,11 +110,18 @@ def load_task(
     )
 
 
-def run_plans(plans: Sequence[Plan], task: Task, options: RunOptions) -> list[RunResult]:
+def run_plans(
+    plans: Sequence[Plan],
+    task: Task,
+    options: RunOptions,
+    on_result: Callable[[Plan, RunResult], None] = lambda plan, result: None,
+    on_failure: OnFailure | None = None,
+) -> list[RunResult]:
     """Run experiments on the same task, each going on where its folder left off.
 
     The result of an experiment is written as soon as its last run is done. If one run fails, the
-    others stop after their current round.
+    others stop after their current round. With `on_failure` only those of the same experiment do:
+    it is told of the failure, and the results of the other experiments are returned.
     """
     device = options.device
     task = dataclasses.replace(task, train=task.train.to(device), test=task.test.to(device))
@@ -118,25 +131,32 @@ def run_plans(plans: Sequence[Plan], task: Task, options: RunOptions) -> list[Ru
     done: dict[_Job, Run] = {}
     finished: dict[Path, RunResult] = {}
     try:
-        jobs = _jobs(plans, task, options, exclusive=workers == 1)
-        for job, run in _work(jobs, workers):
+        jobs = _jobs(plans, task, options, workers == 1, together=on_failure is None)
+        for job, run in _work(jobs, workers, on_failure):
             done[job] = run
             siblings = [other for other in jobs if other.plan is job.plan]
             if all(other in done for other in siblings):
                 runs = [done[other] for other in siblings]
-                finished[job.plan.folder] = _write_result(job, runs, workers)
+                result = _attempt(job, partial(_write_result, job, runs, workers), on_failure)
+                if result is not None:
+                    finished[job.plan.folder] = result
+                    on_result(job.plan, result)
     except FewmoreError:
         for plan in plans:
             run_folder.discard_unused(plan.folder)
         raise
-    return [finished[plan.folder] for plan in plans]
+    return [finished[plan.folder] for plan in plans if plan.folder in finished]
 
 
-def _jobs(plans: Sequence[Plan], task: Task, options: RunOptions, exclusive: bool) -> "list[_Job]":
-    stop = threading.Event()
+def _jobs(
+    plans: Sequence[Plan], task: Task, options: RunOptions, exclusive: bool, together: bool
+) -> "list[_Job]":
+    """Return the jobs of all plans; they stop together, or those of each plan by themselves."""
     clock = SharedClock()
+    stop_all = threading.Event()
     jobs = []
     for plan in plans:
+        stop = stop_all if together else threading.Event()
         # Loaded once a plan: the file of a user's own method may change while it runs.
         method_info = methods.find(plan.experiment.method)
         plan.watcher.on_task(task)
@@ -152,27 +172,50 @@ def _redraw(task: Task, experiment: Experiment, draw: int | None) -> Task:
     """Return the task with its shots drawn anew, unless it was loaded with this draw."""
     if draw == experiment.draws[0]:
         return task
-    split = loading.draw_split(
-        task.benchmark, task.train, task.keys, draw, experiment.class_order
-    )
+    if experiment.validation:
+        return redraw_shots(task, draw or 0)
+    split = loading.draw_split(task.benchmark, task.train, task.keys, draw, experiment.class_order)
     return dataclasses.replace(task, split=split)
 
 
-def _work(jobs: "Sequence[_Job]", workers: int) -> "Iterator[tuple[_Job, Run]]":
+def _work(
+    jobs: "Sequence[_Job]", workers: int, on_failure: OnFailure | None
+) -> "Iterator[tuple[_Job, Run]]":
     """Call the jobs, several at a time, and yield each with its run as it finishes."""
     if workers == 1:
         for job in jobs:
-            yield job, job()
+            run = _attempt(job, job, on_failure)
+            if run is not None:
+                yield job, run
         return
     with ThreadPoolExecutor(workers) as pool:
         futures = {pool.submit(job): job for job in jobs}
         try:
             for future in as_completed(futures):
-                yield futures[future], future.result()
+                run = _attempt(futures[future], future.result, on_failure)
+                if run is not None:
+                    yield futures[future], run
         except BaseException:
-            jobs[0].stop.set()
+            for job in jobs:
+                job.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _attempt(job: "_Job", call: Callable[[], T], on_failure: OnFailure | None) -> T | None:
+    """Return what a call for a job returns, or None if it failed and `on_failure` was told.
+
+    Of an experiment's runs the first failure is told; the others stop.
+    """
+    try:
+        return call()
+    except Exception as error:
+        if on_failure is None:
+            raise
+        if not job.stop.is_set():
+            job.stop.set()
+            on_failure(job.plan, error)
+        return None
 
 
 @dataclass(eq=False)
@@ -186,14 +229,25 @@ class _Job:
     task: Task
     options: RunOptions
     exclusive: bool  # no other run shares the device
-    stop: threading.Event  # set when another job has failed
+    stop: threading.Event  # set when another job has failed whose failure concerns this one
     clock: SharedClock
 
     def __call__(self) -> Run:
-        self.clock.start(self)
+        if self.stop.is_set():
+            raise CancelledError
         self.name = run_name(self.seed, self.draw)
         self.folder = self.plan.folder / self.name
         self.folder.mkdir(exist_ok=True)
+        facts = loggers.RunFacts(self.plan.experiment, self.folder, self.seed, self.draw)
+        self.clock.start(self)
+        try:
+            with loggers.opened(self.options.loggers, facts) as self.loggers:
+                return self._run()
+        except BaseException:
+            self.clock.abandon(self)
+            raise
+
+    def _run(self) -> Run:
         self.log = MetricsLog(self.folder / "metrics.jsonl")
         self.runtime = self._runtime()
         self.method = self.method_info.build(self.plan.experiment.recipe, self.runtime, self.seed)
@@ -219,7 +273,7 @@ class _Job:
         )
 
     def _on_round(self, report: Round) -> None:
-        self.log.add(dataclasses.asdict(report))
+        self._log(dataclasses.asdict(report))
         self.plan.watcher.on_round(self.name, report)
         if self.stop.is_set():
             raise CancelledError
@@ -231,9 +285,14 @@ class _Job:
             value = round(float(getattr(summary, key)[-1]), 4)
             if value == value:  # NaN where it is undefined
                 line[key] = value
-        self.log.add(line)
+        self._log(line)
         self._save_session(outcome)
         self.plan.watcher.on_session(self.name, outcome)
+
+    def _log(self, line: dict[str, Any]) -> None:
+        """Log a round or a session, once even if a resumed run repeats it."""
+        if self.log.add(line):
+            self.loggers.line(line)
 
     def _save_session(self, outcome: Outcome) -> None:
         """Write the model and the scores after a session, if they were asked for."""
@@ -298,7 +357,8 @@ def _split_name(experiment: Experiment, task: Task) -> str:
     name = task.split.name
     if len(experiment.draws) == 1:
         return name
-    return f"{len(experiment.draws)} draws: {name.partition(': ')[2]}"
+    kind = "validation, " if experiment.validation else ""
+    return f"{kind}{len(experiment.draws)} draws: {name.partition(': ')[2]}"
 
 
 def _count_views(method: Method) -> int:

@@ -2,8 +2,8 @@
 
 No test image and no new class may choose a setting. So two thirds of the base classes play the
 base, the others arrive in sessions of the benchmark's ways and shots, and a tenth of every class's
-training images is held out as the test set. Afterwards a method is trained on all base classes with
-the chosen settings.
+training images, at least one, is held out as the test set. Afterwards a method is trained on all
+base classes with the chosen settings.
 """
 
 from dataclasses import replace
@@ -38,14 +38,21 @@ def validation_task(task: Task, draw: int = 0) -> Task:
     return Task(benchmark, train, test, replace(split, name=f"validation, {split.name}"))
 
 
+def redraw_shots(task: Task, draw: int) -> Task:
+    """Return a validation split with the same images held out and its shots drawn anew."""
+    b = task.benchmark
+    split = splits.sample_split(task.train, b.base, b.way, b.shot, draw)
+    return replace(task, split=replace(split, name=f"validation, {split.name}"))
+
+
 def _hold_out(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
-    """Return the images without a tenth of every class, and that tenth."""
+    """Return the images without a tenth of every class, at least one image, and that tenth."""
     shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     by_class = shuffled[torch.argsort(images.labels[shuffled], stable=True)]
     labels = images.labels[by_class]
     counts = images.class_counts()
     rank = torch.arange(len(images)) - (counts.cumsum(0) - counts)[labels]
-    held_out = rank < (counts // HELD_OUT)[labels]
+    held_out = rank < (counts // HELD_OUT).clamp(min=1)[labels]
     train = images.select(by_class[~held_out]).compact()
     test = images.select(by_class[held_out]).compact()
     return train, test

@@ -13,6 +13,7 @@ from fewmore.research.reporting.figures.sessions import (
     run_figure,
     sessions_figure,
 )
+from fewmore.research.reporting.figures.trials import trials_figure
 from fewmore.research.reporting.figures.tsne import tsne_figure
 from fewmore.research.reporting.figures.ways_shots import ways_shots_figure
 
@@ -29,6 +30,7 @@ __all__ = [
     "save_all",
     "sessions_figure",
     "to_svg",
+    "trials_figure",
     "tsne_figure",
     "ways_shots_figure",
 ]
