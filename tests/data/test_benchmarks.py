@@ -4,6 +4,7 @@ import io
 import pickle
 import struct
 from dataclasses import replace
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,20 @@ import pytest
 import torch
 from PIL import Image
 
-from fewmore.data import augment, cifar
-from fewmore.data.benchmarks import BENCHMARKS, choose_shape, find
+from fewmore.data import augment, cifar, sources
+from fewmore.data.benchmarks import BENCHMARKS, BenchmarkImages, choose_shape, find
 from fewmore.data.images import ImageSet
 from fewmore.data.loading import load_task
+from fewmore.data.session_lists import has_session_lists, official_split
 from fewmore.data.splits import class_order
-from fewmore.errors import ConfigError, DataError, MissingData, SplitError, UnknownName
+from fewmore.errors import (
+    BenchmarkError,
+    ConfigError,
+    DataError,
+    MissingData,
+    SplitError,
+    UnknownName,
+)
 
 
 def write_lists(root: Path, name: str, sessions: list[list[str]]) -> Path:
@@ -189,6 +198,61 @@ def test_cifar100_official_split(tmp_path: Path) -> None:
     shown = task.split.sessions[2].select_from(task.train)
     expected = [label for label in range(65, 70) for _ in range(5)]
     assert [int(shown.image(i)[0, 0, 0]) for i in range(25)] == expected
+
+
+def one_pixel_cifar() -> BenchmarkImages:
+    """Make as many images as CIFAR-100 has, of one pixel each, in shuffled order."""
+    labels = np.random.default_rng(3).permutation(np.repeat(np.arange(100), 500))
+    train = ImageSet.from_images(np.zeros((50_000, 3, 1, 1), np.uint8), labels, NAMES)
+    return BenchmarkImages(train, train, [str(index) for index in range(50_000)])
+
+
+def publish(labels: list[int], monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Let the lists of these labels be the published ones, and return them."""
+    order = np.random.RandomState(1).permutation(500)
+    images_of = [np.flatnonzero(np.array(labels) == c)[order].tolist() for c in range(100)]
+    lists = [[i for c in range(60) for i in images_of[c]]]
+    lists += [[i for c in range(s, s + 5) for i in images_of[c][:5]] for s in range(60, 100, 5)]
+    checksums = {
+        f"session_{number}.txt": sha256("".join(f"{i}\n" for i in part).encode()).hexdigest()
+        for number, part in enumerate(lists, 1)
+    }
+    monkeypatch.setitem(sources._LIST_SHA256, "cifar100", checksums)
+    return lists
+
+
+def test_cifar100_has_its_official_split_without_the_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check it for made-up images; those of the publisher give the published checksums."""
+    images, benchmark = one_pixel_cifar(), find("cifar100")
+    labels = images.train.labels.tolist()
+    assert not has_session_lists(benchmark, images, tmp_path), "these images are others"
+    lists = publish(labels, monkeypatch)
+    assert has_session_lists(benchmark, images, tmp_path)
+    split = official_split(benchmark, images, tmp_path)
+    assert split.name == "official"
+    assert [session.indices.tolist() for session in split.sessions] == lists
+    assert split.sessions[8].classes == tuple(range(95, 100))
+    assert cifar.published_lists(labels[:-1]) is None
+    assert cifar.published_lists(labels[::-1]) is None
+    # The 5 shots are the same in every class: the first of them has 304 images before it.
+    ranks = [304, 340, 47, 67, 479]
+    assert split.sessions[1].indices[:5].tolist() == [
+        np.flatnonzero(np.array(labels) == 60)[rank] for rank in ranks
+    ]
+
+
+def test_given_lists_go_before_made_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, benchmark = one_pixel_cifar(), find("cifar100")
+    labels = images.train.labels.tolist()
+    publish(labels, monkeypatch)
+    folder = write_cifar_lists(tmp_path, labels)
+    split = official_split(benchmark, images, tmp_path)
+    assert split.sessions[1].indices[0] == np.flatnonzero(np.array(labels) == 60)[0]
+    (folder / "session_4.txt").unlink()
+    with pytest.raises(MissingData, match=r"session_4\.txt is not there"):
+        official_split(benchmark, images, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -731,3 +795,66 @@ def test_invalid_shapes_are_refused() -> None:
         choose_shape([7] * 8, way=8)
     with pytest.raises(SplitError, match="way must be at least 1, not 0"):
         choose_shape([7] * 8, way=0)
+
+
+# Benchmarks of one's own code
+
+
+OWN = """
+from fewmore.data.benchmarks import Benchmark, BenchmarkImages
+from fewmore.data.from_python import image_set
+from fewmore.data.transform import Transform
+import numpy as np
+
+NAMES = ("a", "b", "c", "d")
+
+def load(request):
+    images = np.zeros((12, 8, 8, 3), np.uint8)
+    made = image_set(images, [0, 1, 2, 3] * 3, NAMES, request.size)
+    return BenchmarkImages(made, made)
+
+def make(load):
+    transform = Transform(8, (0.5,) * 3, (0.5,) * 3)
+    return Benchmark("mine", "Nothing", 4, 2, 1, 2, "resnet8", False, transform, load=load)
+
+MINE = make(load)
+UNLOADED = make(None)
+WRONG = make(lambda request: 3)
+ODD = make(lambda request: BenchmarkImages(
+    load(request).train, image_set(np.zeros((1, 8, 8, 3), np.uint8), [0], ["z"])))
+NUMBER = 3
+"""
+
+
+def test_a_benchmark_of_a_file_or_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "own_stripes.py"
+    path.write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in (f"{path}:MINE", "own_stripes:MINE"):
+        task = load_task(name, shot=1)
+        assert task.benchmark.name == name
+        assert task.split.name == "draw 0: 2 base, 1-way 1-shot"
+        assert [len(session.indices) for session in task.split.sessions] == [6, 1, 1]
+        assert task.benchmark.source is not None
+        assert task.benchmark.source["sha256"] == sha256(path.read_bytes()).hexdigest()
+    for attribute, sentence in {
+        "UNLOADED": "does not say how its images are loaded: give the Benchmark load=",
+        "NUMBER": "NUMBER in .* is of type int, not a Benchmark",
+    }.items():
+        with pytest.raises(BenchmarkError, match=sentence):
+            find(f"{path}:{attribute}")
+    for attribute, sentence in {
+        "WRONG": "gives a int: its load function must return BenchmarkImages",
+        "ODD": "must have the same class_names",
+    }.items():
+        with pytest.raises(BenchmarkError, match=sentence):
+            load_task(f"{path}:{attribute}")
+    with pytest.raises(UnknownName, match=r"no benchmark in .* is named 'MIN': did you mean MINE"):
+        find(f"{path}:MIN")
+    with pytest.raises(MissingData, match=r"there is no file .*nowhere\.py"):
+        find(f"{tmp_path}/nowhere.py:MINE")
+    path.write_text("import no_such_module")
+    with pytest.raises(BenchmarkError, match=r"fails when it is loaded: .*own_stripes\.py, line 1"):
+        find(f"{path}:MINE")
+    with pytest.raises(UnknownName, match="no benchmark is named"):
+        find("no_such_module:MINE")

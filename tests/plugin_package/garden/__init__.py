@@ -1,0 +1,1 @@
+"""Offer a method and a benchmark to fewmore."""
