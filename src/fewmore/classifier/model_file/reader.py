@@ -11,6 +11,7 @@ import math
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -50,9 +51,27 @@ def read(path: str | Path) -> Model:
     """Read a model, or say what is wrong with the file."""
     path = Path(path).expanduser()
     check_exists(path)
+    with _refused(path), path.open("rb") as file:
+        return _read(file)
+
+
+def check_exists(path: Path) -> None:
+    """Refuse a path without a model file; to be called before locking, which makes a file."""
+    path = path.expanduser()
+    if not path.exists():
+        raise ModelFileError(
+            f"there is no model file {path}: check its name, "
+            f"or make one with `fewmore train PHOTOS -o {path}`"
+        )
+    with _refused(path), path.open("rb") as file:
+        _read_header(file, os.fstat(file.fileno()).st_size)
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    """Turn all that can be wrong with a file into a sentence."""
     try:
-        with path.open("rb") as file:
-            return _read(file)
+        yield
     except OSError as error:
         raise ModelFileError(
             f"{path} cannot be read ({error.strerror or error}): give the path of a model file"
@@ -79,15 +98,6 @@ def read(path: str | Path) -> Model:
             f"{path} is damaged, or not a model file of fewmore's ({reason}): "
             "take a copy of it that is whole, or train anew"
         ) from error
-
-
-def check_exists(path: Path) -> None:
-    """Refuse a path without a file; to be called before locking, which makes a file beside it."""
-    if not path.expanduser().exists():
-        raise ModelFileError(
-            f"there is no model file {path}: check its name, "
-            f"or make one with `fewmore train PHOTOS -o {path}`"
-        )
 
 
 class _NewerFormat(Exception):
