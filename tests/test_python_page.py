@@ -29,7 +29,7 @@ def test_the_snippets_run(
     assert out.startswith("4 base classes, then 2 a session\n")
     assert "| decoupled-l2" in out
     assert f"decoupled-cosine {names['result'].accuracy}" in out
-    predicted = names["predictions"]["predictions"][""][-1]
+    predicted = names["predictions"].by_session[-1]
     order, scores = names["order"], names["scores"]
     test = names["task"].test.select_classes(order)
     again = names["method"].scores(test).argmax(1)
