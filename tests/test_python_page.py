@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fewmore.errors import CheckpointError
+from fewmore.research import results
 from fewmore.research.trained import load_method
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "python.md"
@@ -21,6 +22,7 @@ def test_the_snippets_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     Path("photos").symlink_to(tiny_folder)
     names: dict[str, Any] = {}
     for text in SNIPPETS:
@@ -35,7 +37,12 @@ def test_the_snippets_run(
     again = names["method"].scores(test).argmax(1)
     assert again.tolist() == predicted.tolist(), "the loaded model predicts as the run did"
     assert scores.shape == (6, 6)
-    run = next(Path("runs").iterdir())
+    assert [len(session.indices) for session in names["birds"].split.sessions] == [24, 5, 4]
+    own = results.read(names["folder"])
+    assert (own.benchmark, own.split) == ("birds", names["own_result"].split)
+    assert [len(session.indices) for session in names["hub"].split.sessions] == [12, 2, 2]
+    assert "draw 0: 4 base, 1-way 2-shot" in out
+    run = names["folders"][0]
     with pytest.raises(CheckpointError, match="such as runs/RUN/seed0"):
         load_method(run)
     (run / "seed0" / "model.safetensors").unlink()

@@ -52,7 +52,8 @@ Precision = Annotated[
 BenchmarkName = Annotated[
     str | None,
     typer.Argument(
-        help="A benchmark (see: fewmore benchmarks), or folder:PATH.", show_default=False
+        help="A benchmark (see: fewmore benchmarks), folder:PATH, FILE.json or file.py:NAME.",
+        show_default=False,
     ),
 ]
 MethodNames = Annotated[

@@ -1,5 +1,7 @@
 """Read a benchmark file: the classes and sessions of a user's own benchmark, in JSON.
 
+This one shows all ways to say what a session holds:
+
     {
       "folder": "photos",
       "sessions": [

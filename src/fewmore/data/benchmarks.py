@@ -1,5 +1,7 @@
 """Describe the benchmarks: a table of frozen records.
 
+Names of benchmarks, and where their images are:
+
     glyphs          rendered on this machine, nothing to download
     cifar100        DATA/cifar-100-python/{train, test, meta}
     miniimagenet    DATA/miniimagenet/images/*.jpg, and {train, test}.csv in DATA/miniimagenet/split

@@ -31,9 +31,11 @@ def validation_task(task: Task, draw: int = 0) -> Task:
     new_classes = classes // 3 // way * way
     base_classes = classes - new_classes
     train, test = _hold_out(base, draw)
-    split = splits.sample_split(train, base_classes, way, task.benchmark.shot, draw)
+    fewest = int(train.class_counts()[base_classes:].min())
+    shot = max(1, min(task.benchmark.shot, fewest))  # small classes have one image less
+    split = splits.sample_split(train, base_classes, way, shot, draw)
     benchmark = replace(
-        task.benchmark, classes=classes, base=base_classes, way=way, lists=None, plan=()
+        task.benchmark, classes=classes, base=base_classes, way=way, shot=shot, lists=None, plan=()
     )
     return Task(benchmark, train, test, replace(split, name=f"validation, {split.name}"))
 
