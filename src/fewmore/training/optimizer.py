@@ -22,9 +22,7 @@ class OptimizerConfig:
     # Of sgd: added to the gradient, times the weights; of adamw: shrinks the weights at each step.
     weight_decay: float = 5e-4
     schedule: Literal["milestones", "cosine"] = "milestones"  # how the rate falls; cosine: to 0
-    milestones: tuple[
-        int, ...
-    ] = ()  # rounds at which the rate falls, with schedule=milestones
+    milestones: tuple[int, ...] = ()  # rounds at which the rate falls, with schedule=milestones
     decay: float = 0.1  # factor of the rate at each milestone
     warm_up: int = 0  # rounds over which the rate rises linearly, from lr / warm_up
     # Training ends with an exponential moving average of the weights, with this decay a step; the
