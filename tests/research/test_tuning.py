@@ -1,6 +1,8 @@
 """Test searches: what is tried, on which images, and what is recorded."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -327,6 +329,25 @@ def test_wrong_names_and_values_are_refused_before_anything_runs(search, tmp_pat
     with pytest.raises(ConfigError, match="nothing to try"):
         tuning.tune(search({}), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_snippet_of_the_page_runs(tiny_folder, tmp_path, monkeypatch, capsys):
+    """Run it on small images, with fewer trials and a smaller network."""
+    page = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
+    [snippet] = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    changes = {
+        '"glyphs"': f'"folder:{tiny_folder}"',
+        "random=8": f'random=2, settings={SMALL}, split={{"shot": 2}}',
+    }
+    for old, new in changes.items():
+        assert old in snippet
+        snippet = snippet.replace(old, new)
+    names: dict[str, object] = {}
+    exec(compile(snippet, "tuning.md", "exec"), names)
+    out = capsys.readouterr().out
+    assert out.startswith(str(names["record"].best.settings))
+    assert "fewmore run folder:" in out
 
 
 # What is made of it

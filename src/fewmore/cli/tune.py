@@ -172,13 +172,9 @@ def _print_record(record: "Record", folder: Path, as_json: bool) -> None:
     from fewmore.research import tuning
     from fewmore.research.reporting import figures
 
-    if as_json:
-        typer.echo(record.to_json(), nl=False)
-    if record.best is None:
-        failed = record.failed[0]
-        raise ConfigError(f"all {len(record.failed)} trials failed; the first: {failed.error}")
     figures.save(figures.trials_figure(record), folder / "figures" / "trials")
     if as_json:
+        typer.echo(record.to_json(), nl=False)
         return
     out = console()
     out.print()

@@ -133,7 +133,7 @@ def tune(
     The record is written into a folder of its own in `out` after every trial, whose run folders lie
     beside it. A trial that fails is recorded with its sentence, and the search goes on. With
     `resume` the newest search of the same trials goes on: finished trials are kept, failed ones are
-    tried again.
+    tried again. ConfigError is raised if all trials have failed.
 
     Args:
         search: what is tried.
@@ -261,6 +261,9 @@ class _Runner:
                 plans.append(Plan(planned.experiments[number], place, watcher))
         if plans:
             runner.run_plans(plans, task, self.options, self._on_result, self._on_failure)
+        failed = self.record.failed
+        if len(failed) == len(self.record.trials):
+            raise ConfigError(f"all {len(failed)} trials failed; the first: {failed[0].error}")
         return self.record
 
     def _place(self, number: int) -> Path:
