@@ -426,6 +426,39 @@ def test_a_method_of_an_installed_package(run, fewmore, tmp_path, monkeypatch):
     }
 
 
+WRONG_BENCHMARKS = {
+    "gone.json": (None, "the benchmark file gone.json cannot be read"),
+    "broken.json": ("{", "broken.json is not JSON"),
+    "empty.json": ("{}", "must say where its images are, by one of 'folder' and 'benchmark'"),
+    "sessions.json": ('{"folder": "photos"}', "'sessions' must be a list"),
+    "class.json": (
+        '{"folder": "photos", "sessions": [{"classes": ["class 9"]}]}',
+        "is named 'class 9': did you mean class 5 or class 4",
+    ),
+    "gone.py:MINE": (None, "there is no file gone.py"),
+    "odd.py:MINE": ("MINE = 3", "MINE in odd.py is of type int, not a Benchmark"),
+    "fails.py:MINE": ("1 / 0", "fails.py fails when it is loaded: ZeroDivisionError"),
+    "no_such_module:MINE": (None, "no benchmark is named 'no_such_module:MINE'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_BENCHMARKS)
+def test_what_is_wrong_with_ones_own_benchmark_is_said(name, fewmore, tiny_folder):
+    text, complaint = WRONG_BENCHMARKS[name]
+    if text is not None:
+        Path(name.partition(":")[0]).write_text(text)
+    Path("photos").symlink_to(tiny_folder)
+    assert complaint in refusal(fewmore("run", name, "-m", "cec", "--device", "cpu"))
+
+
+def test_planned_sessions_take_no_other_split(fewmore, tiny_folder):
+    named = '{"folder": "%s", "sessions": [{"images": ["class 0/00.png", "class 1/07.png"]}]}'
+    Path("named.json").write_text(named % tiny_folder)
+    words = ("run", "named.json", "-m", "decoupled-cosine", "--device", "cpu")
+    assert "leave out --base, --way" in refusal(fewmore(*words, "--way", 2))
+    assert "leave out --draw and --draws" in refusal(fewmore(*words, "--draws", 2))
+
+
 # Resuming
 
 

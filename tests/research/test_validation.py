@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fewmore.data.benchmarks import Benchmark, Task
-from fewmore.data.splits import sample_split
+from fewmore.data.plans import SessionPlan
+from fewmore.data.splits import planned_split, sample_split
 from fewmore.errors import SplitError
 from fewmore.research.validation import validation_task
 
@@ -56,3 +57,23 @@ def test_too_few_classes(task):
     few = dataclasses.replace(task, split=sample_split(task.train, 1, 2, 3))
     with pytest.raises(SplitError, match="too few"):
         validation_task(few)
+
+
+def test_small_classes_have_fewer_shots(task, tiny_images):
+    train = tiny_images(15, 3)
+    small = dataclasses.replace(task, train=train, split=sample_split(train, 9, 2, 3))
+    validation = validation_task(small)
+    assert validation.train.class_counts().tolist() == [2] * 9, "one image of three is held out"
+    assert validation.benchmark.shot == 2
+    assert [len(s.indices) for s in validation.split.sessions] == [14, 4]
+
+
+def test_planned_sessions_are_left_behind(task):
+    names = task.train.class_names
+    plan = (SessionPlan(names[:9]), SessionPlan(names[9:], 2))
+    benchmark = dataclasses.replace(task.benchmark, plan=plan, way=6)
+    split = planned_split("tiny", task.train, plan)
+    validation = validation_task(dataclasses.replace(task, benchmark=benchmark, split=split))
+    assert validation.benchmark.plan == ()
+    assert validation.train.class_names == names[:9]
+    assert [len(s.classes) for s in validation.split.sessions] == [6, 3]
