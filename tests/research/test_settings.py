@@ -81,6 +81,13 @@ def test_settings_are_checked_together():
     assert changed("transform.resize=20", "transform.size=16").transform.resize == 20
 
 
+def test_none_is_a_word_where_the_setting_has_it():
+    made = recipe("official", CIFAR, "cec", ["pseudo.encoder=none", "transform.policy=none"])
+    assert made.method.pseudo.encoder == "none"
+    assert made.transform.policy == "none"
+    assert recipe("official", CIFAR, "cec", ["weights=none"]).weights is None
+
+
 def test_the_last_of_equal_settings_counts():
     assert changed("pretrain.epochs=5", "pretrain.epochs=6").pretrain.epochs == 6
 
@@ -155,6 +162,7 @@ def test_the_last_of_equal_settings_counts():
         ("pretrain.ema=1", r"ema must lie in \[0, 1\), not 1.0"),
         ("pretrain.warm_up=100", r"warm_up must be below the number of rounds, 100, and is 100"),
         ("transform.resize=big", r"'big' is not a whole number or none"),
+        ("transform.stored=64", r"it has no effect with crop=pad; leave it out"),
         ("transform.resize=8", r"resize \(8\) must not be smaller than size \(32\)"),
         ("weights=3", r"'3' is not a text or none"),
     ],

@@ -131,6 +131,8 @@ def _parse(text: str, hint: Any, current: Any, name: str) -> Any:
         value = ast.literal_eval(constants.get(text.lower(), text))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         value = text  # not a Python literal
+    if value is None and _convert(None, hint) is _MISMATCH:
+        value = text  # of a setting that has "none" among its words
     try:
         return convert(value, hint)
     except ConfigError as error:
