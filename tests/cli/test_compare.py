@@ -207,6 +207,14 @@ def jobs(tmp_path):
     return files
 
 
+def test_what_stage_1_alone_would_reach_comes_first(jobs):
+    rows = list(csv.DictReader(io.StringIO(run(*jobs, "--csv").stdout)))
+    assert (rows[0]["method"], rows[0]["source"]) == ("stage 1, nothing learnt", "computed")
+    topic = next(row for row in rows if row["method"] == "topic")
+    assert rows[0]["session_0"] == topic["session_0"]
+    assert float(rows[0]["session_8"]) == pytest.approx(0.6 * float(topic["session_0"]), abs=1e-3)
+
+
 def test_seeds_of_separate_jobs_are_one_row(jobs):
     rows = list(csv.DictReader(io.StringIO(run(*jobs, "--csv", "--no-published").stdout)))
     assert [(row["method"], row["runs"], row["detail"]) for row in rows] == [

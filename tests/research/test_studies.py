@@ -12,6 +12,7 @@ from fewmore.research import recipes, results, run_folder, runner, studies
 from fewmore.research.experiment import Experiment
 from fewmore.research.published import METHOD_OF_ABLATION, ROW_OF_METHOD
 from fewmore.research.reporting.figures import files as figure_files
+from fewmore.research.reporting.nothing_learnt import NAME as NOTHING_LEARNT
 from fewmore.research.runner import Plan, RunOptions
 from fewmore.research.studies import STUDIES, Finished, Setting
 from fewmore.research.studies.rotation import ANGLES
@@ -168,7 +169,7 @@ def drawn(*names):
 def test_the_comparison_is_drawn(reproduce):
     out, table = reproduce("comparison")
     assert files(out) == drawn("sessions", "base-novel")
-    assert [row.name for row in table.rows] == list(ROW_OF_METHOD)
+    assert [row.name for row in table.rows] == [NOTHING_LEARNT, *ROW_OF_METHOD]
     place, drop = table.columns.index("relative improvement"), table.columns.index("PD")
     own = table.rows[-1].cells[drop].mean
     assert table.rows[-1].cells[place].mean is None
@@ -178,13 +179,15 @@ def test_the_comparison_is_drawn(reproduce):
     written = {results.read(path).method for path in (out / "results").iterdir()}
     assert written == set(ROW_OF_METHOD)
     with (out / "table.csv").open() as file:
-        assert [row["method"] for row in csv.DictReader(file)] == list(ROW_OF_METHOD)
+        methods = [row["method"] for row in csv.DictReader(file)]
+    assert methods == [NOTHING_LEARNT, *ROW_OF_METHOD]
 
 
 def test_the_ablation_is_drawn(reproduce):
     out, table = reproduce("ablation")
     assert files(out) == drawn("bars")
-    labels = [row.name for row in table.rows]
+    first, *labels = [row.name for row in table.rows]
+    assert first == NOTHING_LEARNT
     assert labels[:4] == ["Linear", "Linear, decoupled", "Cosine", "Cosine, decoupled"]
     assert labels[4:8] == [f"{name}+Data Init." for name in ("Linear", "L2", "DeepEMD", "Cosine")]
     assert labels[8:] == ["CEC, meta-learnt (no PIL)", "CEC", "CEC, no query node"]
@@ -193,7 +196,7 @@ def test_the_ablation_is_drawn(reproduce):
         for note in table.notes
     )
     assert ">CEC, no query node</text>" in (out / "bars.svg").read_text()
-    assert len(table.rows) == len(list((out / "results").iterdir())) == 11
+    assert len(labels) == len(list((out / "results").iterdir())) == 11
 
 
 def test_rotations_are_drawn(reproduce):

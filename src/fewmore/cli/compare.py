@@ -24,7 +24,10 @@ def compare(
     ],
     published: Annotated[
         bool,
-        typer.Option(help="Put the published row of each method below it (official split only)."),
+        typer.Option(
+            help="Put the published row of each method below it (official split only), and first "
+            "of all stage 1 without any later learning, computed from a base session."
+        ),
     ] = True,
     all_published: Annotated[
         bool, typer.Option("--all-published", help="Add all published rows of the benchmark.")
@@ -73,6 +76,7 @@ def compare(
                 with_published=published,
                 all_published=all_published,
                 remarks=list(map(results.describe_pool, jobs)),
+                with_nothing_learnt=published,
             )
             for group, jobs in zip(groups, pools, strict=True)
         ]

@@ -97,11 +97,11 @@ def _render_piece(table: Table, columns: Sequence[int], names: int) -> RichTable
 
 
 def _render_name(row: Row) -> Text:
-    name = Text(row.label, style=PUBLISHED if row.source == "published" else "bold")
+    name = Text(row.label, style=PUBLISHED if row.source != "measured" else "bold")
     return name.append(f"\n{row.detail}", style=f"not bold {FAINT}") if row.detail else name
 
 
 def _render_cell(cell: Cell, row: Row) -> Text:
     mean, *std = _lines(cell)
-    text = Text(mean, style=PUBLISHED if row.source == "published" else "")
+    text = Text(mean, style=PUBLISHED if row.source != "measured" else "")
     return text.append("".join(f"\n{line}" for line in std), style=FAINT)

@@ -7,7 +7,8 @@ import io
 import numpy as np
 import pytest
 
-from fewmore.research import published
+from fewmore.research import metrics, published, results
+from fewmore.research.reporting import nothing_learnt
 from fewmore.research.reporting.formats import (
     grid_to_csv,
     grid_to_latex,
@@ -471,3 +472,72 @@ def test_users_methods_are_named_as_not_examined(make_result):
     )
     assert "mine.py:Mine, packaged are users' methods, not" in build([own, packaged]).notes[0]
     assert build([make_result("glyphs")]).notes == ()
+
+
+# ---- stage 1, nothing learnt
+
+
+def test_nothing_learnt_is_the_base_session_among_all_test_images(make_result):
+    topic = make_result(method="topic", seeds=(0, 1))
+    cec = make_result(method="cec", skill=0.9)
+    first, *others = build([cec, topic], with_nothing_learnt=True).rows
+    assert others == list(build([cec, topic]).rows), "the other rows are the same"
+    assert first.full_label == ("stage 1, nothing learnt (computed from the base session of topic)")
+    assert first.source == "computed"
+    base = np.array([run[0] for run in topic.accuracy])
+    shares = [60 / classes for classes in range(60, 101, 5)]
+    assert [cell.mean for cell in first.cells[:9]] == pytest.approx(
+        [base.mean() * s for s in shares]
+    )
+    assert first.cells[8].std == pytest.approx(base.std(ddof=1) * 0.6)
+    summary = dict(zip(SUMMARY, first.cells[9:], strict=True))
+    assert summary["average"].mean == pytest.approx(base.mean() * np.mean(shares))
+    assert summary["PD"].mean == pytest.approx(base.mean() * 0.4)
+    assert summary["base"].mean == pytest.approx(base.mean())
+    assert (summary["novel"].mean, summary["harmonic"].mean) == (0, 0)
+
+
+def test_nothing_learnt_has_the_gacc_of_such_predictions():
+    session_of_class = np.repeat(np.arange(5), [10, 3, 3, 3, 3])
+    labels = np.repeat(np.arange(22), 4)
+    right = np.arange(len(labels)) % 4 > 0
+    predictions = np.full((5, len(labels)), -1)
+    for session in range(5):
+        arrived = session_of_class[labels] <= session
+        base = right & (labels < 10)
+        predictions[session, arrived] = np.where(base, labels, (labels + 1) % 10)[arrived]
+    summary = metrics.summarize(labels, session_of_class, predictions)
+    run = results.Run(0, None, summary, {}, 1.0)
+    sizes = [results.SessionSize(10 + 3 * i, 40 + 12 * i) for i in range(5)]
+    about = {"benchmark": "tiny", "method": "finetune", "recipe": None, "split": "official"}
+    source = results.gather([run], sessions=sizes, command="", **about)
+    computed = nothing_learnt.nothing_learnt(source)
+    assert computed.gacc == pytest.approx(source.gacc)
+    np.testing.assert_allclose(computed.accuracy, source.accuracy)
+    assert [run[1:] for run in computed.novel] == [run[1:] for run in source.novel]
+
+
+def test_nothing_learnt_needs_the_base_session_of_stage_1_alone(make_result):
+    own = make_result(method="topic", machine={"method_source": {"file": "topic.py"}})
+    one_session = make_result(method="topic", sessions=1)
+    for alone in (make_result(method="cec"), make_result(method="joint"), own, one_session):
+        sources = {row.source for row in build([alone], with_nothing_learnt=True).rows}
+        assert "computed" not in sources
+    weak, strong = make_result(method="topic", skill=0.2), make_result(method="eeil", skill=0.7)
+    assert nothing_learnt.source_of([weak, strong]) is strong
+    assert nothing_learnt.source_of([]) is None
+
+
+def test_nothing_learnt_in_every_format(make_result):
+    both = [make_result(method="cec", skill=0.9), make_result(method="topic")]
+    table = build(both, improvement_of="cec", with_nothing_learnt=True)
+    computed, cec = table.rows[:2]
+    pd = table.columns.index("PD")
+    assert computed.cells[-1].mean == pytest.approx(computed.cells[pd].mean - cec.cells[pd].mean)
+    line = next(csv.DictReader(io.StringIO(to_csv([table]))))
+    assert (line["method"], line["source"]) == ("stage 1, nothing learnt", "computed")
+    assert line["images_kept"] == ""
+    assert "\\textit{stage 1, nothing learnt}" in to_latex(table)
+    assert "| stage 1, nothing learnt (computed from the base session of topic) |" in to_markdown(
+        table
+    )

@@ -1,8 +1,8 @@
 """Build tables of results, to be written as CSV, Markdown or LaTeX (formats.py) or on a terminal.
 
 A table holds one benchmark with one sequence of sessions. A measured row is the mean over its runs,
-with the standard deviation beside it; the published row of the same method follows it. Numbers
-without sessions are a grid of named rows.
+with the standard deviation beside it; the published row of the same method follows it. A computed
+row, if asked for, comes first. Numbers without sessions are a grid of named rows.
 """
 
 import math
@@ -17,6 +17,7 @@ from fewmore.research.published import (
     follows_protocol,
     published_row,
 )
+from fewmore.research.reporting import nothing_learnt
 from fewmore.research.reporting.notes import (
     exam_notes,
     shared_stage1_notes,
@@ -55,7 +56,7 @@ class Row:
     """Hold a method's numbers in the order of the table's columns, and where they come from."""
 
     name: str
-    source: str  # "measured" or "published"
+    source: str  # "measured", "published" or "computed"
     detail: str  # runs and what is kept of old images, or the backbone
     cells: tuple[Cell, ...]
     recipe: str | None = None
@@ -67,7 +68,7 @@ class Row:
     @property
     def label(self) -> str:
         """Return the name, marked if the numbers are published ones."""
-        return self.name if self.source == "measured" else f"{self.name}, published"
+        return f"{self.name}, published" if self.source == "published" else self.name
 
     @property
     def full_label(self) -> str:
@@ -146,6 +147,7 @@ def build(
     labels: Sequence[str] | None = None,
     remarks: Sequence[str] | None = None,
     improvement_of: str | None = None,
+    with_nothing_learnt: bool = False,
 ) -> Table:
     """Build the table of one group of results, each followed by its method's published row.
 
@@ -157,12 +159,14 @@ def build(
         remarks: one more detail of each result, or an empty text.
         improvement_of: a method whose performance drop is subtracted from that of each row,
             measured from measured and published from published.
+        with_nothing_learnt: whether the first row is stage 1 without any later learning, computed
+            from the best base session of stage 1 alone, where a result has one.
     """
     labels = labels or names(results)
     remarks = remarks or [""] * len(results)
     beside = published_rows(results, with_published=with_published, all_published=all_published)
     remaining = list(beside)
-    rows: list[Row] = []
+    rows = _computed_rows(results, labels) if with_nothing_learnt else []
     several_splits = len({result.split for result in results}) > 1
     for i, (result, label, remark) in enumerate(zip(results, labels, remarks, strict=True)):
         split = split_text(result) if several_splits and result.split not in label else ""
@@ -200,7 +204,7 @@ def _add_improvement(
 
     def improvement(row: Row) -> Cell:
         drop = row.cells[place].mean
-        own = own_drop[row.source]
+        own = own_drop["published" if row.source == "published" else "measured"]
         if drop is None or own is None or drop == own:
             return Cell()
         return Cell(drop - own, signed=True)
@@ -254,6 +258,17 @@ def _measured_row(result: RunResult, name: str, remarks: Iterable[str]) -> Row:
         costs,
         reference=result.method == "joint",
     )
+
+
+def _computed_rows(results: Sequence[RunResult], labels: Sequence[str]) -> list[Row]:
+    """Return the row of stage 1 without any later learning, where it can be computed."""
+    source = nothing_learnt.source_of(results)
+    if source is None:
+        return []
+    label = labels[results.index(source)]
+    row = _measured_row(nothing_learnt.nothing_learnt(source), nothing_learnt.NAME, ())
+    detail = f"computed from the base session of {label}"
+    return [replace(row, source="computed", detail=detail, costs=())]
 
 
 def _published_row(row: PublishedRow) -> Row:

@@ -38,7 +38,8 @@ def draw(setting: Setting, finished: Mapping[str, Finished], out: Path) -> Table
     """Draw bars of average accuracy and performance drop, and return the table."""
     results = {label: each.result for label, each in finished.items()}
     figures.save_all(figures.bars_figure(results, CEC_ROW), out / "bars")
-    table = tables.build(list(results.values()), labels=list(results))
+    rows = list(results.values())
+    table = tables.build(rows, labels=list(results), with_nothing_learnt=True)
     note = (
         "in the paper, data init is always decoupled, and CEC is Cosine+Data Init., decoupled, "
         "with adapter (AM) and PIL"

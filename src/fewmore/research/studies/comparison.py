@@ -25,7 +25,7 @@ def draw(setting: Setting, finished: Mapping[str, Finished], out: Path) -> Table
     figures.save_all(sessions, out / "sessions")
     if len(results[0].sessions) > 1:
         figures.save_all(figures.base_novel_figure(results), out / "base-novel")
-    return tables.build(results, improvement_of="cec")
+    return tables.build(results, improvement_of="cec", with_nothing_learnt=True)
 
 
 STUDY = Study(
