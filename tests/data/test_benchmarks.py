@@ -489,10 +489,16 @@ def write_mini(
 def test_miniimagenet_with_larger_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mini(tmp_path, monkeypatch, size=(600, 400))
     transform = BENCHMARKS["miniimagenet"].transform
-    assert load_task("miniimagenet", tmp_path).train.size == (92, 138)
-    larger = replace(transform, size=224, resize=256)
-    task = load_task("miniimagenet", tmp_path, transforms=[transform, larger])
+    task = load_task("miniimagenet", tmp_path)
+    assert task.train.size == (297, 446)
+    assert task.data_root == tmp_path
+    smaller = replace(transform, stored=92)
+    assert load_task("miniimagenet", tmp_path, transforms=[smaller]).train.size == (92, 138)
+    unsaid = replace(transform, size=224, resize=256, stored=None)
+    task = load_task("miniimagenet", tmp_path, transforms=[smaller, unsaid])
     assert task.train.size == (256, 384)
+    larger = replace(transform, stored=5000)  # files are not enlarged
+    assert load_task("miniimagenet", tmp_path, transforms=[larger]).train.size == (400, 600)
 
 
 @pytest.mark.parametrize(
@@ -725,6 +731,7 @@ def write_photos(root: Path, width: int, height: int) -> Path:
     [
         ([], (92, 138)),
         ([{"size": 224, "resize": 256}], (256, 384)),
+        ([{"stored": 300}], (300, 450)),
         ([{"size": 64, "resize": 64}, {"size": 128, "resize": 160}], (160, 240)),
         ([{"size": 32, "resize": None}], (32, 32)),
         ([{"size": 32, "crop": "pad"}], (32, 32)),

@@ -84,6 +84,25 @@ def test_compact_holds_its_images_and_no_others(images: ImageSet, pixels: list[n
     assert same(images, pixels)
 
 
+@pytest.mark.parametrize("problem", [torch.OutOfMemoryError, MemoryError])
+def test_images_that_do_not_fit_into_memory(
+    images: ImageSet, monkeypatch: pytest.MonkeyPatch, problem: type[Exception]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(ImageSet, "_copy_to", full)
+    with pytest.raises(DataError, match=r"^6 images of 0\.0 GB do not fit .* of meta: store them"):
+        images.to("meta")
+
+
+def test_the_short_side_is_the_longest_one(images: ImageSet, pixels: list[np.ndarray]) -> None:
+    assert images.short_side == max(min(p.shape[1:]) for p in pixels)
+    assert images.select(torch.tensor([0])).short_side == images.short_side  # the same storage
+    assert images.select(torch.tensor([0])).compact().short_side == min(pixels[0].shape[1:])
+    assert ImageSet.from_state(images.state()).short_side == images.short_side
+
+
 def test_to_the_same_device_is_the_set_itself(images: ImageSet) -> None:
     assert images.to("cpu") is images
 

@@ -119,6 +119,7 @@ class Task:
     split: "Split"
     test_files: Sequence[str] = ()  # CLASS/FILE of each test image, if they are files
     keys: Sequence[str] = ()  # the names of the training images, if they have names
+    data_root: Path | None = None  # where weights are looked for; None is the usual place
 
 
 BENCHMARKS = {
@@ -156,7 +157,8 @@ BENCHMARKS = {
             shot=5,
             backbone="resnet18",
             pretrained=False,
-            transform=Transform(84, IMAGENET_MEAN, IMAGENET_STD, "resized", resize=92),
+            # Of larger files, the smallest crop (8% of the area) has as many pixels as its view.
+            transform=Transform(84, IMAGENET_MEAN, IMAGENET_STD, "resized", resize=92, stored=297),
             lists="mini_imagenet",
         ),
         Benchmark(

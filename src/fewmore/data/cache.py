@@ -130,7 +130,8 @@ def _write_entry(
     except OSError as error:
         raise DataError(
             f"the decoded images cannot be written below {entry.parent} "
-            f"({error.strerror or error}): make room there, or set FEWMORE_CACHE to another folder"
+            f"({error.strerror or error}): make room there, set FEWMORE_CACHE to another folder, "
+            f"or store smaller images (--set transform.stored=PIXELS)"
         ) from error
 
 

@@ -7,7 +7,7 @@ shots copies nothing. Code that reads pixels by index need not know which storag
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,12 @@ class Ragged:
     offsets: Tensor  # (n,) int64: start of each image in the buffer
     heights: Tensor  # (n,) int64
     widths: Tensor  # (n,) int64
+    # The longest of the images' short sides, known here so that no training step asks the device.
+    short_side: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        shortest = torch.minimum(self.heights, self.widths)
+        object.__setattr__(self, "short_side", int(shortest.max()) if len(self) else 0)
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -63,8 +69,14 @@ class Ragged:
 
     def to(self, device: torch.device | str) -> "Ragged":
         """Move all tensors to a device."""
-        tensors = (self.buffer, self.offsets, self.heights, self.widths)
-        return Ragged(*(tensor.to(device) for tensor in tensors))
+        return Ragged(*(tensor.to(device) for tensor in self.tensors().values()))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name, in the order in which a new storage takes them."""
+        return {name: getattr(self, name) for name in _RAGGED}
+
+
+_RAGGED = ("buffer", "offsets", "heights", "widths")
 
 
 Storage = Tensor | Ragged  # a Tensor is (n, 3, height, width) uint8
@@ -132,6 +144,13 @@ class ImageSet:
             return None
         return self.storage.shape[2], self.storage.shape[3]
 
+    @property
+    def short_side(self) -> int:
+        """Return the longest short side of the storage's images, in pixels."""
+        if isinstance(self.storage, Ragged):
+            return self.storage.short_side
+        return min(self.storage.shape[2:])
+
     def class_counts(self) -> Tensor:
         """Return the number of images of each class."""
         return torch.bincount(self.labels, minlength=len(self.class_names))
@@ -164,7 +183,23 @@ class ImageSet:
     def to(self, device: torch.device | str) -> "ImageSet":
         """Move the set to a device; other images of the storage stay behind."""
         device = torch.empty(0, device=device).device  # with its number: "cuda" is cuda:0
-        return self if device == self.device else self._copy_to(device, share=True)
+        if device == self.device:
+            return self
+        try:
+            return self._copy_to(device, share=True)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise DataError(
+                f"{len(self):,} images of {self._count_bytes() / 1e9:.1f} GB do not fit into the "
+                f"memory of {device}: store them smaller (--set transform.stored=PIXELS), or use a "
+                f"device with more memory"
+            ) from error
+
+    def _count_bytes(self) -> int:
+        """Count the bytes of the set's pixels."""
+        if isinstance(self.storage, Tensor):
+            return len(self) * self.storage[0].numel()
+        pixels = self.storage.heights * self.storage.widths
+        return 3 * int(pixels[self.indices].sum())
 
     def content_hash(self) -> str:
         """Return a content hash: equal images with equal labels have the same one."""
@@ -181,14 +216,16 @@ class ImageSet:
     def state(self) -> dict[str, Any]:
         """Return the set as a dict of tensors and JSON values."""
         storage = self.compact().storage
-        pixels = {"pixels": storage} if isinstance(storage, Tensor) else dict(vars(storage))
+        pixels = {"pixels": storage} if isinstance(storage, Tensor) else storage.tensors()
         return {**pixels, "labels": self.labels, "class_names": list(self.class_names)}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "ImageSet":
         """Make the set that `state()` returned."""
-        keys = ("buffer", "offsets", "heights", "widths")
-        storage = state["pixels"] if "pixels" in state else Ragged(*(state[key] for key in keys))
+        if "pixels" in state:
+            storage = state["pixels"]
+        else:
+            storage = Ragged(*(state[name] for name in _RAGGED))
         return cls.from_images(storage, state["labels"], state["class_names"])
 
     def _copy_to(self, device: torch.device, share: bool) -> "ImageSet":

@@ -64,7 +64,7 @@ def load_task(
     is_default = draw is None and all(option is None for option in shape)
     if is_default and session_lists.has_session_lists(benchmark, images, root):
         split = session_lists.official_split(benchmark, images, root)
-        return Task(benchmark, images.train, images.test, split, images.test_files)
+        return Task(benchmark, images.train, images.test, split, images.test_files, data_root=root)
     _check_complete(benchmark, images)
     if name.startswith(FOLDER_PREFIX):
         counts = images.train.class_counts().tolist()
@@ -76,7 +76,7 @@ def load_task(
         shot=benchmark.shot if shot is None else shot,
     )
     split = draw_split(benchmark, images.train, images.keys, draw, class_order)
-    return Task(benchmark, images.train, images.test, split, images.test_files, images.keys)
+    return Task(benchmark, images.train, images.test, split, images.test_files, images.keys, root)
 
 
 def draw_split(
@@ -124,11 +124,11 @@ def read_images(benchmark: Benchmark, request: ImageRequest) -> BenchmarkImages:
 def stored_size(transforms: Sequence[Transform]) -> StoredSize:
     """Return the size that all transforms can work from.
 
-    Views that are resized begin with images whose short side is as long as a test image's. A
-    transform that takes the pixels as they are needs squares of the view's size.
+    Views that are resized begin with images whose short side the transform says, by default that
+    of a test image. A transform that takes the pixels as they are needs squares of the view's size.
     """
     exact = {t.size for t in transforms if t.crop == "pad" or t.resize is None}
-    resized = [t.resize for t in transforms if t.crop != "pad" and t.resize is not None]
+    resized = [t.stored or t.resize for t in transforms if t.crop != "pad" and t.resize is not None]
     if not exact:
         return StoredSize(short_side=max(resized))
     if resized or len(exact) > 1:

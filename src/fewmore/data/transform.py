@@ -31,6 +31,8 @@ class Transform:
         flip: mirror half of the training views horizontally.
         resize: in testing, resize the short side to this length and take the center; None takes
             the image as it is.
+        stored: short side that images of files are stored with, for training views to be cropped
+            out of; None is `resize`. Smaller files stay as they are.
         policy: random operations after the crop: the 25 sub-policies that AutoAugment found on
             CIFAR10 or on ImageNet, or RandAugment.
         policy_probability: share of the training views that the policy is applied to.
@@ -51,6 +53,7 @@ class Transform:
     scale: tuple[float, float] = (0.08, 1.0)
     flip: bool = True
     resize: int | None = None
+    stored: int | None = None
     policy: Policy = "none"
     policy_probability: float = 1.0
     randaugment_ops: int = 2
@@ -76,7 +79,12 @@ class Transform:
         names = [] if self.policy == "randaugment" else ["randaugment_ops", "randaugment_magnitude"]
         if self.policy == "none":
             names.append("policy_probability")
-        return dict.fromkeys(names, f"policy={self.policy}")
+        unread = dict.fromkeys(names, f"policy={self.policy}")
+        if self.crop == "pad":
+            unread["stored"] = "crop=pad"
+        elif self.resize is None:
+            unread["stored"] = "resize=none"
+        return unread
 
     def _problems_of_the_crop(self) -> Iterator[str]:
         """Say what is wrong with sizes, crop and normalization."""
@@ -90,6 +98,9 @@ class Transform:
             yield f"scale must be two shares of the area, 0 < low <= high <= 1, not {self.scale}"
         if self.resize is not None and self.resize < self.size:
             yield f"resize ({self.resize}) must not be smaller than size ({self.size})"
+        shortest = self.resize or self.size
+        if self.stored is not None and self.stored < shortest:
+            yield f"stored ({self.stored}) must not be smaller than test images ({shortest})"
         if min(self.std) <= 0:
             yield f"std must be positive, not {self.std}"
 

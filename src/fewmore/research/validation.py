@@ -37,7 +37,8 @@ def validation_task(task: Task, draw: int = 0) -> Task:
     benchmark = replace(
         task.benchmark, classes=classes, base=base_classes, way=way, shot=shot, lists=None, plan=()
     )
-    return Task(benchmark, train, test, replace(split, name=f"validation, {split.name}"))
+    split = replace(split, name=f"validation, {split.name}")
+    return Task(benchmark, train, test, split, data_root=task.data_root)
 
 
 def redraw_shots(task: Task, draw: int) -> Task:
