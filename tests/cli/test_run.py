@@ -126,6 +126,7 @@ def test_a_run_prints_its_table_and_writes_its_folder(run, tiny_folder):
     assert sorted(path.name for path in folder.iterdir()) == [
         "config.json",
         "figures",
+        "per-class.csv",
         "report.html",
         "result.json",
         "seed0",
@@ -133,6 +134,7 @@ def test_a_run_prints_its_table_and_writes_its_folder(run, tiny_folder):
     assert {path.name for path in (folder / "figures").glob("*.png")} == {
         "sessions.png",
         "base-novel.png",
+        "confusion.png",
     }
     assert result.benchmark == f"folder:{tiny_folder}"
     assert result.command.startswith("fewmore run folder:")
