@@ -75,6 +75,11 @@ main()
 SMALL = ["backbone=resnet8", "transform.size=16", "transform.resize=18"]
 SMALL += ["pretrain.epochs=12", "pretrain.batch=16", "pretrain.milestones=8,10"]
 SESSIONS = ["session.epochs=6"]  # of methods that train in a session
+ADAMW = [
+    f"{stage}.{setting}"
+    for stage in ("pretrain", "session")
+    for setting in ("optimizer=adamw", "lr=0.003", "warm_up=2", "ema=0.9")
+]
 EPISODES = [
     f"pseudo.{way}={value}"
     for way, value in (
@@ -253,6 +258,7 @@ def test_a_killed_run_ends_with_the_same_bits(images: Path) -> None:
     ("method", "settings"),
     [
         ("finetune", SESSIONS),
+        ("finetune", [*SESSIONS, *ADAMW]),
         ("decoupled-cosine", [*SESSIONS, "session.data_init=False"]),  # prototypes are trained
         ("joint", []),
         ("cec", EPISODES),
@@ -260,7 +266,16 @@ def test_a_killed_run_ends_with_the_same_bits(images: Path) -> None:
         ("lucir", SESSIONS),
         ("topic", SESSIONS),
     ],
-    ids=["finetune", "decoupled-cosine", "joint", "cec", "eeil", "lucir", "topic"],
+    ids=[
+        "finetune",
+        "finetune by adamw",
+        "decoupled-cosine",
+        "joint",
+        "cec",
+        "eeil",
+        "lucir",
+        "topic",
+    ],
 )
 def test_a_run_killed_many_times_ends_with_the_same_bits(
     images: Path, method: str, settings: list[str]
