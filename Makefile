@@ -3,12 +3,13 @@
 # make soak    run the long forms of the tests: hundreds of kills, thousands of cases
 # make bench   measure speed and memory on this machine, as far as no dataset is needed
 # make docs    fill in the generated parts of README.md and docs/*.md
+# make notebook  execute examples/research.ipynb and write its outputs
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test soak bench docs clean
+.PHONY: demo test soak bench docs notebook clean
 
 demo: .venv/installed
 	$(BIN)/fewmore run glyphs --method decoupled-cosine --method cec
@@ -28,6 +29,9 @@ bench: .venv/installed-test
 
 docs: .venv/installed
 	$(BIN)/python docs/make.py
+
+notebook: .venv/installed
+	$(BIN)/python docs/notebook.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
