@@ -10,6 +10,7 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -441,10 +442,38 @@ def test_pretrained_weights(
     assert path == tmp_path / "weights" / "w.pth"
     assert path.read_bytes() == CONTENT
     path.write_text("other")
-    with pytest.raises(DownloadError, match="is not the published file: remove it"):
+    with pytest.raises(DownloadError, match="is not the published file") as caught:
         pretrained_weights("resnet18", tmp_path)
+    assert str(caught.value) == (
+        f"{path} is not the published file of resnet18's ImageNet weights (its sha256 is "
+        f"{hashlib.sha256(b'other').hexdigest()}): remove it and run "
+        f"`fewmore data get resnet18 --data-root {tmp_path}`"
+    )
     with pytest.raises(UnknownName, match="no backbone with ImageNet weights is named 'resnet20'"):
         pretrained_weights("resnet20", tmp_path)
+
+
+def test_weights_that_cannot_be_fetched(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that the sentence says where they were looked for, and what to do."""
+    monkeypatch.setitem(WEIGHTS, "resnet18", File(f"{server.address}/gone", "w.pth", sha256=SHA256))
+    monkeypatch.setenv("FEWMORE_DATA", str(tmp_path))
+    with pytest.raises(DownloadError) as caught:
+        pretrained_weights("resnet18")
+    sentence = str(caught.value)
+    assert sentence.startswith(f"the ImageNet weights of resnet18 are not at {tmp_path / 'w.pth'}:")
+    assert sentence.endswith(f"save it as {tmp_path / 'w.pth'}, or run `fewmore data get resnet18`")
+
+
+def test_runs_side_by_side_fetch_weights_once(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(WEIGHTS, "resnet18", File(f"{server.address}/file", "w.pth", sha256=SHA256))
+    with ThreadPoolExecutor(4) as pool:
+        paths = list(pool.map(lambda _: pretrained_weights("resnet18", tmp_path), range(8)))
+    assert set(paths) == {tmp_path / "w.pth"}
+    assert len(server.requests) == 1
 
 
 def test_a_known_copy_of_the_weights_serves_as_well(

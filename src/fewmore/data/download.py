@@ -7,6 +7,7 @@ there. It gets its name only after its checksum was right.
 import http.client
 import os
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,8 @@ from fewmore.io import BLOCK, file_hash
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in total if the server says so
 
 MAX_PAUSE = 60.0  # seconds between attempts
+
+_weights_lock = threading.Lock()  # of runs side by side, one fetches the weights
 
 
 def fetch_file(
@@ -55,11 +58,21 @@ def pretrained_weights(
         raise UnknownName("backbone with ImageNet weights", backbone, WEIGHTS)
     file = WEIGHTS[backbone]
     folder = data_root(root)
-    if fetch_file(file, folder, on_progress) == "different":
+    path = folder / file.path
+    get = f"fewmore data get {backbone}" + (f" --data-root {root}" if root else "")
+    try:
+        with _weights_lock:
+            outcome = fetch_file(file, folder, on_progress)
+    except DownloadError as error:
         raise DownloadError(
-            f"{folder / file.path} is not the published file: remove it to have that downloaded"
+            f"the ImageNet weights of {backbone} are not at {path}: {error}, or run `{get}`"
+        ) from error
+    if outcome == "different":
+        raise DownloadError(
+            f"{path} is not the published file of {backbone}'s ImageNet weights (its sha256 is "
+            f"{file_hash(path)}): remove it and run `{get}`"
         )
-    return folder / file.path
+    return path
 
 
 class _TransientError(Exception):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fewmore.data.download import pretrained_weights
 from fewmore.data.images import ImageSet
-from fewmore.errors import ConfigError, NotFittedError
+from fewmore.errors import ConfigError, DownloadError, NotFittedError
 from fewmore.methods.recipe import Recipe
 from fewmore.nn.backbones import TIMM_PREFIX, Backbone, TimmBackbone, build, check_weights
 from fewmore.nn.prototypes import Classifier, random_prototypes
@@ -92,7 +92,10 @@ class Network:
                 f"of it, set backbone={name}:pretrained and weights=none"
             )
         if weights == "imagenet":
-            return pretrained_weights(backbone)
+            try:
+                return pretrained_weights(backbone, self.runtime.data_root)
+            except DownloadError as error:
+                raise DownloadError(f"{error}, or give a file with --set weights=FILE") from error
         check_weights(backbone, Path(weights))
         return Path(weights)
 

@@ -267,6 +267,7 @@ class _Job:
             checkpoint=Checkpoint(checkpoint, self.options.checkpoint_every),
             on_round=self._on_round,
             stage1_cache=self.options.stage1_cache,
+            data_root=self.task.data_root,
             exclusive=self.exclusive,
             accel=self.options.accel,
             precision=self.options.precision,

@@ -36,6 +36,7 @@ class Runtime:
     checkpoint: Checkpoint | None = None
     on_round: Callable[[Round], None] = lambda report: None
     stage1_cache: Path | None = None  # where stage 1 is kept for methods with the same settings
+    data_root: Path | None = None  # where ImageNet weights are looked for; None: the usual place
     exclusive: bool = True  # no other run shares the GPU, so that one run may fill it
     forbid_sync: bool = False  # raise where a step makes the host wait for the GPU
 
