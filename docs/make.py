@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from sections import accuracy, augmentations, gaps, listings, recorded, speed, studies
+from sections import accuracy, augmentations, contents, gaps, listings, recorded, speed, studies
 
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.research.published import ROW_OF_METHOD
@@ -41,6 +41,11 @@ PARTS: dict[str, Callable[[], str]] = {
     **{f"gaps {name}": partial(gaps.gaps, name) for name in BENCHMARKS},
     **{f"study {name}": partial(studies.study, name) for name in studies.ALT},
     **{f"bench {name}": partial(speed.bench, name) for name in MEASURED},
+    **{f"contents {name}": partial(contents.accuracies, name) for name in contents.NAMES},
+    "contents comparable": contents.comparable,
+    "contents selection": contents.selection,
+    "contents programs": contents.programs,
+    "batch leak": contents.batch_leak,
     "verdicts": studies.verdicts,
     "graph or encoder": accuracy.graph_or_encoder,
     "methods": listings.methods,

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fewmore.nn.backbones import BACKBONES
 from fewmore.research import published
 from fewmore.research.published import published_row
 
@@ -109,3 +110,58 @@ def test_published_rows_belong_to_the_same_protocol_and_variant(make_result):
             )
             is None
         )
+
+
+# ---- what the numbers contain
+
+
+def test_every_published_method_is_described():
+    described = [method for about in published.contents() for method in about.methods]
+    assert len(described) == len(set(described)), "a method is described once"
+    for benchmark in BENCHMARKS:
+        rows = {**published.published(benchmark), **published.later(benchmark)}
+        assert set(rows) <= set(described)
+        for about in published.contents():
+            for method in set(about.methods) & set(rows):
+                row = rows[method]
+                assert benchmark in about.backbones, method
+                expected = (row.sessions[-1], row.average)
+                assert published.accuracy_of(method, about, benchmark) == expected
+
+
+def test_facts_are_complete_and_say_where_they_were_read():
+    kinds = {published.BEST_ON_TEST, published.LAST_EPOCH, published.UNKNOWN}
+    for about in published.contents():
+        assert about.selection in kinds
+        assert set(about.backbones.values()) <= set(published.backbones())
+        assert set(about.views) == set(BENCHMARKS)
+        assert set(about.accuracy) <= set(BENCHMARKS)
+        assert (about.commit is None) <= bool(about.problems), "what is not read is explained"
+        if about.commit:
+            assert about.repository.count("/") == 1
+            assert len(about.commit) == 7
+
+
+def test_parameters_are_those_of_our_networks():
+    known = published.backbones()
+    for name in ("resnet20", "resnet18"):
+        network = BACKBONES[name].build()
+        assert known[name].parameters == sum(weight.numel() for weight in network.parameters())
+    assert known["resnet18-imagenet"].parameters == known["resnet18"].parameters
+
+
+def about(method):
+    return next(each for each in published.contents() if method in each.methods)
+
+
+def test_obstacles_to_a_comparison():
+    assert about("CLOSER").obstacles("cifar100") == []
+    assert about("CEC").obstacles("cub200") == ["epoch best on test"]
+    assert about("MoTiC").obstacles("miniimagenet") == ["4 views"]
+    assert about("WaRP").obstacles("cifar100") == ["another backbone"]
+    assert about("WaRP").obstacles("miniimagenet") == []
+    assert "images kept" in about("OrCo").obstacles("cub200")
+    assert "extra data" in about("Flexi-FSCIL").obstacles("cifar100")
+    assert "scores depend on the batch" in about("FACL").obstacles("cifar100")
+    assert published.accuracy_of("FACL", about("FACL"), "cifar100") == (58.2, 70.4)
+    assert published.accuracy_of("OrCo", about("OrCo"), "cifar100") == (None, None)

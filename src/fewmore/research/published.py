@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -34,6 +34,10 @@ METHOD_OF_ABLATION = (
     ("cec-meta", True),
     ("cec", True),
 )
+# How the authors' program chose the epoch that it tests.
+BEST_ON_TEST = "best on test"
+LAST_EPOCH = "last epoch"
+UNKNOWN = "unknown"
 OFFICIAL = "official"  # the split of all published numbers
 # Classes seen after each session of it.
 PROTOCOL = {
@@ -68,6 +72,54 @@ class AblationRow(PublishedRow):
     adapter: bool = False
     pil: bool = False
     data_init: bool = False
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """Describe a network of a published row; its parameters are without the classifier."""
+
+    name: str
+    stem: str
+    parameters: int | None
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Hold what published numbers contain, as read in the program of their authors.
+
+    None, an empty mapping or "unknown" stands for what is not known.
+    """
+
+    methods: tuple[str, ...]  # several where one program and one reading hold for all
+    year: int | None
+    repository: str | None  # owner/name on GitHub
+    commit: str | None  # the state that was read; None if the facts were taken over
+    backbones: Mapping[str, str]  # by benchmark, a key of `backbones`
+    selection: str  # how the epoch was chosen: BEST_ON_TEST, LAST_EPOCH or UNKNOWN
+    views: Mapping[str, int | None]  # of a test image that are averaged, by benchmark
+    exemplars: str
+    extra_data: str
+    problems: str = ""
+    taken_over: str = ""  # what was not read again at `commit`
+    leak: bool = False  # whether the scores of a test image depend on the others
+    accuracy: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+
+    def obstacles(self, benchmark: str) -> list[str]:
+        """Say why a row cannot be set beside an honest run with CEC's backbone; empty if it can."""
+        backbone = self.backbones.get(benchmark, UNKNOWN)
+        views = self.views.get(benchmark)
+        found = {
+            "another backbone": backbone not in (UNKNOWN, backbone_of_cec(benchmark)),
+            "backbone unknown": backbone == UNKNOWN,
+            f"epoch {self.selection}": self.selection != LAST_EPOCH,
+            "views unknown": views is None,
+            f"{views} views": views is not None and views > 1,
+            "images kept": not self.exemplars.startswith(("none", UNKNOWN)),
+            "images kept unknown": self.exemplars.startswith(UNKNOWN),
+            "extra data": self.extra_data not in ("none", UNKNOWN),
+            "scores depend on the batch": self.leak,
+        }
+        return [reason for reason, holds in found.items() if holds]
 
 
 @cache
@@ -135,6 +187,32 @@ def later(benchmark: str) -> dict[str, PublishedRow]:
             row["method"], None, sessions, row["average"], row["pd"], row["backbone"]
         )
     return rows
+
+
+def contents() -> tuple[Contents, ...]:
+    """Return what the numbers of each published method contain, in the order of the years."""
+    return tuple(
+        Contents(**{**row, "methods": tuple(row["methods"])}) for row in _facts()["contents"]
+    )
+
+
+def backbones() -> dict[str, Backbone]:
+    """Return the networks of published rows by key."""
+    return {key: Backbone(**row) for key, row in _facts()["backbones"].items()}
+
+
+def backbone_of_cec(benchmark: str) -> str:
+    """Return the key of the network that CEC has on a benchmark."""
+    return str(_facts()["backbones_of_cec"][benchmark])
+
+
+def accuracy_of(method: str, about: Contents, benchmark: str) -> tuple[float | None, float | None]:
+    """Return the last and the average accuracy of a published row; None where it is unknown."""
+    row = published(benchmark).get(method) or later(benchmark).get(method)
+    if row is not None:
+        return row.sessions[-1], row.average
+    printed = about.accuracy.get(benchmark, {})
+    return printed.get("last"), printed.get("average")
 
 
 def row_of_method(benchmark: str, method: str, data_init: bool = True) -> PublishedRow | None:
