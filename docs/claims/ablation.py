@@ -1,11 +1,13 @@
 """Compare the rows of the ablation, the paper's Table 1."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from claims.evidence import MAIN, Evidence, side
 from claims.judge import AVERAGE, LAST, PD, Comparison, Measure, Rule, Side, is_better, is_no_better
 from fewmore.research import published
 from fewmore.research.published import METHOD_OF_ABLATION
+from fewmore.research.results import RunResult
 
 NO_INIT = {"session.data_init": "false"}
 LABELS = (
@@ -25,6 +27,7 @@ ABLATION: dict[str, tuple[str, Mapping[str, str]]] = {
     for label, (method, data_init) in zip(LABELS, METHOD_OF_ABLATION, strict=True)
 }
 NO_QUERY = "CEC without the query node"
+NO_GRAPH = "plain cosine after stage 2"
 
 
 def ablation_sides(evidence: Evidence, measure: Measure) -> dict[str, Side]:
@@ -37,7 +40,15 @@ def ablation_sides(evidence: Evidence, measure: Measure) -> dict[str, Side]:
     }
     without_query = {"adapter.query_node": "false"}
     sides[NO_QUERY] = side(NO_QUERY, rows, measure, "cec", without_query, None)
+    no_graph = [without_graph(row) for row in rows if "cosine_after_pil" in row.extra]
+    sides[NO_GRAPH] = side(NO_GRAPH, no_graph, measure, "cec", {}, None)
     return sides
+
+
+def without_graph(cec: RunResult) -> RunResult:
+    """Return the accuracies of CEC's encoder and class means without the graph."""
+    accuracy = tuple(tuple(map(float, run)) for run in cec.extra["cosine_after_pil"])
+    return replace(cec, accuracy=accuracy)
 
 
 def compare_pairs(
@@ -84,8 +95,9 @@ def meta_learning(evidence: Evidence) -> list[Comparison]:
 
 
 def pseudo_incremental(evidence: Evidence) -> list[Comparison]:
-    """Compare CEC with the adapter learnt by meta-learning and with no adapter."""
-    pairs = [("CEC", "adapter by meta-learning"), ("CEC", "cosine, data init")]
+    """Compare CEC with the adapter by meta-learning, no stage 2, and stage 2 without its graph."""
+    others = ("adapter by meta-learning", "cosine, data init", NO_GRAPH)
+    pairs = [("CEC", other) for other in others]
     return compare_pairs(evidence, pairs, (LAST, AVERAGE, PD))
 
 

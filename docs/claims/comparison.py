@@ -3,7 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 
-from claims.ablation import NO_QUERY, ablation_sides
+from claims.ablation import NO_GRAPH, NO_QUERY, ablation_sides
 from claims.evidence import COMPARED, MAIN, Evidence, best_of, side
 from claims.judge import AVERAGE, LAST, PD, Comparison, Measure, Side
 from fewmore.research import published
@@ -16,6 +16,7 @@ STEPS = (
     ("Decoupled-Cosine", "Decoupled-DeepEMD"),
     ("CEC",),
 )  # the paper's order at the last session, from the lowest to the highest
+EARLIER = STEPS[:3]  # the methods before the paper
 
 
 def comparison_sides(evidence: Evidence, benchmark: str, measure: Measure) -> dict[str, Side]:
@@ -51,9 +52,22 @@ def above_all(evidence: Evidence) -> list[Comparison]:
     ]
     comparisons = []
     for where, benchmark, measure, sides in groups:
-        others = [row for name, row in sides.items() if name not in ("CEC", NO_QUERY)]
+        others = [row for name, row in sides.items() if name not in ("CEC", NO_QUERY, NO_GRAPH)]
         result = evidence.compare(benchmark, sides["CEC"], best_of(others, measure), measure)
         comparisons.append(replace(result, where=where))
+    return comparisons
+
+
+def class_means(evidence: Evidence) -> list[Comparison]:
+    """Compare class means on frozen features with the best of the earlier methods."""
+    comparisons = []
+    for benchmark in COMPARED:
+        for measure in (LAST, AVERAGE):
+            sides = comparison_sides(evidence, benchmark, measure)
+            earlier = [sides[name] for step in EARLIER for name in step]
+            best = best_of(earlier, measure)
+            result = evidence.compare(benchmark, sides["Decoupled-Cosine"], best, measure)
+            comparisons.append(result)
     return comparisons
 
 

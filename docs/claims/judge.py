@@ -1,7 +1,8 @@
 """Define measures, comparisons and the rules that turn a gain into a verdict.
 
 A claim is a list of comparisons: one row of a study is claimed to be better than another by some
-measure. The rules were fixed before the studies were run.
+measure. git has the rules since 0ad28f2, some minutes after the first studies were measured; what
+was changed later, when results were known, is named on the page (`sections/studies.py`).
 """
 
 import math
@@ -20,7 +21,7 @@ FAILS = "does not hold"
 UNMEASURED = "not measured yet"
 
 CERTAINTY = 0.95  # of the sign of a gain, one-sided
-DEVIATIONS = 2  # standard deviations of CEC's seeds that a gain from a single seed must exceed
+DEVIATIONS = 2  # standard deviations of a difference that a gain from a single seed must exceed
 
 Run = tuple[int, int | None]  # seed and draw
 Rule = Callable[[float, float], str]  # mean gain and required gain to a verdict
@@ -87,11 +88,11 @@ class Comparison:
 def required_gain(gain: Estimate, seed_std: float) -> float:
     """Return the bound that a mean gain must exceed.
 
-    With several seeds this is Student's one-sided bound; with one seed it is a multiple of
-    `seed_std`, the standard deviation of CEC's own seeds.
+    With several seeds this is Student's one-sided bound. With one seed it is a multiple of √2 times
+    `seed_std`, the standard deviation of CEC's own seeds: two rows vary, not one.
     """
     if gain.std is None:
-        return DEVIATIONS * seed_std
+        return DEVIATIONS * math.sqrt(2) * seed_std
     return float(student.ppf(CERTAINTY, gain.seeds - 1)) * gain.std / math.sqrt(gain.seeds)
 
 

@@ -65,8 +65,9 @@ CLAIMS = (
         "Pseudo-incremental learning of the adapter helps",
         "On CUB200, the adapter learnt with rotated classes is better than the one learnt without "
         "in every session, by up to 3.13 points, and its PD is 2.87 points lower.",
-        "CEC is compared with the adapter by meta-learning, and with no adapter, at the last "
-        "session, on average and by PD.",
+        "CEC is compared with the adapter by meta-learning, with no stage 2, and with its own "
+        "encoder after stage 2 without the graph, at the last session, on average and by PD. The "
+        "third comparison is of the graph alone: stage 2 trains the encoder too.",
         "ablation",
         ablation.pseudo_incremental,
     ),
@@ -134,6 +135,16 @@ CLAIMS = (
         "Each row of a step is compared with each row of the step below, at the last session.",
         "comparison",
         comparison.order,
+        COMPARED,
+    ),
+    Claim(
+        "Class means on a frozen backbone beat the earlier methods",
+        "The abstract: a pre-trained backbone and a classifier of class means, without parameters "
+        "of its own, can beat the state of the art of that time.",
+        "Decoupled-Cosine is compared with the best of Ft-CNN, iCaRL, EEIL, NCM and TOPIC, at the "
+        "last session and on average.",
+        "comparison",
+        comparison.class_means,
         COMPARED,
     ),
 )
