@@ -168,3 +168,18 @@ def test_nothing_of_onnx_is_imported_before_it_is_needed() -> None:
         "assert not packages & {'onnx', 'onnxruntime'}"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_exporting_is_the_first_thing_that_a_process_does(
+    small_model: Path, tmp_path: Path
+) -> None:
+    """Constants that are first made while a graph is traced must not stay as those of the trace."""
+    code = (
+        "import numpy, fewmore\n"
+        "from fewmore.classifier.export import to_onnx\n"
+        f"classifier = fewmore.load({str(small_model)!r}, 'cpu')\n"
+        f"to_onnx(classifier, {str(tmp_path)!r})\n"
+        "assert len(classifier.predict(numpy.zeros((40, 40, 3), numpy.uint8))) == 1"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -8,12 +8,13 @@ n: images   s: side of the view, in pixels
 """
 
 import math
-from functools import cache, partial
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from fewmore.data.constants import cache_tensor
 from fewmore.data.images import ImageSet
 from fewmore.data.operations import color_jitter, grayscale
 from fewmore.data.policies import apply_policy
@@ -248,22 +249,19 @@ def random_cutout(view: Tensor, side: int, generator: Generator) -> Tensor:
 
 def normalize(pixels: Tensor, transform: Transform) -> Tensor:
     """Scale pixels to about zero mean and unit variance, in channels-last memory format."""
-    mean, scale = _normalization(transform.mean, transform.std, pixels.device)
+    mean, scale = _normalization(transform.mean, transform.std, pixels.device).unbind()
     return ((pixels - mean) * scale).contiguous(memory_format=torch.channels_last)
 
 
-@cache
+@cache_tensor
 def _normalization(
     mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Return what to subtract from pixels in 0 … 255 and the factor after it: (3, 1, 1) each."""
-
-    def constant(values: list[float]) -> Tensor:
-        # Fill on the device: a copy from the host would make the step wait for the device.
-        filled = [torch.full((), value, device=device) for value in values]
-        return torch.stack(filled)[:, None, None]
-
-    return constant([255 * m for m in mean]), constant([1 / (255 * s) for s in std])
+) -> Tensor:
+    """Return what to subtract from pixels in 0 … 255 and the factor after it: (2, 3, 1, 1)."""
+    values = [*(255 * m for m in mean), *(1 / (255 * s) for s in std)]
+    # Fill on the device: a copy from the host would make the step wait for the device.
+    filled = [torch.full((), value, device=device) for value in values]
+    return torch.stack(filled).view(2, -1, 1, 1)
 
 
 def rotate90(batch: Tensor, k: Tensor) -> Tensor:

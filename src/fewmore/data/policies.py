@@ -6,12 +6,12 @@ draws operations of one magnitude, all with the same probability.
 """
 
 from collections.abc import Callable
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
+from fewmore.data.constants import cache_tensor
 from fewmore.data.operations import KINDS, apply_operations
 from fewmore.data.transform import MAX_MAGNITUDE, Transform
 
@@ -149,7 +149,7 @@ def sample_operations(
     return operations
 
 
-@cache
+@cache_tensor
 def _numbers(policy: tuple[SubPolicy, ...], device: torch.device) -> Tensor:
     """Return kind, probability, center and spread of all operations: (4, sub-policies, slots)."""
     # Fill on the device: a copy from the host would make the step wait for the device.
