@@ -44,10 +44,11 @@ def class_counts(model: Path) -> dict[str, int]:
 def test_train_says_what_it_chose_and_what_to_type_next(photos: Photos, fewmore: Fewmore) -> None:
     photos("photos", BASE)
     code, out, err = fewmore("train", "photos", "-o", "my birds.fewmore")
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert err.splitlines()[:2] == ["checking images …", "embedding images …"]
     assert class_counts(Path("my birds.fewmore")) == dict(sorted(BASE.items()))
     lines = out.splitlines()
-    assert lines[0] == "embedding images …"
+    assert lines[0].startswith("my birds.fewmore: "), "stages go to stderr"
     assert "classes        3, from 14 images in 1 session" in out
     assert "resnet8, weights: imagenet; 64 features an image" in out
     for word in (
@@ -353,12 +354,13 @@ def test_evaluate(model: Path, photos: Photos, fewmore: Fewmore) -> None:
     # All images of this class are wrong.
     shutil.copytree(photos("other", {"jay": 4}) / "jay", test / "wren")
     code, out, err = fewmore("evaluate", model, "test")
-    assert (code, err) == (0, "evaluating …\n")
+    assert (code, err) == (0, "checking images …\nevaluating …\n")
     lines = out.splitlines()
     assert lines[0].startswith("accuracy: ")
     assert lines[0].endswith(" % of 8 images of 3 classes")
-    assert lines[3].split() == ["class", "accuracy", "images", "mostly", "taken", "for"]
-    assert lines[4].split()[:6] == ["wren", "0.0", "%", "4", "jay", "(4)"]
+    assert lines[1] == "classes of the training: 33.3 %; classes learnt later: 100.0 %"
+    assert lines[4].split() == ["class", "accuracy", "images", "mostly", "taken", "for"]
+    assert lines[5].split()[:6] == ["wren", "0.0", "%", "4", "jay", "(4)"]
     assert lines[-1] == "confusion matrix: birds-confusion.png"
     assert Path("birds-confusion.png").read_bytes().startswith(b"\x89PNG")
     code, out, err = fewmore("evaluate", model, "test", "--json", "--plot", "plots/a.svg")
@@ -375,7 +377,7 @@ def test_evaluate(model: Path, photos: Photos, fewmore: Fewmore) -> None:
 def test_names_that_no_font_has(model: Path, photos: Photos, fewmore: Fewmore) -> None:
     fewmore("rename", model, "robin", "日本の鳥")
     code, out, err = fewmore("evaluate", model, photos("test", {"日本の鳥": 2, "wren": 2}))
-    assert (code, err) == (0, "evaluating …\n")
+    assert (code, err) == (0, "checking images …\nevaluating …\n")
     last = out.splitlines()[-1]
     assert last.startswith("confusion matrix: birds-confusion.png; its font lacks characters")
 

@@ -5,12 +5,13 @@ exactly as if all images had come at once.
 """
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fewmore.classifier.text import NONE_OF_THESE
 from fewmore.errors import DataError
 
 MAX_NAME_LENGTH = 200  # characters
@@ -62,6 +63,19 @@ class SupportSet:
 def empty_class(name: str, dim: int) -> KnownClass:
     """Return a class without images, of features with `dim` dimensions."""
     return KnownClass(name, torch.zeros(dim, dtype=torch.float64), 0)
+
+
+def name_notes(added: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Say which names of new classes are easily mistaken for another, or for no class."""
+    notes = []
+    named = {name.casefold(): name for name in known}
+    for name in added:
+        other = named.setdefault(name.casefold(), name)
+        if other != name:
+            notes.append(f"{name} and {other} differ in capitals alone, and are two classes")
+        if name.casefold() == NONE_OF_THESE:
+            notes.append(f"a class is named '{name}', as unknown images are: rename it")
+    return notes
 
 
 def clean_name(name: object) -> str:

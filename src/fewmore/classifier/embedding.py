@@ -136,7 +136,11 @@ class Embedder:
         )
 
     def embed(
-        self, images: Sequence[Any], titles: Sequence[str], hashes: bool = False
+        self,
+        images: Sequence[Any],
+        titles: Sequence[str],
+        hashes: bool = False,
+        progress: Progress | None = None,
     ) -> tuple[Tensor, tuple[int, ...]]:
         """Return the features of images, (n, d), and their content hashes if asked for."""
         features: list[Tensor] = []
@@ -144,6 +148,8 @@ class Embedder:
         for batch in decode_batches(images, titles, self.transform, self.batch_size, hashes):
             features.append(self.features(batch.images)[0])
             digests += batch.hashes
+            if progress:
+                progress("embedding images", batch.start + len(batch), len(images))
         if not features:
             return torch.empty(0, self.dim, device=self.device), ()
         return torch.cat(features), tuple(digests)

@@ -13,8 +13,9 @@ and each prediction uses the classes of one moment. Changes take turns.
 
 import copy
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from torch import Tensor
 
 from fewmore import __version__
 from fewmore.classifier import model_file
+from fewmore.classifier.broken import drop_broken
 from fewmore.classifier.calibration import Calibration
 from fewmore.classifier.class_set import ClassSet
-from fewmore.classifier.classes import KnownClass, SupportSet, clean_name
+from fewmore.classifier.classes import KnownClass, SupportSet, clean_name, name_notes
 from fewmore.classifier.duplicates import drop_duplicates
 from fewmore.classifier.embedding import Embedder, Progress, decode_batches
 from fewmore.classifier.fitting.from_scratch import fit_from_scratch
@@ -44,6 +46,7 @@ from fewmore.classifier.results import (
     Evaluation,
     LearnResult,
     Prediction,
+    Queries,
     evaluate_predictions,
 )
 from fewmore.classifier.text import join_names
@@ -101,17 +104,22 @@ class IncrementalClassifier:
     # Training
 
     def fit(
-        self, images: ImagesByClass, progress: Progress | None = None
+        self,
+        images: ImagesByClass,
+        progress: Progress | None = None,
+        *,
+        skip_broken: bool = False,
     ) -> "IncrementalClassifier":
-        """Train on a folder with one sub-folder a class, an `ImageSet`, or a dict of images.
+        """Train on a folder with one sub-folder a class, a manifest, an `ImageSet`, or a dict.
 
         With a pretrained backbone each image is embedded, and an adapter is trained and kept only
         if it helps. A fifth of the images at a time (from scratch: a tenth) is held out to
         calibrate confidences and to set the threshold for "none of these"; with fewer than 4
         images in a class nothing is. `notes_` says what was decided. Memory hardly grows with the
-        number of images: see `fewmore.classifier.fitting`.
+        number of images: see `fewmore.classifier.fitting`. Files that cannot be read are named in
+        one error before anything is embedded, or left out with a note if `skip_broken`.
         """
-        progress = progress or (lambda stage, done, total: None)
+        progress = progress or _no_progress
         device = _resolve_device(self.device)
         base = collect_images(images)
         if len(base.names) < 2:
@@ -121,15 +129,16 @@ class IncrementalClassifier:
             )
         notes: list[str] = []
         backbone = self._pretrained_backbone(notes, progress)
+        base = drop_broken(base, skip_broken, progress)
+        notes += [*base.notes, *name_notes(base.names, ())]
         if backbone is not None:
             name = (self.backbone or DEFAULT_BACKBONE).removesuffix(":pretrained")
             transform = transform_for(name, pretrained=True)
             fitted = fit_frozen(backbone, transform, base, device, self.seed, progress)
-            weights = str(self.weights)
+            weights = Path(str(self.weights)).name  # a file's folder concerns nobody else
         else:
-            name_from_scratch = self.backbone if self.weights is None else None
             fitted, recipe = fit_from_scratch(
-                self.recipe, name_from_scratch, base, device, self.seed, progress
+                self.recipe, self.backbone, base, device, self.seed, progress
             )
             name = recipe.backbone
             transform = recipe.transform
@@ -162,29 +171,38 @@ class IncrementalClassifier:
                     ),
                 )
             except DownloadError as error:
-                notes.append(
-                    f"no ImageNet weights for {name} could be had, so a network is trained "
-                    f"from scratch ({error})"
-                )
-                return None
-        kind = "ImageNet" if self.weights == "imagenet" else path
+                raise DownloadError(
+                    f"the ImageNet weights of {name} are not on this machine, and {error}; or "
+                    "train from scratch, which takes hundreds of images a class and far longer: "
+                    "--weights none (in Python: weights=None)"
+                ) from error
+        kind = "ImageNet" if self.weights == "imagenet" else path.name
         notes.append(f"{name} with {kind} weights, not trained further")
         return build(name, weights=path)
 
     # Learning
 
-    def learn(self, images: ImagesByClass) -> LearnResult:
+    def learn(
+        self,
+        images: ImagesByClass,
+        progress: Progress | None = None,
+        *,
+        skip_broken: bool = False,
+    ) -> LearnResult:
         """Add classes, or more images of known ones.
 
         `images` is a dict such as {"okapi": ["a.jpg", …]} or a folder of class folders. Learning
         is all or nothing: everything is decoded and embedded before anything changes, and if an
-        image cannot be read, the classifier stays as it was. An image that its class has already
-        is not counted again. The warnings of the result say so, and they name new classes that are
-        close to a known one.
+        image cannot be read, the classifier stays as it was, unless `skip_broken` leaves such
+        images out. An image that its class has already is not counted again. The warnings of the
+        result say so, and they name new classes that are close to a known one.
         """
-        support = collect_images(images)
+        progress = progress or _no_progress
         embedder = self._fitted_state().embedder
-        features, hashes = embedder.embed(support.images, support.titles, hashes=True)
+        support = drop_broken(collect_images(images), skip_broken, progress)
+        features, hashes = embedder.embed(
+            support.images, support.titles, hashes=True, progress=progress
+        )
         return self.learn_embedded(support, features, hashes)
 
     def learn_embedded(
@@ -193,7 +211,8 @@ class IncrementalClassifier:
         """Learn images embedded elsewhere, from their features (n, d) and content hashes."""
         with self._lock:
             classes = self._fitted_state().class_set.classes
-            return self._learn(*drop_duplicates(support, features, hashes, classes))
+            shots, warnings = drop_duplicates(support, features, hashes, classes)
+            return self._learn(shots, [*support.notes, *warnings])
 
     def learn_features(self, features: Mapping[str, Tensor]) -> LearnResult:
         """Learn from features (k, d) of each class, as `embed` returns them."""
@@ -223,7 +242,11 @@ class IncrementalClassifier:
         new = class_set.classes[len(state.class_set.classes) :]
         added = [known.name for known in new]
         refined = [shots.name for shots in support if shots.name not in added]
-        warnings = [*warnings, *self._closeness_warnings(state.scorer, new)]
+        warnings = [
+            *warnings,
+            *name_notes(added, state.class_set.names),
+            *self._closeness_warnings(state.scorer, new),
+        ]
         self._set_class_set(class_set)
         return LearnResult(added, refined, warnings, class_set.version)
 
@@ -303,21 +326,37 @@ class IncrementalClassifier:
         """Return the features of images, (n, d)."""
         return _embed(self._fitted_state().embedder, images)
 
-    def evaluate(self, images: ImagesByClass, progress: Progress | None = None) -> Evaluation:
-        """Measure accuracy, by class and in all, on images of known classes, in a stream."""
+    def evaluate(
+        self,
+        images: ImagesByClass,
+        progress: Progress | None = None,
+        *,
+        unknown: Any = (),
+        skip_broken: bool = False,
+    ) -> Evaluation:
+        """Measure accuracy, by class and in all, on images of known classes, in a stream.
+
+        `unknown` are images of no known class, of which the share is measured that is predicted as
+        "none of these".
+        """
         state = self._state_with_classes()
-        embedder = state.embedder
+        progress = progress or _no_progress
         queries = collect_images(images)
         label_of = torch.tensor([state.class_set.index(name) for name in queries.names])
-        labels = label_of[torch.tensor(queries.labels)]
-        predictions: list[Prediction] = []
-        for batch in decode_batches(
-            queries.images, queries.titles, embedder.transform, embedder.batch_size
-        ):
-            predictions += _predict(embedder.features(batch.images)[0], 1, state)
-            if progress:
-                progress("evaluating", len(predictions), len(queries))
-        return evaluate_predictions(predictions, labels, queries.names, state.class_set.names)
+        queries = drop_broken(queries, skip_broken, progress)
+        predictions, hashes = _predict_stream(
+            state, queries.images, queries.titles, partial(progress, "evaluating")
+        )
+        strangers = as_image_sequence(unknown)
+        of_unknown, _ = _predict_stream(
+            state, strangers, _titles(strangers), partial(progress, "evaluating unknown images")
+        )
+        return evaluate_predictions(
+            Queries(predictions, label_of[torch.tensor(queries.labels)], queries.names, hashes),
+            of_unknown,
+            state.class_set,
+            queries.notes,
+        )
 
     # Attributes
 
@@ -439,13 +478,36 @@ def load(path: str | Path, device: str | torch.device = "auto") -> IncrementalCl
     return IncrementalClassifier.load(path, device)
 
 
+def _no_progress(stage: str, done: int, total: int) -> None:
+    """Take reports of progress where nobody wants them."""
+
+
 def _embed(embedder: Embedder, images: Any) -> Tensor:
     sequence = as_image_sequence(images)
-    titles = [
+    return embedder.embed(sequence, _titles(sequence))[0]
+
+
+def _titles(images: Sequence[Any]) -> list[str]:
+    return [
         str(image) if isinstance(image, (str, Path)) else f"image {number}"
-        for number, image in enumerate(sequence, 1)
+        for number, image in enumerate(images, 1)
     ]
-    return embedder.embed(sequence, titles)[0]
+
+
+def _predict_stream(
+    state: _State, images: Sequence[Any], titles: Sequence[str], report: Callable[[int, int], None]
+) -> tuple[list[Prediction], list[int]]:
+    """Return the predictions and the content hashes of images that are never all in memory."""
+    embedder = state.embedder
+    predictions: list[Prediction] = []
+    hashes: list[int] = []
+    for batch in decode_batches(
+        images, titles, embedder.transform, embedder.batch_size, hashes=True
+    ):
+        predictions += _predict(embedder.features(batch.images)[0], 1, state)
+        hashes += batch.hashes
+        report(len(predictions), len(images))
+    return predictions, hashes
 
 
 def _predict(features: Tensor, top: int, state: _State) -> list[Prediction]:

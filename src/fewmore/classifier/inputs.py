@@ -3,8 +3,8 @@
 Nothing is decoded here: paths stay paths until an image is needed.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ from fewmore.classifier.text import join_names
 from fewmore.data.decode import ImageLike
 from fewmore.data.folders import list_image_folder
 from fewmore.data.images import ImageSet
+from fewmore.data.manifests import is_manifest, list_manifest
 from fewmore.errors import DataError
 
-# A folder of class folders, an ImageSet, or a dict from class names to images.
-ImagesByClass = str | Path | ImageSet | Mapping[str, Sequence[ImageLike]]
+# A folder of class folders, a manifest, an ImageSet, a dict from class names to images, or a
+# Hugging Face dataset (whose type is not imported here).
+ImagesByClass = str | Path | ImageSet | Mapping[str, Sequence[ImageLike]] | Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +34,7 @@ class LabeledImages:
     labels: tuple[int, ...]
     images: Sequence[Any]
     titles: tuple[str, ...]  # what messages call each image
+    notes: tuple[str, ...] = ()  # what a user should know of them
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -41,20 +44,37 @@ class LabeledImages:
         labels = torch.tensor(self.labels, dtype=torch.int64)
         return torch.bincount(labels, minlength=len(self.names))
 
+    def files(self) -> dict[int, Path]:
+        """Return the images that are files, by their positions."""
+        given = self.images.images if isinstance(self.images, _Permuted) else self.images
+        if isinstance(given, (ImageSetSequence, _Column)):  # reading an image would decode it
+            return {}
+        return {
+            position: Path(image).expanduser()
+            for position, image in enumerate(self.images)
+            if isinstance(image, (str, Path))
+        }
+
 
 def collect_images(images: ImagesByClass) -> LabeledImages:
-    """List the images of a folder, an `ImageSet` or a dict by class; class names must differ."""
+    """List images by class, whose names must differ.
+
+    They come as a folder of class folders, a manifest (CSV or JSONL with the columns `path` and
+    `label`), an `ImageSet`, a dict, or a Hugging Face dataset with the columns `image` and `label`.
+    """
     if isinstance(images, (str, Path)):
-        listing = list_image_folder(Path(images))
-        paths = [str(path) for path in listing.paths]  # a Path takes four times the memory
-        return _by_class(listing.class_names, listing.labels, paths)
+        return _of_files(Path(images))
     if isinstance(images, ImageSet):
         return _by_class(images.class_names, images.labels.tolist(), ImageSetSequence(images))
+    if hasattr(images, "column_names") and hasattr(images, "features"):
+        return _of_dataset(images)
     if not isinstance(images, Mapping):
         raise DataError(
             "images must come as a folder of class folders, or as a dict such as "
             f"{{'okapi': ['a.jpg', 'b.jpg']}}, not as {type(images).__name__}"
         )
+    if not images:
+        raise DataError("no classes were given: give each of them with some of its images")
     flat: list[ImageLike] = []
     labels: list[int] = []
     for label, (name, of_class) in enumerate(images.items()):
@@ -66,6 +86,45 @@ def collect_images(images: ImagesByClass) -> LabeledImages:
     return _by_class(tuple(images), labels, flat)
 
 
+def _of_files(place: Path) -> LabeledImages:
+    if is_manifest(place):
+        listing = list_manifest(place)
+        nested = []
+    else:
+        listing = list_image_folder(place)
+        depth = len(place.expanduser().parts) + 2  # of an image straight in its class's folder
+        deeper = {
+            label
+            for path, label in zip(listing.paths, listing.labels, strict=True)
+            if len(path.parts) > depth
+        }
+        nested = [listing.class_names[label] for label in sorted(deeper)]
+    paths = [str(path) for path in listing.paths]  # a Path takes four times the memory
+    images = _by_class(listing.class_names, listing.labels, paths)
+    if not nested:
+        return images
+    note = f"images in sub-folders count for their class too: in {join_names(nested)}"
+    return replace(images, notes=(note,))
+
+
+def _of_dataset(dataset: Any) -> LabeledImages:
+    for column in ("image", "label"):
+        if column not in dataset.column_names:
+            raise DataError(
+                f"the dataset has the columns {', '.join(dataset.column_names)}, and no "
+                f"'{column}': rename one with dataset.rename_column(…, '{column}')"
+            )
+    values = list(dataset["label"])
+    names = getattr(dataset.features["label"], "names", None)
+    present = sorted(set(values))  # a part of a dataset knows the classes of the whole
+    label_of = {value: label for label, value in enumerate(present)}
+    return _by_class(
+        [names[value] if names else str(value) for value in present],
+        [label_of[value] for value in values],
+        _Column(dataset, "image"),
+    )
+
+
 def as_image_sequence(images: Any) -> Sequence[ImageLike]:
     """Return a sequence of images; a single image becomes a list of one."""
     if isinstance(images, (str, Path, bytes, bytearray, Image.Image)):
@@ -74,7 +133,26 @@ def as_image_sequence(images: Any) -> Sequence[ImageLike]:
         return [images]
     if isinstance(images, ImageSet):
         return ImageSetSequence(images)
+    if not isinstance(images, Iterable):
+        raise DataError(
+            f"images were given as {type(images).__name__}: give a path, a file's bytes, a Pillow "
+            "image, an array, or a list of them"
+        )
     return list(images)
+
+
+class _Column(Sequence[Any]):
+    """Give access to a column of a Hugging Face dataset one row at a time."""
+
+    def __init__(self, dataset: Any, column: str) -> None:
+        self.dataset = dataset
+        self.column = column
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.dataset[index][self.column]
 
 
 class ImageSetSequence(Sequence[Any]):
@@ -112,10 +190,11 @@ def _by_class(names: Sequence[str], labels: Sequence[int], images: Sequence[Any]
     counts = [0] * len(clean)
     order = sorted(range(len(labels)), key=labels.__getitem__)
     titles = []
+    in_memory = not isinstance(images, (ImageSetSequence, _Column))
     for position in order:
         label = labels[position]
         counts[label] += 1
-        image = None if isinstance(images, ImageSetSequence) else images[position]
+        image = images[position] if in_memory else None
         if isinstance(image, (str, Path)):
             titles.append(str(image))
         else:

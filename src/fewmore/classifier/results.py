@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fewmore.classifier.calibration import expected_calibration_error
+from fewmore.classifier.calibration import auroc, expected_calibration_error
+from fewmore.classifier.class_set import ClassSet
+from fewmore.classifier.history import class_sessions
 
 
 @dataclass(frozen=True)
@@ -40,32 +42,78 @@ class Evaluation:
     ece: float  # expected calibration error
     rejected: float  # share of the images predicted as "none of these"
     images: int
+    base_accuracy: float | None = None  # on the classes of the training
+    new_accuracy: float | None = None  # on the classes that were learnt later
+    learnt: int = 0  # images among these that the classifier has learnt from
+    unknown: "UnknownImages | None" = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class UnknownImages:
+    """Describe the predictions for images of no known class."""
+
+    images: int
+    rejected: float  # share predicted as "none of these"
+    auroc: float  # of the familiarity, against the images of known classes
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """Hold the predictions for labelled images."""
+
+    predictions: Sequence[Prediction]
+    labels: Tensor  # (n,): positions of the classes in the class set
+    names: tuple[str, ...]  # of the classes that have images
+    hashes: Sequence[int]
 
 
 def evaluate_predictions(
-    predictions: Sequence[Prediction],
-    labels: Tensor,
-    evaluated: Sequence[str],
-    classes: tuple[str, ...],
+    queries: Queries,
+    unknown: Sequence[Prediction],
+    class_set: ClassSet,
+    notes: tuple[str, ...] = (),
 ) -> Evaluation:
-    """Count predictions of images whose classes, as positions in `classes`, are `labels`."""
+    """Count the predictions for labelled images, and those for images of no known class."""
+    classes = class_set.names
     positions = {name: position for position, name in enumerate(classes)}
-    predicted = torch.tensor([positions[prediction.names[0]] for prediction in predictions])
-    confidences = torch.tensor([prediction.confidences[0] for prediction in predictions])
+    predicted = torch.tensor([positions[one.names[0]] for one in queries.predictions])
+    confidences = torch.tensor([one.confidences[0] for one in queries.predictions])
     count = len(classes)
-    pairs = torch.bincount(labels * count + predicted, minlength=count**2)
+    pairs = torch.bincount(queries.labels * count + predicted, minlength=count**2)
     confusion = pairs.view(count, count)
     correct = confusion.diagonal()
     images = confusion.sum(1)
-    accepted = sum(prediction.known for prediction in predictions)
+    sessions = class_sessions(class_set.history)
+    is_base = torch.tensor([sessions[name] == 0 for name in classes])
+    known_hashes = frozenset[int]().union(*(known.hashes for known in class_set.classes))
     return Evaluation(
         accuracy=float(correct.sum() / images.sum()),
         by_class={
-            name: float(correct[positions[name]] / images[positions[name]]) for name in evaluated
+            name: float(correct[positions[name]] / images[positions[name]])
+            for name in queries.names
         },
         classes=classes,
         confusion=confusion,
-        ece=expected_calibration_error(confidences, predicted == labels),
-        rejected=1 - accepted / len(predictions),
-        images=len(labels),
+        ece=expected_calibration_error(confidences, predicted == queries.labels),
+        rejected=_share_rejected(queries.predictions),
+        images=len(queries.labels),
+        base_accuracy=_accuracy(correct[is_base], images[is_base]),
+        new_accuracy=_accuracy(correct[~is_base], images[~is_base]),
+        learnt=sum(digest in known_hashes for digest in queries.hashes),
+        unknown=_evaluate_unknown(queries.predictions, unknown) if unknown else None,
+        notes=notes,
     )
+
+
+def _accuracy(correct: Tensor, images: Tensor) -> float | None:
+    return float(correct.sum() / images.sum()) if images.sum() else None
+
+
+def _share_rejected(predictions: Sequence[Prediction]) -> float:
+    return sum(not one.known for one in predictions) / len(predictions)
+
+
+def _evaluate_unknown(known: Sequence[Prediction], unknown: Sequence[Prediction]) -> UnknownImages:
+    familiarities = [torch.tensor([one.familiarity for one in some]) for some in (known, unknown)]
+    return UnknownImages(len(unknown), _share_rejected(unknown), auroc(*familiarities))

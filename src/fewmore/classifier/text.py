@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+NONE_OF_THESE = "none of these"  # what an unknown image is called
+
 
 def join_names(names: Sequence[str], limit: int = 5) -> str:
     """Join the first few names, and say how many more there are."""

@@ -1,15 +1,17 @@
 """Describe classifiers and files in text for a terminal."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fewmore.classifier.text import NONE_OF_THESE
 
 if TYPE_CHECKING:  # rich is imported when a command runs
     from rich.console import Console
     from rich.table import Table
 
 MAX_LISTED = 30  # classes, changes or notes
-NONE_OF_THESE = "none of these"
 
 
 def print_classifier(out: "Console", info: dict[str, Any]) -> None:
@@ -30,7 +32,7 @@ def print_classifier(out: "Console", info: dict[str, Any]) -> None:
             f"{info['backbone']}, weights: {weights}; {info['features']:,} features an image",
         ),
         ("classifier", info["classifier"]),
-        *_calibration_lines(info["calibration"]),
+        *_calibration_lines(info["calibration"], info["history"]),
         ("sizes", ", ".join(sizes)),
         *(("note", note) for note in info["notes"]),
     ]
@@ -39,7 +41,9 @@ def print_classifier(out: "Console", info: dict[str, Any]) -> None:
         out.print(f"  {title:<{width}}  {text}")
 
 
-def _calibration_lines(calibration: dict[str, Any]) -> list[tuple[str, str]]:
+def _calibration_lines(
+    calibration: dict[str, Any], history: Sequence[dict[str, Any]]
+) -> list[tuple[str, str]]:
     from fewmore.classifier.text import count_noun
 
     if not calibration["held_out"]:
@@ -51,8 +55,12 @@ def _calibration_lines(calibration: dict[str, Any]) -> list[tuple[str, str]]:
     )
     if calibration["auroc"] is not None:
         none_of_these += f"; AUROC on held-out classes {calibration['auroc']:.3f}"
+    training, *changes = history
+    measured = f"at the training of {training['when']}, {len(training['classes']):,} classes"
+    if changes:
+        measured += f", {count_noun(len(changes), 'change')} ago; measure it with fewmore evaluate"
     return [
-        ("accuracy", f"{100 * calibration['accuracy']:.1f} % of {held_out}"),
+        ("accuracy", f"{100 * calibration['accuracy']:.1f} % of {held_out}, {measured}"),
         (
             "confidence",
             f"expected calibration error {calibration['ece_after']:.3f} "

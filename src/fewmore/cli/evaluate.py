@@ -2,14 +2,18 @@
 
 import json as json_format
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fewmore.cli.describe import MAX_LISTED, NONE_OF_THESE, make_table, quote
-from fewmore.cli.model_options import Device, Json, ModelFile
-from fewmore.cli.terminal import plain, stages
+from fewmore.classifier.text import NONE_OF_THESE
+from fewmore.cli.describe import MAX_LISTED, make_table, quote
+from fewmore.cli.image_paths import find_images
+from fewmore.cli.model_options import Device, Json, ModelFile, SkipBroken
+from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError
 
 if TYPE_CHECKING:  # torch and rich are imported when a command runs
@@ -24,10 +28,18 @@ def evaluate(
     photos: Annotated[
         Path,
         typer.Argument(
-            help="A folder with one sub-folder a class, of images not seen before.",
+            help="A folder with one sub-folder a class, of images not seen before, or a CSV or "
+            "JSONL file with the columns path and label.",
             show_default=False,
         ),
     ],
+    unknown: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Images, or a folder of them, of no known class: how many are 'none of these'?",
+            show_default=False,
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -35,11 +47,14 @@ def evaluate(
         ),
     ] = None,
     json: Json = False,
+    skip_broken: SkipBroken = False,
     device: Device = "auto",
 ) -> None:
     """Measure accuracy on a folder of photos, class by class, the worst ones first.
 
     Example: fewmore evaluate birds.fewmore test-photos
+
+    Example: fewmore evaluate birds.fewmore test-photos --unknown other-photos
     """
     from fewmore.classifier.estimator import IncrementalClassifier
     from fewmore.research.reporting.figures.files import FORMATS
@@ -50,17 +65,25 @@ def evaluate(
             f"use --plot {plot.with_suffix('.png')}"
         )
     classifier = IncrementalClassifier.load(model, device)
-    with stages(plain(stderr=True), quiet=json) as progress:
-        evaluation = classifier.evaluate(photos, progress)
-    target = plot or (None if json else Path(f"{model.stem}-confusion.png"))
-    all_drawn = target is None or _plot(evaluation, classifier.history_, target)
+    strangers = find_images(unknown, recursive=True) if unknown else []
+    with (
+        interrupt_hint("stopped: nothing was measured"),
+        stages(plain(stderr=True), quiet=json) as progress,
+    ):
+        evaluation = classifier.evaluate(
+            photos, progress, unknown=strangers, skip_broken=skip_broken
+        )
+    # The numbers come first: a figure that cannot be written must not take them along.
+    out = plain()
     if json:
         typer.echo(json_format.dumps(_to_json(evaluation), indent=1, ensure_ascii=False))
-        return
-    out = plain()
-    _print_evaluation(out, evaluation, model)
-    boxes = "" if all_drawn else "; its font lacks characters of some names, which show as boxes"
-    out.print(f"confusion matrix: {target}{boxes}")
+    else:
+        _print_evaluation(out, evaluation, model)
+    if target := plot or (None if json else Path(f"{model.stem}-confusion.png")):
+        all_drawn = _plot(evaluation, classifier.history_, target)
+        if not json:
+            boxes = "; its font lacks characters of some names, which show as boxes"
+            out.print(f"confusion matrix: {target}{'' if all_drawn else boxes}")
 
 
 def _print_evaluation(out: "Console", evaluation: "Evaluation", model: Path) -> None:
@@ -69,12 +92,34 @@ def _print_evaluation(out: "Console", evaluation: "Evaluation", model: Path) -> 
     images = count_noun(evaluation.images, "image")
     classes = count_noun(len(evaluation.by_class), "class")
     out.print(f"accuracy: {100 * evaluation.accuracy:.1f} % of {images} of {classes}")
+    if evaluation.base_accuracy is not None and evaluation.new_accuracy is not None:
+        out.print(
+            f"classes of the training: {100 * evaluation.base_accuracy:.1f} %; "
+            f"classes learnt later: {100 * evaluation.new_accuracy:.1f} %"
+        )
     out.print(
         f"expected calibration error: {evaluation.ece:.3f}; "
         f"predicted as '{NONE_OF_THESE}': {100 * evaluation.rejected:.1f} %"
     )
+    if unknown := evaluation.unknown:
+        out.print(
+            f"{count_noun(unknown.images, 'image')} of no known class: {100 * unknown.rejected:.1f}"
+            f" % predicted as '{NONE_OF_THESE}' (AUROC {unknown.auroc:.3f})"
+        )
+    for note in _notes(evaluation):
+        out.print(f"note: {note}")
     out.print()
     _print_classes(out, evaluation, model)
+
+
+def _notes(evaluation: "Evaluation") -> list[str]:
+    notes = list(evaluation.notes)
+    if evaluation.learnt:
+        notes.append(
+            f"{evaluation.learnt:,} of the {evaluation.images:,} images were learnt from: "
+            "the accuracy on new images is likely lower"
+        )
+    return notes
 
 
 def _print_classes(out: "Console", evaluation: "Evaluation", model: Path) -> None:
@@ -120,6 +165,11 @@ def _to_json(evaluation: "Evaluation") -> dict[str, Any]:
         "images": evaluation.images,
         "ece": evaluation.ece,
         "rejected": evaluation.rejected,
+        "base accuracy": evaluation.base_accuracy,
+        "new accuracy": evaluation.new_accuracy,
+        "unknown": asdict(evaluation.unknown) if evaluation.unknown else None,
+        "learnt": evaluation.learnt,
+        "notes": _notes(evaluation),
         "by class": by_class,
     }
 
@@ -146,6 +196,8 @@ def _plot(evaluation: "Evaluation", history: "Sequence[Change]", target: Path) -
             confusion = evaluation.confusion.numpy()
             save(confusion_figure(confusion, sessions, heading, evaluation.classes), target)
     except OSError as error:
+        with suppress(OSError):  # of a full disk, an empty file would stay
+            target.unlink()
         raise ConfigError(
             f"{target} cannot be written ({error.strerror or error}): "
             "give another place with --plot"

@@ -1,4 +1,4 @@
-"""Find the image files that a command was given, directly or in folders."""
+"""Find the image files that a command was given: directly, in folders and in manifests."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +9,13 @@ from fewmore.errors import DataError
 def find_images(paths: Sequence[Path], recursive: bool) -> list[Path]:
     """List image files; of a folder, the images in it, and in its sub-folders if recursive."""
     from fewmore.data.folders import IMAGE_SUFFIXES
+    from fewmore.data.manifests import is_manifest, manifest_paths
 
     images: list[Path] = []
     for path in paths:
+        if is_manifest(path):
+            images += manifest_paths(path)
+            continue
         inside = images_in(path, recursive) if path.is_dir() else [path]
         if not inside:
             where = "in it" if recursive else "straight in it"
@@ -25,20 +29,11 @@ def find_images(paths: Sequence[Path], recursive: bool) -> list[Path]:
 
 def images_in(folder: Path, recursive: bool) -> list[Path]:
     """List the images of a folder by name, without hidden ones."""
-    from fewmore.data.folders import IMAGE_SUFFIXES
+    from fewmore.data import folders
 
     try:
-        paths = sorted(
-            path
-            for path in folder.glob("**/*" if recursive else "*")
-            if path.suffix.lower() in IMAGE_SUFFIXES
-        )
-        return [path for path in paths if path.is_file() and not _is_hidden(path, folder)]
+        return folders.find_images(folder, recursive)
     except OSError as error:
         raise DataError(
             f"{folder} cannot be read ({error.strerror or error}): check who may read it"
         ) from error
-
-
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)

@@ -1,6 +1,7 @@
 """Define the commands that change a model file: learn, forget, rename and undo."""
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,8 +10,8 @@ import typer
 
 from fewmore.cli.describe import MAX_LISTED, quote
 from fewmore.cli.image_paths import find_images, images_in
-from fewmore.cli.model_options import ModelFile
-from fewmore.cli.terminal import plain
+from fewmore.cli.model_options import ModelFile, SkipBroken
+from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError
 
 if TYPE_CHECKING:  # torch and rich are imported when a command runs
@@ -26,16 +27,19 @@ def learn(
     photos: Annotated[
         list[Path],
         typer.Argument(
-            help="A folder with one sub-folder a class; with --name, images.", show_default=False
+            help="A folder with one sub-folder a class, or a CSV or JSONL file with the columns "
+            "path and label; with --name, images.",
+            show_default=False,
         ),
     ],
     name: Annotated[
         str | None, typer.Option(help="The class that all these images show.", show_default=False)
     ] = None,
+    skip_broken: SkipBroken = False,
 ) -> None:
     """Learn new classes, or more images of known ones.
 
-    If an image cannot be read, it is named, and nothing is learnt.
+    If images cannot be read, all of them are named, and nothing is learnt.
 
     Example: fewmore learn birds.fewmore new-photos
 
@@ -44,8 +48,13 @@ def learn(
     from fewmore.classifier.text import count_noun
 
     images = _images_to_learn(model, photos, name)
-    with _change(model) as classifier:
-        result = classifier.learn(images)
+    stopped = f"stopped: nothing was learnt, and {model} is as it was"
+    with (
+        interrupt_hint(stopped),
+        _change(model) as classifier,
+        stages(plain(stderr=True), quiet=not sys.stderr.isatty()) as progress,
+    ):
+        result = classifier.learn(images, progress, skip_broken=skip_broken)
     out = plain()
     counts = classifier.info()["classes"]
     _print_classes(out, "learnt", result.added, counts)
@@ -73,7 +82,9 @@ def _print_classes(out: "Console", verb: str, names: Sequence[str], counts: dict
 def _images_to_learn(
     model: Path, photos: Sequence[Path], name: str | None
 ) -> "Path | dict[str, list[Path]]":
-    """Return a folder of classes, or the images of the class that was named."""
+    """Return a folder of classes, a manifest, or the images of the class that was named."""
+    from fewmore.data.manifests import is_manifest
+
     if name is not None:
         return {name: find_images(photos, recursive=False)}
     (folder, *others) = photos
@@ -83,6 +94,8 @@ def _images_to_learn(
             f"{len(photos)} places were given without a name: give one folder with a sub-folder "
             f"for each class, or say what all these images show: {with_name} …"
         )
+    if is_manifest(folder):
+        return folder
     if folder.is_file() or (folder.is_dir() and images_in(folder, recursive=False)):
         kind = "is an image" if folder.is_file() else "has images straight in it"
         raise ConfigError(
@@ -122,9 +135,14 @@ def rename(
 
     Example: fewmore rename birds.fewmore robin "European robin"
     """
+    from fewmore.classifier.classes import name_notes
+
     with _change(model) as classifier:
+        others = [name for name in classifier.classes_ if name != old]
         classifier.rename(old, new)
     plain().print(f"renamed {old} to {new}; take it back with: fewmore undo {quote(model)}")
+    for note in name_notes([new], others):
+        plain().print(f"note: {note}")
 
 
 def undo(model: ModelFile) -> None:
@@ -146,9 +164,14 @@ def _change(model: Path) -> "Iterator[IncrementalClassifier]":
     from fewmore.classifier.model_file import check_exists, locked
 
     check_exists(model)
-    with locked(model, LOCK_TIMEOUT):
+    with locked(model, LOCK_TIMEOUT, say_that_it_waits(model)):
         classifier = IncrementalClassifier.load(model)
         version = classifier.version
         yield classifier
         if classifier.version != version:
             classifier.save(model)
+
+
+def say_that_it_waits(model: Path) -> Callable[[], None]:
+    """Return a function that says that another process holds the file."""
+    return lambda: typer.echo(f"waiting for another process that changes {model} …", err=True)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ if TYPE_CHECKING:  # rich waits until a command runs
     from rich.console import Console
 
 PAGE_WIDTH = 120  # columns, where output goes to a file
+LINE_SECONDS = 30.0  # between two lines of progress, where output goes to a file
 
 
 def plain(stderr: bool = False) -> "Console":
@@ -39,18 +41,18 @@ def console(quiet: bool = False) -> "Console":
 
 
 @contextmanager
-def interrupt_hint(hint: str) -> Iterator[None]:
+def interrupt_hint(hint: str | Callable[[], str]) -> Iterator[None]:
     """Print a hint if Ctrl-C is pressed, and exit as shells expect it."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.secho(hint, err=True)
+        typer.secho(hint if isinstance(hint, str) else hint(), err=True)
         raise typer.Exit(130) from None
 
 
 @contextmanager
 def stages(out: "Console", quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Give a function that shows progress: a bar a stage on a terminal, elsewhere a line."""
+    """Give a function that shows progress: a bar a stage on a terminal, elsewhere lines."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -61,6 +63,8 @@ def stages(out: "Console", quiet: bool = False) -> Iterator[Callable[[str, int, 
     )
 
     bars: dict[str, TaskID] = {}
+    started: dict[str, tuple[float, int]] = {}  # when a stage was first reported, and its steps
+    printed = 0.0  # when the last line was
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -68,13 +72,33 @@ def stages(out: "Console", quiet: bool = False) -> Iterator[Callable[[str, int, 
         TimeRemainingColumn(),
     )
     hidden = quiet or not out.is_terminal
-    with Progress(*columns, console=out, transient=True, disable=hidden) as progress:
+    with Progress(
+        *columns, console=out, transient=True, disable=hidden, redirect_stdout=False
+    ) as progress:
 
         def report(stage: str, done: int, total: int) -> None:
+            nonlocal printed
+            now = time.monotonic()
             if stage not in bars:
                 bars[stage] = progress.add_task(stage)
+                started[stage] = now, done
+                printed = now
                 if not quiet and not out.is_terminal:
                     out.print(f"{stage} …")
+            elif not quiet and not out.is_terminal and now - printed >= LINE_SECONDS:
+                printed = now
+                out.print(
+                    f"{stage}: {done:,} of {total:,}{_time_left(started[stage], done, total)}"
+                )
             progress.update(bars[stage], completed=done, total=total)
 
         yield report
+
+
+def _time_left(started: tuple[float, int], done: int, total: int) -> str:
+    """Estimate how long the rest of a stage takes, from its first report to now."""
+    when, already = started
+    if done <= already:
+        return ""
+    seconds = (time.monotonic() - when) / (done - already) * (total - done)
+    return f", about {max(1, round(seconds / 60))} min left" if seconds >= 1 else ""

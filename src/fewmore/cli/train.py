@@ -1,4 +1,4 @@
-"""Define `fewmore train`: a classifier from a folder of photos."""
+"""Define `fewmore train`: a classifier from labelled photos."""
 
 import os
 from pathlib import Path
@@ -7,15 +7,20 @@ from typing import Annotated
 import typer
 
 from fewmore.cli.describe import file_size, print_classifier, quote
-from fewmore.cli.learn import LOCK_TIMEOUT
-from fewmore.cli.model_options import Device
-from fewmore.cli.terminal import plain, stages
+from fewmore.cli.learn import LOCK_TIMEOUT, say_that_it_waits
+from fewmore.cli.model_options import Device, SkipBroken
+from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError
 
 
 def train(
     photos: Annotated[
-        Path, typer.Argument(help="A folder with one sub-folder a class.", show_default=False)
+        Path,
+        typer.Argument(
+            help="A folder with one sub-folder a class, or a CSV or JSONL file with the columns "
+            "path and label.",
+            show_default=False,
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -33,15 +38,20 @@ def train(
     ] = "imagenet",
     seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn at random.")] = 0,
     device: Device = "auto",
+    skip_broken: SkipBroken = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the model file if it is there.")
     ] = False,
 ) -> None:
     """Train a classifier on a folder of photos, one sub-folder a class.
 
+    What is embedded is kept in the cache folder, so a training that was stopped goes on from there.
+
     Example: fewmore train photos/birds -o birds.fewmore
     """
-    target = (output or Path(f"{photos.expanduser().resolve().name}.fewmore")).expanduser()
+    place = photos.expanduser().resolve()
+    stem = place.stem if place.is_file() else place.name
+    target = (output or Path(f"{stem}.fewmore")).expanduser()
     _check_target(target, force)
     from fewmore.classifier.estimator import IncrementalClassifier
     from fewmore.classifier.model_file import locked
@@ -50,9 +60,10 @@ def train(
     classifier = IncrementalClassifier(
         backbone, None if weights == "none" else weights, device=device, seed=seed
     )
-    with stages(out) as progress:
-        classifier.fit(photos, progress)
-    with locked(target, LOCK_TIMEOUT):
+    stopped = f"stopped: {target} was not written; the same command starts again"
+    with interrupt_hint(stopped), stages(plain(stderr=True)) as progress:
+        classifier.fit(photos, progress, skip_broken=skip_broken)
+    with locked(target, LOCK_TIMEOUT, say_that_it_waits(target)):
         _check_target(target, force)  # again, because training takes time
         classifier.save(target)
     out.print(f"{target}: {file_size(target)}")

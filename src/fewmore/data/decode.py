@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
 from fewmore.errors import ImageError
@@ -26,8 +28,10 @@ Pixels = np.ndarray  # (3, height, width) uint8
 
 CHANNELS = (1, 3, 4)
 MAX_STORED_PIXELS = 100_000_000  # of one image after resizing
+MAX_JPEG_PIXELS = 500_000_000  # of a file that is decoded at a fraction of its size
 
 _HEIC = re.compile(rb".{4}ftyp(hei[cmsx]|hev[cmsx]|mif1|msf1)", re.DOTALL)  # first bytes of a file
+_JPEG = b"\xff\xd8"  # first bytes of a file
 _EXIF_ORIENTATION = 0x0112
 _TRANSPOSE_OF_ORIENTATION = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -103,8 +107,9 @@ def try_decode(
                     "pip install 'fewmore[heic]'; or save it as JPEG"
                 )
             stream.seek(0)
-            with Image.open(stream) as file:
-                if side := square or short_side:
+            side = square or short_side
+            with _open(stream, side) as file:
+                if side:
                     # Decode a large JPEG at a fraction of its size, at least twice the target.
                     file.draft(None, (2 * side, 2 * side))
                 return _pixels(file, short_side, square, enlarge)
@@ -115,6 +120,22 @@ def try_decode(
     except Exception as error:  # damaged bytes make decoders raise errors of many kinds
         system_reason = error.strerror if isinstance(error, OSError) else None
         return system_reason or str(error) or type(error).__name__
+
+
+def _open(stream: IO[bytes], side: int | None) -> Image.Image:
+    """Open a file; a JPEG may have more pixels than Pillow allows if it is read at a fraction."""
+    try:
+        return Image.open(stream)
+    except Image.DecompressionBombError:
+        stream.seek(0)
+        if side is None or stream.read(2) != _JPEG:
+            raise
+        stream.seek(0)
+        file = JpegImageFile(stream)
+        # The decoder of a progressive file holds all of its pixels, whatever the fraction.
+        if file.info.get("progressive") or file.width * file.height > MAX_JPEG_PIXELS:
+            raise
+        return file
 
 
 def to_uint8(values: np.ndarray) -> np.ndarray:

@@ -67,10 +67,31 @@ class Listing:
 
 
 def list_image_folder(folder: Path) -> Listing:
-    """List all images of a folder with one sub-folder per class, of which there must be some."""
+    """List all images of a folder with one sub-folder per class, of which there must be some.
+
+    The folders inside a class's folder are read too.
+    """
     folder = folder.expanduser()
     with _readable(folder):
-        return _list_classes(folder, min_classes=1)
+        _check_not_split(folder)
+        return _list_classes(folder, min_classes=1, recursive=True)
+
+
+def find_images(folder: Path, recursive: bool = False) -> list[Path]:
+    """List the images of a folder by name, without hidden ones.
+
+    If recursive, the images of the folders inside it are listed too.
+    """
+    paths = sorted(
+        path
+        for path in folder.glob("**/*" if recursive else "*")
+        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
+    )
+    return [
+        path
+        for path in paths
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
 
 
 def list_train_test(
@@ -141,6 +162,17 @@ def _take_out(
     return listing.subset(set(listing.paths) - test), listing.subset(test)
 
 
+def _check_not_split(folder: Path) -> None:
+    """Refuse folders of training and of test images where folders of classes are needed."""
+    test = find_test_folder(folder)
+    parts = [] if test is None else [folder / "train", test]
+    if parts and not any(find_images(part) for part in parts):
+        raise DataError(
+            f"{folder} is split into train and {parts[1].name}, and these are no classes: "
+            f"give {parts[0]} to train with, and {parts[1]} to evaluate with"
+        )
+
+
 @contextmanager
 def _readable(folder: Path) -> Iterator[None]:
     """Raise MissingData or DataError where a folder, or its content, cannot be listed."""
@@ -174,7 +206,7 @@ def _check_same_classes(
             )
 
 
-def _list_classes(folder: Path, min_classes: int = 2) -> Listing:
+def _list_classes(folder: Path, min_classes: int = 2, recursive: bool = False) -> Listing:
     class_folders = sorted(
         path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
     )
@@ -187,18 +219,17 @@ def _list_classes(folder: Path, min_classes: int = 2) -> Listing:
     paths: list[Path] = []
     labels: list[int] = []
     for label, class_folder in enumerate(class_folders):
-        images = _list_images(class_folder)
+        images = _list_images(class_folder, recursive)
         paths += images
         labels += [label] * len(images)
     return Listing(tuple(paths), tuple(labels), tuple(path.name for path in class_folders))
 
 
-def _list_images(class_folder: Path) -> list[Path]:
+def _list_images(class_folder: Path, recursive: bool) -> list[Path]:
     """List the image files of one class, of which there must be some."""
-    visible = sorted(path for path in class_folder.iterdir() if not path.name.startswith("."))
-    images = [path for path in visible if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()]
-    if images:
+    if images := find_images(class_folder, recursive):
         return images
+    visible = [path for path in class_folder.iterdir() if not path.name.startswith(".")]
     content = "only folders" if visible else "nothing"
     if kinds := sorted({path.suffix.lower() or path.name for path in visible if path.is_file()}):
         content = f"only files of other kinds: {', '.join(kinds[:MAX_NAMED])}"

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -13,10 +13,13 @@ TIMEOUT = 10.0  # seconds that a process waits for another one's lock
 
 
 @contextmanager
-def locked(path: str | Path, timeout: float = TIMEOUT) -> Iterator[None]:
+def locked(
+    path: str | Path, timeout: float = TIMEOUT, on_wait: Callable[[], None] | None = None
+) -> Iterator[None]:
     """Lock a model file while it is loaded, changed and saved.
 
-    The lock is on a file NAME.lock beside the model file, which stays there.
+    The lock is on a file NAME.lock beside the model file, which stays there. `on_wait` is called
+    once if another process holds the lock.
     """
     path = Path(path).expanduser()
     lock_path = path.with_name(path.name + ".lock")
@@ -30,6 +33,9 @@ def locked(path: str | Path, timeout: float = TIMEOUT) -> Iterator[None]:
     with file:
         deadline = time.monotonic() + timeout
         while not _lock(file):
+            if on_wait:
+                on_wait()
+                on_wait = None
             if time.monotonic() >= deadline:
                 raise ModelFileError(f"another process is writing {path}: try again")
             time.sleep(0.02)

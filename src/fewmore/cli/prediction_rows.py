@@ -1,0 +1,215 @@
+"""Write predictions as they come: CSV, JSON, JSONL and Parquet, and copies sorted into folders.
+
+Rows are flat, the same in CSV and Parquet. `name` is "none of these" for an unknown image;
+`nearest` is the likeliest class of any image, and `confidence` is that of this class.
+"""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from fewmore.classifier.text import NONE_OF_THESE
+from fewmore.errors import ConfigError, DataError
+
+if TYPE_CHECKING:  # torch is imported when a command runs
+    from fewmore.classifier.results import Prediction
+
+Result = tuple[Path, "Prediction | DataError"]
+Write = Callable[[Sequence[Result]], None]
+FORMATS = ("csv", "json", "jsonl", "parquet")
+
+
+@contextmanager
+def open_file(path: Path, top: int) -> Iterator[Write]:
+    """Give a function that writes predictions to a new file, in the format that its name ends in.
+
+    What was written stays if the command is stopped.
+    """
+    form = check_output(path)
+    is_binary = form == "parquet"
+    try:
+        with (
+            path.open("xb" if is_binary else "x", encoding=None if is_binary else "utf-8") as file,
+            open_rows(form, file, top) as write,
+        ):
+            yield write
+    except OSError as error:
+        raise ConfigError(
+            f"-o {path} cannot be written ({error.strerror or error}): give another file"
+        ) from error
+
+
+def check_output(path: Path) -> str:
+    """Return the format that a file's name ends in; refuse another one, and a file that exists."""
+    form = path.suffix.lower().removeprefix(".")
+    if form not in FORMATS:
+        raise ConfigError(
+            f"-o {path} does not end in .csv, .json, .jsonl or .parquet: "
+            f"use -o {path.with_suffix('.csv')}"
+        )
+    if path.exists():
+        raise ConfigError(f"-o {path} is there already: give another name, or remove it")
+    if form == "parquet":
+        _import_pyarrow()
+    return form
+
+
+@contextmanager
+def open_rows(form: str, file: IO[Any], top: int) -> Iterator[Write]:
+    """Give a function that writes predictions in a format, complete after each call."""
+    writers = {"csv": _csv_rows, "json": _json_rows, "jsonl": _jsonl_rows, "parquet": _parquet_rows}
+    with contextmanager(writers[form])(file, top) as write:
+        yield write
+
+
+def _csv_rows(file: IO[str], top: int) -> Iterator[Write]:
+    writer = csv.DictWriter(file, columns(top), lineterminator="\n")
+    writer.writeheader()
+
+    def write(results: Sequence[Result]) -> None:
+        for result in results:
+            row = {name: _text(value) for name, value in _flat(*result).items()}
+            writer.writerow(row)
+        file.flush()
+
+    yield write
+
+
+def _json_rows(file: IO[str], top: int) -> Iterator[Write]:
+    before = "[\n"
+
+    def write(results: Sequence[Result]) -> None:
+        nonlocal before
+        for result in results:
+            file.write(before + json.dumps(_nested(*result), indent=1, ensure_ascii=False))
+            before = ",\n"
+        file.flush()
+
+    try:
+        yield write
+    finally:
+        file.write("[]\n" if before == "[\n" else "\n]\n")
+
+
+def _jsonl_rows(file: IO[str], top: int) -> Iterator[Write]:
+    def write(results: Sequence[Result]) -> None:
+        for result in results:
+            file.write(json.dumps(_nested(*result), ensure_ascii=False) + "\n")
+        file.flush()
+
+    yield write
+
+
+def _parquet_rows(file: IO[bytes], top: int) -> Iterator[Write]:
+    pa = _import_pyarrow()
+    from pyarrow.parquet import ParquetWriter
+
+    types = {"known": pa.bool_(), "familiarity": pa.float64()}
+    schema = pa.schema(
+        [
+            (name, pa.float64() if name.startswith("confidence") else types.get(name, pa.string()))
+            for name in columns(top)
+        ]
+    )
+    with ParquetWriter(file, schema) as writer:
+        yield lambda results: writer.write_table(
+            pa.Table.from_pylist([_flat(*result) for result in results], schema)
+        )
+
+
+def _import_pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ConfigError(
+            "Parquet takes a package that is not installed: pip install 'fewmore[parquet]'"
+        ) from error
+    return pyarrow
+
+
+def columns(top: int) -> list[str]:
+    """Return the columns of flat rows with so many of the likeliest classes."""
+    further = [
+        f"{column}_{place}" for place in range(2, top + 1) for column in ("name", "confidence")
+    ]
+    return ["image", "name", "confidence", *further, "known", "nearest", "familiarity", "error"]
+
+
+def answer(result: "Prediction") -> str:
+    """Return the name of the likeliest class, or "none of these"."""
+    return result.names[0] if result.known else NONE_OF_THESE
+
+
+def _flat(path: Path, result: "Prediction | DataError") -> dict[str, Any]:
+    if isinstance(result, DataError):
+        return {"image": str(path), "error": str(result)}
+    row = {
+        "image": str(path),
+        "name": answer(result),
+        "known": result.known,
+        "nearest": result.names[0],
+        "familiarity": round(result.familiarity, 6),
+    }
+    for place, (name, confidence) in enumerate(
+        zip(result.names, result.confidences, strict=True), 1
+    ):
+        if place > 1:
+            row[f"name_{place}"] = name
+        row[f"confidence_{place}" if place > 1 else "confidence"] = round(confidence, 6)
+    return row
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.6f}" if isinstance(value, float) else str(value)
+
+
+def _nested(path: Path, result: "Prediction | DataError") -> dict[str, Any]:
+    if isinstance(result, DataError):
+        return {"image": str(path), "error": str(result)}
+    classes = [
+        {"name": name, "confidence": round(confidence, 6)}
+        for name, confidence in zip(result.names, result.confidences, strict=True)
+    ]
+    return {
+        "image": str(path),
+        "name": answer(result),
+        "known": result.known,
+        "familiarity": round(result.familiarity, 6),
+        "classes": classes,
+    }
+
+
+def sort_into(folder: Path, results: Sequence[Result]) -> None:
+    """Copy images into a folder for each class; a copy never replaces another file."""
+    for path, result in results:
+        if isinstance(result, DataError):
+            continue
+        of_class = folder / (answer(result).replace("/", "_").replace("\\", "_").strip(".") or "_")
+        try:
+            of_class.mkdir(parents=True, exist_ok=True)
+            if (target := _free_place(path, of_class)) is not None:
+                shutil.copy2(path, target)
+        except OSError as error:
+            raise ConfigError(
+                f"--sort-into {folder}: {path} cannot be copied ({error.strerror or error})"
+            ) from error
+
+
+def _free_place(path: Path, folder: Path) -> Path | None:
+    """Return a name in a folder that no other file has; None if the same image is there."""
+    from fewmore.io import file_hash
+
+    target = folder / path.name
+    number = 1
+    while target.exists():
+        if file_hash(target) == file_hash(path):
+            return None
+        number += 1
+        target = folder / f"{path.stem}-{number}{path.suffix}"
+    return target

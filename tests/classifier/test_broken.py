@@ -1,0 +1,58 @@
+"""Image files that cannot be read: all are named before anything is embedded, or left out."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fewmore import IncrementalClassifier
+from fewmore.classifier.embedding import Embedder
+from fewmore.errors import DataError, ImageError
+
+Photos = Callable[..., Path]
+
+
+@pytest.fixture
+def folder(photos: Photos) -> Path:
+    """Write two classes, of which each has four broken files."""
+    folder = photos("photos", {"robin": 8, "wren": 9})
+    for name in ("robin", "wren"):
+        for i in range(4):
+            (folder / name / f"{i:02}.png").write_bytes(b"no image")
+    return folder
+
+
+def test_all_broken_images_are_named_before_anything_is_embedded(
+    folder: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("an image was embedded")
+
+    monkeypatch.setattr(Embedder, "features", fail)
+    with pytest.raises(ImageError, match="^8 images cannot be read: .* --skip-broken") as caught:
+        IncrementalClassifier("resnet8", weights).fit(folder)
+    _, *lines = str(caught.value).splitlines()
+    assert [line.split()[0] for line in lines] == [
+        str(folder / name / f"{i:02}.png") for name in ("robin", "wren") for i in range(4)
+    ]
+
+
+def test_broken_images_can_be_skipped(folder: Path, weights: Path) -> None:
+    classifier = IncrementalClassifier("resnet8", weights).fit(folder, skip_broken=True)
+    assert classifier.info()["classes"] == {"robin": 4, "wren": 5}
+    (note,) = [note for note in classifier.notes_ if "left out" in note]
+    assert note.startswith("8 broken images left out: ")
+    assert note.count(".png") == 8
+    result = classifier.learn({"owl": sorted((folder / "wren").iterdir())}, skip_broken=True)
+    assert classifier.info()["classes"]["owl"] == 5
+    assert result.warnings[0].startswith("4 broken images left out: ")
+    evaluation = classifier.evaluate(folder, skip_broken=True)
+    assert (evaluation.images, evaluation.learnt) == (9, 9)
+    assert evaluation.notes[0].startswith("8 broken images left out: ")
+
+
+def test_a_class_of_broken_images_alone_is_named(folder: Path, weights: Path) -> None:
+    for i in range(4, 8):
+        (folder / "robin" / f"{i:02}.png").unlink()
+    with pytest.raises(DataError, match="none of the images of robin can be read"):
+        IncrementalClassifier("resnet8", weights).fit(folder, skip_broken=True)
