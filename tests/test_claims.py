@@ -495,6 +495,47 @@ def test_gaps_come_with_the_experiments_that_explain_them(
     ]
 
 
+def test_rows_below_a_network_that_learns_nothing_are_named(
+    sections: ModuleType, record: Record
+) -> None:
+    rows = [
+        result("cec", [48.0], base=72.0),
+        result("topic", [41.0, 42.0], base=74.0),
+        result("eeil", [44.5], base=73.0),
+    ]
+    record("", *rows)
+    text = " ".join(sections.accuracy.below_nothing_learnt(rows).split())
+    assert text == (
+        "A network that learns nothing after stage 1 ends at 44.40: the base session of topic "
+        "times the share of base images among all test images. Below it end topic (41.50)."
+    )
+    lines = sections.accuracy.table("cifar100").splitlines()
+    computed = (
+        "| stage 1, nothing learnt (computed from the base session of topic) | 74.00 ± 0.00 |"
+    )
+    assert lines[4].startswith(computed)
+    assert " ends at 44.40" in sections.accuracy.table("cifar100")
+    assert sections.accuracy.below_nothing_learnt(rows[:1]) == "", "CEC has a stage 2"
+    assert "No row ends below it." in sections.accuracy.below_nothing_learnt(rows[2:])
+
+
+def test_the_page_on_published_numbers_names_what_can_be_compared(
+    sections: ModuleType, record: Record
+) -> None:
+    record("")
+    lines = sections.contents.accuracies("cifar100").splitlines()
+    last = [line.split(" | ")[-2] for line in lines[2:]]
+    printed = [float(cell.strip("*")) for cell in last if cell != "–"]
+    assert len(printed) > 20
+    assert printed == sorted(printed, reverse=True)
+    assert any(line.startswith("| CEC | 2021 | ResNet20, 3×3 | 0.27 M | best on") for line in lines)
+    first = " ".join(sections.contents.comparable().split()).partition(" - miniImageNet")[0]
+    assert first.startswith("- CIFAR100: CLOSER. With an epoch chosen on test")
+    assert "CEC" in first
+    assert "FACL" not in first
+    assert "](https://github.com/icoz69/CEC-CVPR2021) | 3a5d335 |" in sections.contents.programs()
+
+
 def test_the_readmes_table_is_the_papers_comparison(sections: ModuleType, record: Record) -> None:
     record("", *comparison("cifar100"), *ablation()[:4], result("joint", [70.0]))
     lines = sections.accuracy.summary("cifar100").splitlines()

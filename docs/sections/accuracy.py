@@ -1,14 +1,15 @@
 """Write the tables of accuracy on a benchmark."""
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.research import results
 from fewmore.research.published import ROW_OF_METHOD, published_row
-from fewmore.research.reporting import formats, tables
+from fewmore.research.reporting import formats, nothing_learnt, tables
 from fewmore.research.results import RunResult
 from sections import recorded
-from sections.markdown import italic, markdown_table, mean_and_std
+from sections.markdown import italic, markdown_table, mean_and_std, paragraph
 
 UNMEASURED = "Not measured yet.\n"
 
@@ -18,8 +19,32 @@ def table(benchmark: str) -> str:
     rows = recorded.read_results(benchmark)
     if not rows:
         return UNMEASURED
-    parts = [formats.to_markdown(tables.build(group)) for group in tables.groups(rows)]
+    parts = []
+    for group in tables.groups(rows):
+        parts.append(formats.to_markdown(tables.build(group, with_nothing_learnt=True)))
+        parts.append(below_nothing_learnt(group))
     return "\n".join(parts) + "\n" + _provenance(rows)
+
+
+def below_nothing_learnt(rows: Sequence[RunResult]) -> str:
+    """Name the rows that end below a stage 1 that learns no new class; empty if none is known."""
+    source = nothing_learnt.source_of(rows)
+    if source is None:
+        return ""
+    bound = fmean(nothing_learnt.nothing_learnt(source).last)
+    named = dict(zip(results.names(rows), rows, strict=True))
+    origin = next(name for name, row in named.items() if row is source)
+    below = {name: fmean(row.last) for name, row in named.items() if fmean(row.last) < bound}
+    text = (
+        f"A network that learns nothing after stage 1 ends at {bound:.2f}: the base session of "
+        f"{origin} times the share of base images among all test images. "
+    )
+    if below:
+        ends = ", ".join(f"{name} ({last:.2f})" for name, last in below.items())
+        text += f"Below it end {ends}."
+    else:
+        text += "No row ends below it."
+    return paragraph(text) + "\n"
 
 
 def _provenance(rows: Sequence[RunResult]) -> str:
@@ -79,7 +104,9 @@ def summary(benchmark: str) -> str:
     devices = ", ".join(sorted({str(result.machine["device"]) for result in rows}))
     dates = ", ".join(sorted({result.date[:10] for result in rows}))
     about = f"{devices}, {dates}; docs/results.md has all sessions, commands, seeds and times."
-    return "\n".join([*markdown_table(titles, cells, "lrrrrrrr"), "", about]) + "\n"
+    lines = [*markdown_table(titles, cells, "lrrrrrrr"), "", about]
+    bound = below_nothing_learnt(rows).rstrip()
+    return "\n".join([*lines, *(["", bound] if bound else [])]) + "\n"
 
 
 def _summary_cells(row: tables.Row, result: RunResult) -> list[str]:
