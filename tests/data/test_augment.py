@@ -264,6 +264,104 @@ def test_boxes_use_the_whole_range() -> None:
         assert float((start / (1000 - length)).mean()) == pytest.approx(0.5, abs=0.03)
 
 
+# Views of much larger images
+
+
+def photo(height: int, width: int, kind: str, seed: int) -> np.ndarray:
+    """Return an image of noise, or of smooth waves: (3, height, width)."""
+    if kind == "noise":
+        return random_images([(height, width)], seed)[0]
+    y, x = np.mgrid[:height, :width] / 40
+    waves = np.stack([np.sin(x + seed) * np.cos(y), np.cos(x - y), np.sin(x + 2 * y)])
+    return (127.5 + 127 * waves).round().astype(np.uint8)
+
+
+def shrink_with_pillow(image: np.ndarray, box: Tensor, flip: bool, size: int) -> Tensor:
+    top, left, height, width = map(int, box)
+    part = Image.fromarray(image[:, top : top + height, left : left + width].transpose(1, 2, 0))
+    part = part.resize((size, size), Image.Resampling.BILINEAR)
+    view = torch.from_numpy(np.array(part)).permute(2, 0, 1).float()
+    return view.flip(2) if flip else view
+
+
+@pytest.mark.parametrize("kind", ["noise", "waves"])
+def test_training_views_of_large_images_are_those_of_pillow(kind: str) -> None:
+    shapes = [(75, 100), (120, 75), (75, 75), (90, 300)]
+    pixels = [photo(*shape, kind, seed) for seed, shape in enumerate(shapes)] * 8
+    images = ragged(pixels)
+    indices = everything(images)
+    transform = Transform(21, **PLAIN, crop="resized", resize=23, stored=90)
+    views = augment.train_view(images, indices, transform, seeded(3))
+    random = seeded(3)
+    flips = torch.rand(len(images), generator=random) < 0.5
+    heights, widths = augment.image_shapes(images, indices)
+    sampled = augment.sample_crop_boxes(heights, widths, transform.scale, random).T
+    assert float(sampled[:, 2:].max()) > 3 * 21  # some boxes are much larger than the view,
+    assert float(sampled[:, 2:].min()) < 1.3 * 21  # and some hardly
+    for view, image, box, flip in zip(views, pixels, sampled, flips.tolist(), strict=True):
+        # Pillow rounds to whole levels after each of two passes.
+        assert torch.allclose(view, shrink_with_pillow(image, box, flip, 21), atol=1.01)
+
+
+@pytest.mark.parametrize("kind", ["noise", "waves"])
+@pytest.mark.parametrize(("height", "width"), [(92, 92), (75, 100), (140, 64)])
+def test_test_views_of_large_images_are_those_of_pillow(kind: str, height: int, width: int) -> None:
+    image = photo(height, width, kind, 0)
+    transform = Transform(21, **PLAIN, crop="resized", resize=23)
+    view = augment.test_view(ragged([image]), torch.tensor([0]), transform)[0]
+    scale = 23 / min(height, width)
+    left, top = (round((side * scale - 21) / 2) for side in (width, height))
+    box = (left / scale, top / scale, (left + 21) / scale, (top + 21) / scale)
+    whole = Image.fromarray(image.transpose(1, 2, 0).copy())
+    part = whole.resize((21, 21), Image.Resampling.BILINEAR, box=box)
+    expected = torch.from_numpy(np.array(part)).permute(2, 0, 1).float()
+    inner = (slice(None), slice(2, -2), slice(2, -2))  # Pillow reads nothing beyond the box
+    assert torch.allclose(view[inner], expected[inner], atol=1.01)
+
+
+def test_an_image_has_the_same_view_whatever_images_are_beside_it() -> None:
+    small, large = photo(20, 24, "noise", 0), photo(80, 60, "noise", 1)
+    transform = Transform(16, **PLAIN, crop="resized", resize=18, scale=(0.3, 1.0))
+    together = ragged([small, large])
+    first = torch.tensor([0])
+    assert augment.count_taps(ragged([small]), 30, 16) == 2
+    assert augment.count_taps(together, 80, 16) == 10
+    for alone, index in ((ragged([small]), first), (ragged([large]), first + 1)):
+        for one, other in (
+            (
+                augment.train_view(alone, first, transform, seeded(4)),
+                augment.train_view(together, index, transform, seeded(4)),
+            ),
+            (
+                augment.test_view(alone, first, transform),
+                augment.test_view(together, index, transform),
+            ),
+        ):
+            assert torch.allclose(one, other, atol=1e-3)
+
+
+@pytest.mark.parametrize(("size", "stored"), [(32, 32), (84, 84), (84, 92), (224, 256)])
+def test_images_near_the_size_of_the_view_are_interpolated(size: int, stored: int) -> None:
+    """Check that the stored sizes of the benchmarks are not antialiased: results depend on it."""
+    images = one_size([np.zeros((3, stored, stored * 3 // 2), np.uint8)])
+    assert augment.count_taps(images, 2 * stored, size) == 2
+
+
+@pytest.mark.parametrize("kind", [one_size, ragged])
+def test_large_images_have_the_same_views_in_both_storages(
+    kind: Callable[[list[np.ndarray]], ImageSet],
+) -> None:
+    images = kind(random_images([(64, 50)] * 3))
+    assert images.short_side == 50
+    transform = Transform(16, **PLAIN, crop="resized", resize=18)
+    flat = one_size(random_images([(64, 50)] * 3))
+    rows = torch.tensor([2, 0])
+    assert torch.equal(
+        augment.train_view(images, rows, transform, seeded(0)),
+        augment.train_view(flat, rows, transform, seeded(0)),
+    )
+
+
 # The test view
 
 
@@ -290,6 +388,7 @@ def test_the_test_view_resizes_the_image_and_takes_its_center(
         (resize, resize),
         mode="bilinear",
         align_corners=False,
+        antialias=stored > augment.NEAR * size,
     )
     edge = (resize - size) // 2
     assert torch.allclose(views, whole[:, :, edge : edge + size, edge : edge + size], atol=5e-3)
@@ -594,6 +693,10 @@ def test_rotation_goes_counter_clockwise() -> None:
         ({"scale": (0.8, 0.2)}, "scale must be two shares"),
         ({"scale": (0.5, 1.5)}, "scale must be two shares"),
         ({"resize": 31}, r"resize \(31\) must not be smaller than size \(32\)"),
+        (
+            {"resize": 40, "stored": 39},
+            r"stored \(39\) must not be smaller than test images \(40\)",
+        ),
         ({"std": (1.0, 0.0, 1.0)}, r"std must be positive, not \(1.0, 0.0, 1.0\)"),
         ({"policy": "auto"}, "policy must be 'none', .* or 'randaugment', not 'auto'"),
         ({"policy_probability": 1.2}, "policy_probability must be from 0 to 1, not 1.2"),

@@ -23,6 +23,7 @@ from fewmore.errors import DataError
 
 ASPECT_RATIO = (3 / 4, 4 / 3)  # width to height of a random resized crop
 MAX_TRIES = 10  # sampled boxes before the fallback to a central one
+NEAR = 1.5  # short side of an image to that of the view, up to which views are not antialiased
 
 
 def train_view(
@@ -57,7 +58,9 @@ def _random_crop(
             return moved
     heights, widths = image_shapes(images, indices)
     boxes = sample_crop_boxes(heights, widths, transform.scale, generator)
-    resized = resized_crop(images, indices, boxes, flip, transform.size)
+    longest_box = images.short_side * ASPECT_RATIO[1] + 2  # with the rounding to whole pixels
+    taps = count_taps(images, longest_box, transform.size)
+    resized = resized_crop(images, indices, boxes, flip, transform.size, taps=taps)
     if crop == "resized":
         return resized
     coin = torch.rand(n, 1, 1, 1, device=device, generator=generator) < 0.5
@@ -76,7 +79,9 @@ def test_view(images: ImageSet, indices: Tensor, transform: Transform) -> Tensor
     left = ((widths * scale - transform.size) / 2).round() / scale
     side = transform.size / scale
     boxes = torch.stack([top, left, side, side])
-    pixels = resized_crop(images, indices, boxes, no_flip, transform.size, crop_first=False)
+    longest_box = images.short_side * transform.size / transform.resize
+    taps = count_taps(images, longest_box, transform.size)
+    pixels = resized_crop(images, indices, boxes, no_flip, transform.size, False, taps)
     return normalize(pixels, transform)
 
 
@@ -168,6 +173,22 @@ def sample_crop_boxes(
     return torch.stack([top, left, h, w])
 
 
+def count_taps(images: ImageSet, longest_box: float, size: int) -> int:
+    """Return how many pixels in a line a pixel of the view is made of, at most.
+
+    Two where images are near the size of the view: they are interpolated. The number is known on
+    the host, so that a captured step has fixed shapes.
+
+    Args:
+        images: the images that boxes are cropped out of.
+        longest_box: side of the largest box, in pixels of the image.
+        size: side of the view.
+    """
+    if images.short_side <= NEAR * size:
+        return 2
+    return max(2, math.ceil(2 * longest_box / size))
+
+
 def resized_crop(
     images: ImageSet,
     indices: Tensor,
@@ -175,11 +196,12 @@ def resized_crop(
     flip: Tensor,
     size: int,
     crop_first: bool = True,
+    taps: int = 2,
 ) -> Tensor:
     """Resize a box of each image to a square by bilinear interpolation: (n, 3, s, s).
 
-    There is no antialiasing where a box is larger than the view: data sets are stored near the
-    size at which they are used.
+    With more than two taps, boxes that are larger than the view are antialiased as Pillow does it,
+    in images that are not near the size of the view.
 
     Args:
         images: images of any sizes.
@@ -189,16 +211,29 @@ def resized_crop(
         size: side of the square.
         crop_first: crop the box and then resize it. Otherwise the whole image is resized and the
             box cropped out of that, so that pixels just beyond the box contribute.
+        taps: pixels in a line that a pixel of the view is made of, at most: `count_taps`.
     """
     top, left, height, width = (b[:, None] for b in boxes)
     line = torch.arange(size, device=images.device) + 0.5
     mirrored = torch.where(flip[:, None], size - line, line)
-    heights, widths = image_shapes(images, indices)
-    y0, y1, v = _interpolate(top, height, line / size, heights[:, None], crop_first)
-    x0, x1, u = _interpolate(left, width, mirrored / size, widths[:, None], crop_first)
+    heights, widths = (side[:, None] for side in image_shapes(images, indices))
+    pixels = partial(gather_pixels, images, indices)
+    if taps > 2:
+        is_near = torch.minimum(heights, widths) <= NEAR * size
+        reach_y, reach_x = (
+            (side / size).clamp(min=1).masked_fill(is_near, 1.0) for side in (height, width)
+        )
+        y, v = _filter(top, height, line / size, heights, crop_first, reach_y, taps)
+        x, u = _filter(left, width, mirrored / size, widths, crop_first, reach_x, taps)
+        view = torch.zeros(1, device=images.device)
+        for tap in range(taps):  # one row of the filter at a time: all at once take much memory
+            row = pixels(y[:, :, tap], x.flatten(1)).view(-1, size, size, taps, 3)
+            view = view + (row * u[:, None, :, :, None]).sum(3) * v[:, :, tap, None, None]
+        return view.permute(0, 3, 1, 2)
+    y0, y1, v = _interpolate(top, height, line / size, heights, crop_first)
+    x0, x1, u = _interpolate(left, width, mirrored / size, widths, crop_first)
     u = u[:, None, :, None]
     v = v[:, :, None, None]
-    pixels = partial(gather_pixels, images, indices)
     upper = pixels(y0, x0) * (1 - u) + pixels(y0, x1) * u
     lower = pixels(y1, x0) * (1 - u) + pixels(y1, x1) * u
     return (upper * (1 - v) + lower * v).permute(0, 3, 1, 2)
@@ -218,6 +253,31 @@ def _interpolate(
     low = position.floor()
     high = torch.minimum(low + 1, limit - 1.0)
     return low.long(), high.long(), position - low
+
+
+def _filter(
+    start: Tensor,
+    length: Tensor,
+    fraction: Tensor,
+    limit: Tensor,
+    crop_first: bool,
+    reach: Tensor,
+    taps: int,
+) -> tuple[Tensor, Tensor]:
+    """Return the pixels around each position of a line and their weights: (n, s, taps) each.
+
+    Weights fall linearly to zero at the distance `reach`, (n, 1), and sum to 1. Pixels beyond the
+    image, or beyond the box if it is cropped first, have none.
+    """
+    position = (start + fraction * length - 0.5)[:, :, None]
+    first = (position - reach[:, :, None]).floor() + 1
+    pixel = first + torch.arange(taps, device=first.device)
+    low = start if crop_first else torch.zeros_like(start)
+    high = start + length - 1 if crop_first else limit - 1.0
+    inside = (pixel >= low[:, :, None]) & (pixel <= high[:, :, None])
+    weight = (1 - (pixel - position).abs() / reach[:, :, None]).clamp(min=0) * inside
+    pixel = torch.minimum(pixel, limit[:, :, None] - 1.0).clamp(min=0)
+    return pixel.long(), weight / weight.sum(2, keepdim=True)
 
 
 def random_jitter(
