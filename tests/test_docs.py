@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tarfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,10 @@ import pytest
 from fewmore import cli
 from fewmore.data import glyphs
 from fewmore.data.benchmarks import BENCHMARKS
+from fewmore.io import hash_files
 from fewmore.methods import METHODS
 from fewmore.research import results
+from fewmore.research.machine import source_digest
 from fewmore.research.results.migration import migrate
 from fewmore.research.studies import STUDIES
 
@@ -54,6 +57,58 @@ def test_recorded_results_follow_the_schema(path: Path) -> None:
     # Results from before the first release differ only where they are translated.
     lines = zip(written.splitlines(), text.splitlines(), strict=True)
     assert {line.split('"')[1] for line, recorded in lines if line != recorded} <= TRANSLATED
+
+
+def committed_digest(commit: str, folder: Path) -> str:
+    """Hash the source files of a commit, as a result records those that it was measured with."""
+    command = ["git", "archive", "--format=tar", f"--output={folder / 'source.tar'}", commit, "src"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    with tarfile.open(folder / "source.tar") as archive:
+        archive.extractall(folder, filter="data")
+    package = folder / "src" / "fewmore"
+    return hash_files(package, package.rglob("*.py"))
+
+
+def ask_git(*words: str) -> str | None:
+    """Return what git says, or None where it refuses or is not there."""
+    try:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def test_recorded_results_were_measured_with_the_commit_that_they_name(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Check the source that results carry a digest of; older results carry none."""
+    named: dict[tuple[str, str], list[str]] = {}
+    for path in RECORDED:
+        raw = json.loads(path.read_text())
+        if isinstance(raw.get("machine"), dict) and "source" in raw["machine"]:
+            named.setdefault((raw["commit"], raw["machine"]["source"]), []).append(path.name)
+    if ask_git("rev-parse", "--git-dir") is None:
+        pytest.skip("this is no checkout: there are no commits to compare with")
+    for (commit, digest), files in named.items():
+        if ask_git("cat-file", "-e", f"{commit}^{{commit}}") is None:
+            if ask_git("rev-parse", "--is-shallow-repository") == "true":
+                pytest.skip(f"the clone is shallow: {commit}, of {files[0]}, is not in it")
+            pytest.fail(f"{files} name the commit {commit}, which there is not")
+        actual = committed_digest(commit, tmp_path_factory.mktemp("commit"))
+        assert actual == digest, f"{files} were not measured with the source of {commit}"
+
+
+def test_the_digest_of_a_commit_is_that_of_its_files(tmp_path: Path) -> None:
+    if ask_git("rev-parse", "HEAD") is None:
+        pytest.skip("this is no checkout: there are no commits to compare with")
+    head = committed_digest("HEAD", tmp_path)
+    package = tmp_path / "src" / "fewmore"
+    assert (package / "research" / "machine.py").exists()
+    changed = ask_git("status", "--porcelain", "--", "src")
+    if changed == "":
+        assert head == source_digest()
+    (package / "random.py").write_text("other")
+    assert hash_files(package, package.rglob("*.py")) != head
 
 
 def test_studies_are_where_the_page_looks_for_them() -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 BLOCK = 1 << 18  # bytes read at a time
@@ -31,6 +32,15 @@ def file_hash(path: Path, algorithm: str = "sha256") -> str:
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             digest.update(block)
+    return digest.hexdigest()
+
+
+def hash_files(root: Path, files: Iterable[Path]) -> str:
+    """Return one hash of files below a folder, of their places in it and of their contents."""
+    digest = hashlib.sha256()
+    for name, file in sorted((file.relative_to(root).as_posix(), file) for file in files):
+        digest.update(name.encode())
+        digest.update(file.read_bytes())
     return digest.hexdigest()
 
 

@@ -9,17 +9,19 @@ import torch
 
 import fewmore
 from fewmore.research import machine
-from fewmore.research.machine import commit, machine_facts
+from fewmore.research.machine import commit, machine_facts, source_digest
 
 
 def test_machine_names_what_numbers_depend_on():
     facts = machine_facts()
-    assert list(facts) == ["device", "cores", "threads", "fewmore", "torch", "python"]
+    names = ["device", "cores", "threads", "fewmore", "torch", "python", "source"]
+    assert list(facts) == names
     assert facts["device"]
     assert facts["cores"] >= 1
     assert facts["threads"] == torch.get_num_threads()
     assert facts["fewmore"] == fewmore.__version__
     assert facts["torch"] == torch.__version__
+    assert facts["source"] == source_digest()
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
 
 
@@ -41,7 +43,9 @@ def checkout(tmp_path, monkeypatch):
 
     git("init", "-q")
     monkeypatch.setattr(machine, "__file__", str(file))
-    return tmp_path, file, git
+    source_digest.cache_clear()
+    yield tmp_path, file, git
+    source_digest.cache_clear()
 
 
 def test_commit_is_that_of_the_code(checkout):
@@ -55,6 +59,29 @@ def test_commit_is_that_of_the_code(checkout):
     assert commit() == head[:12]
     file.write_text("two\n")
     assert commit() == head[:12] + "-dirty"
+
+
+def test_the_source_digest_is_of_all_source_files_as_they_were_first(checkout):
+    root, file, _ = checkout
+    package = file.parents[1]
+    (package / "cli").mkdir()
+    (package / "cli" / "run.py").write_text("run\n")
+
+    def digest() -> str:
+        source_digest.cache_clear()
+        return source_digest()
+
+    digests = [digest()]
+    (package / "published.json").write_text("{}")  # not source
+    (root / "other.py").write_text("other\n")  # not of the package
+    assert digest() == digests[0]
+    (package / "cli" / "run.py").write_text("walk\n")
+    assert source_digest() == digests[0]
+    digests.append(digest())
+    (package / "cli" / "run.py").rename(package / "cli" / "walk.py")
+    digests.append(digest())
+    assert len(set(digests)) == 3
+    assert all(len(text) == 64 for text in digests)
 
 
 def test_commit_is_not_led_astray_by_the_environment(checkout, monkeypatch, tmp_path_factory):

@@ -15,6 +15,7 @@ from fewmore.methods.decoupled import Decoupled
 from fewmore.methods.recipe import override
 from fewmore.research import integrity, results, run_folder, runner
 from fewmore.research.experiment import run_name
+from fewmore.research.machine import source_digest
 from fewmore.research.metrics import summarize
 from fewmore.research.results import SHARED_STAGE1, WALL_CLOCK
 from fewmore.research.runner import Plan, RunOptions, Watcher
@@ -101,6 +102,7 @@ def test_a_run_folder_has_everything(make_experiment, run, tiny_task):
     assert result.machine["accel"].startswith("off"), "a CPU has no fast path"
     assert result.machine["side_by_side"] == 1
     assert result.machine["checks"] == ", ".join(integrity.CHECKS)
+    assert result.machine["source"] == source_digest()
 
 
 def test_a_precision_that_does_not_exist_is_refused(make_experiment, run, tmp_path):

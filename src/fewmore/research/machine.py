@@ -1,17 +1,19 @@
-"""Record where a result was measured: device, threads, versions and the commit of the code."""
+"""Record where a result was measured: device, threads, versions, and the code and its commit."""
 
 import os
 import platform
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from fewmore import __version__
+from fewmore.io import hash_files
 
 
 def machine_facts(device: torch.device | str = "cpu") -> dict[str, str | int]:
-    """Return the device's name, cores, threads and the versions that numbers depend on."""
+    """Return the device's name, cores, threads, and the versions and code numbers depend on."""
     device = torch.device(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor_name()
     if hasattr(os, "sched_getaffinity"):
@@ -25,6 +27,7 @@ def machine_facts(device: torch.device | str = "cpu") -> dict[str, str | int]:
         "fewmore": __version__,
         "torch": str(torch.__version__),
         "python": platform.python_version(),
+        "source": source_digest(),
     }
 
 
@@ -35,6 +38,17 @@ def _processor_name() -> str:
         lines = []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return next(iter(models), "") or platform.processor() or platform.machine()
+
+
+@cache
+def source_digest() -> str:
+    """Hash all source files of this package, as they were when a run of this process began.
+
+    A copy of the code without its history has no commit of its own. This hash shows whether it is a
+    copy of the commit that it names: tests/test_docs.py compares both.
+    """
+    package = Path(__file__).resolve().parents[1]
+    return hash_files(package, package.rglob("*.py"))
 
 
 def commit() -> str | None:

@@ -27,7 +27,7 @@ from fewmore.methods.base import Method
 from fewmore.research import loggers, protocol, results, run_folder
 from fewmore.research.clock import SharedClock
 from fewmore.research.experiment import Experiment, run_name
-from fewmore.research.machine import machine_facts
+from fewmore.research.machine import machine_facts, source_digest
 from fewmore.research.metrics_log import MetricsLog
 from fewmore.research.predictions import write_predictions, write_scores
 from fewmore.research.protocol import Outcome
@@ -123,6 +123,7 @@ def run_plans(
     others stop after their current round. With `on_failure` only those of the same experiment do:
     it is told of the failure, and the results of the other experiments are returned.
     """
+    source_digest()  # of the files that are run: they may be edited before the result is written
     device = options.device
     task = dataclasses.replace(task, train=task.train.to(device), test=task.test.to(device))
     if device.type == "cuda":

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import fewmore
-from fewmore.io import file_hash
+from fewmore.io import file_hash, hash_files
 from fewmore.training.fast_path import yield_gpu
 from fewmore.training.runtime import Runtime
 
@@ -57,11 +57,7 @@ def source_digest() -> str:
         for source in SOURCES
         for file in ([root / source] if source.endswith(".py") else (root / source).rglob("*.py"))
     ]
-    digest = sha256()
-    for file in sorted(files):
-        digest.update(file.relative_to(root).as_posix().encode())
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
+    return hash_files(root, files)
 
 
 @contextmanager

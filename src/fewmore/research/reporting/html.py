@@ -273,7 +273,7 @@ def _costs(result: RunResult) -> str:
         f'<tr><th scope="row">{escape(name)}</th><td>{value}</td></tr>' for name, value in rows
     )
     side_by_side = result.machine.get("side_by_side", 1)
-    elsewhere = ("side_by_side", "checks")
+    elsewhere = ("side_by_side", "checks", "source")
     facts = {key: value for key, value in result.machine.items() if key not in elsewhere}
     machine = ", ".join(f"{key} {value}" for key, value in facts.items())
     machine += f"; {side_by_side} runs side by side" if side_by_side > 1 else ""
@@ -286,6 +286,8 @@ def _costs(result: RunResult) -> str:
 def _repeat(result: RunResult, config: dict[str, Any]) -> str:
     seeds = ", ".join(map(str, dict.fromkeys(result.seeds)))
     commit = result.commit or "unknown"
+    if "source" in result.machine:
+        commit += f" (source {result.machine['source'][:12]})"
     about = f"seeds {seeds}; split {result.split}; commit {commit}; {result.date}"
     command = result.command or "started from Python, with the config below"
     settings = escape(json.dumps(config, indent=1, ensure_ascii=False))
