@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -78,37 +79,56 @@ def ask_git(*words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def test_recorded_results_were_measured_with_the_commit_that_they_name(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    """Check the source that results carry a digest of; older results carry none."""
+def check_sources(paths: Sequence[Path], folder: Path) -> None:
+    """Compare the digests that results carry with those of the commits that they name."""
     named: dict[tuple[str, str], list[str]] = {}
-    for path in RECORDED:
+    for path in paths:
         raw = json.loads(path.read_text())
         if isinstance(raw.get("machine"), dict) and "source" in raw["machine"]:
             named.setdefault((raw["commit"], raw["machine"]["source"]), []).append(path.name)
-    if ask_git("rev-parse", "--git-dir") is None:
-        pytest.skip("this is no checkout: there are no commits to compare with")
-    for (commit, digest), files in named.items():
+    for number, ((commit, digest), files) in enumerate(named.items()):
         if ask_git("cat-file", "-e", f"{commit}^{{commit}}") is None:
             if ask_git("rev-parse", "--is-shallow-repository") == "true":
                 pytest.skip(f"the clone is shallow: {commit}, of {files[0]}, is not in it")
             pytest.fail(f"{files} name the commit {commit}, which there is not")
-        actual = committed_digest(commit, tmp_path_factory.mktemp("commit"))
+        (folder / str(number)).mkdir()
+        actual = committed_digest(commit, folder / str(number))
         assert actual == digest, f"{files} were not measured with the source of {commit}"
 
 
-def test_the_digest_of_a_commit_is_that_of_its_files(tmp_path: Path) -> None:
-    if ask_git("rev-parse", "HEAD") is None:
+@pytest.fixture
+def head() -> str:
+    """Return the commit of this checkout."""
+    commit = ask_git("rev-parse", "HEAD")
+    if commit is None:
         pytest.skip("this is no checkout: there are no commits to compare with")
-    head = committed_digest("HEAD", tmp_path)
-    package = tmp_path / "src" / "fewmore"
-    assert (package / "research" / "machine.py").exists()
-    changed = ask_git("status", "--porcelain", "--", "src")
-    if changed == "":
-        assert head == source_digest()
-    (package / "random.py").write_text("other")
-    assert hash_files(package, package.rglob("*.py")) != head
+    return commit
+
+
+@pytest.mark.usefixtures("head")
+def test_recorded_results_were_measured_with_the_commit_that_they_name(tmp_path: Path) -> None:
+    """Check the results that carry a digest of their source; older ones carry none."""
+    check_sources(RECORDED, tmp_path)
+
+
+def test_a_result_of_other_source_than_its_commit_is_found(head: str, tmp_path: Path) -> None:
+    (tmp_path / "head").mkdir()
+    digest = committed_digest(head, tmp_path / "head")
+    assert (tmp_path / "head" / "src" / "fewmore" / "research" / "machine.py").exists()
+    if ask_git("status", "--porcelain", "--", "src") == "":
+        assert digest == source_digest()  # what a run of this checkout records
+    paths = [tmp_path / name for name in ("right.json", "old.json", "wrong.json", "unknown.json")]
+    machines = ({"source": digest}, {}, {"source": "0" * 64}, {"source": digest})
+    commits = (head[:12], head[:12], head[:12], "0" * 12)
+    for path, commit, machine in zip(paths, commits, machines, strict=True):
+        path.write_text(json.dumps({"commit": commit, "machine": machine}))
+    check_sources(paths[:2], tmp_path)
+    (tmp_path / "again").mkdir()
+    with pytest.raises(AssertionError, match=r"wrong\.json.* not measured with the source of"):
+        check_sources(paths[2:3], tmp_path / "again")
+    if ask_git("rev-parse", "--is-shallow-repository") == "false":
+        with pytest.raises(pytest.fail.Exception, match=r"unknown\.json.*which there is not"):
+            check_sources(paths[3:], tmp_path)
 
 
 def test_studies_are_where_the_page_looks_for_them() -> None:

@@ -80,6 +80,16 @@ def of_several_sizes(images: ImageSet) -> ImageSet:
     return ImageSet.from_images(Ragged.from_arrays(cut), images.labels, images.class_names)
 
 
+def much_larger(images: ImageSet) -> ImageSet:
+    """Return images of several sizes whose views are antialiased."""
+    cut = of_several_sizes(images)
+    large = [
+        cut.image(i).repeat_interleave(4, 1).repeat_interleave(4, 2).numpy()
+        for i in range(len(images))
+    ]
+    return ImageSet.from_images(Ragged.from_arrays(large), images.labels, images.class_names)
+
+
 AUGMENTED = replace(
     PAD, crop="mixed", jitter=(0.4, 0.4, 0.4, 0.1), grayscale=0.2, cutout=4, policy_probability=0.8
 )
@@ -89,6 +99,7 @@ SETS: dict[str, tuple[Callable[[ImageSet], ImageSet], Transform]] = {
     "pad": (lambda images: images, PAD),
     "resized": (lambda images: images, RESIZED),
     "several sizes": (of_several_sizes, RESIZED),
+    "much larger": (much_larger, RESIZED),
 }
 
 
@@ -344,11 +355,11 @@ def test_views_are_those_of_the_cpu(stored: ImageSet) -> None:
     )
     assert torch.equal(here, there.cpu())
 
-    for images in (stored, of_several_sizes(stored)):
+    for images, taps in ((stored, 2), (of_several_sizes(stored), 2), (much_larger(stored), 11)):
         box = augment.sample_crop_boxes(*augment.image_shapes(images, indices), (0.2, 1.0), random)
-        here = augment.resized_crop(images, indices, box, flip, 16)
+        here = augment.resized_crop(images, indices, box, flip, 16, taps=taps)
         there = augment.resized_crop(
-            images.to(CUDA), *(t.to(CUDA) for t in (indices, box, flip)), 16
+            images.to(CUDA), *(t.to(CUDA) for t in (indices, box, flip)), 16, taps=taps
         )
         torch.testing.assert_close(there.cpu(), here, rtol=0, atol=0.01)
         here = augment.test_view(images, indices, RESIZED)

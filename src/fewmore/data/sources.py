@@ -125,8 +125,8 @@ SOURCES = {
         "https://github.com/icoz69/CEC-CVPR2021 links to under 'Datasets and pretrained models', "
         "and unpack it below the data root, so that the 60,000 images of 84 × 84 pixels lie in "
         "miniimagenet/images. Photos of the same names in their full size serve as well: they are "
-        "stored with a short side of 297 pixels, about 21 GB (2 GB with "
-        "--set transform.stored=92).",
+        "stored with a short side of 297 pixels, and take about 21 GB of disk and of the device's "
+        "memory (2 GB with --set transform.stored=92).",
     ),
     "cub200": Source(
         (
