@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from claims.evidence import MAIN, Evidence, side
+from claims.evidence import Evidence, side
 from claims.judge import AVERAGE, LAST, PD, Comparison, Measure, Rule, Side, is_better, is_no_better
 from fewmore.research import published
 from fewmore.research.published import METHOD_OF_ABLATION
@@ -30,9 +30,9 @@ NO_QUERY = "CEC without the query node"
 NO_GRAPH = "plain cosine after stage 2"
 
 
-def ablation_sides(evidence: Evidence, measure: Measure) -> dict[str, Side]:
+def ablation_sides(evidence: Evidence, benchmark: str, measure: Measure) -> dict[str, Side]:
     """Return the rows of the ablation by label; the published values are those on CUB200."""
-    rows = evidence.rows("ablation", MAIN)
+    rows = evidence.rows("ablation", benchmark)
     published_rows = dict(zip(LABELS, published.ablation(), strict=True))
     sides = {
         label: side(label, rows, measure, method, settings, published_rows[label])
@@ -58,12 +58,17 @@ def compare_pairs(
     rule: Rule = is_better,
 ) -> list[Comparison]:
     """Compare pairs of labels, the first claimed to be better, by each measure."""
-    sides = {measure: ablation_sides(evidence, measure) for measure in measures}
-    return [
-        evidence.compare(MAIN, sides[measure][better], sides[measure][worse], measure, rule)
-        for better, worse in pairs
-        for measure in measures
-    ]
+    comparisons = []
+    for benchmark in evidence.benchmarks("ablation"):
+        sides = {measure: ablation_sides(evidence, benchmark, measure) for measure in measures}
+        comparisons += [
+            evidence.compare(
+                benchmark, sides[measure][better], sides[measure][worse], measure, rule
+            )
+            for better, worse in pairs
+            for measure in measures
+        ]
+    return comparisons
 
 
 def decoupling(evidence: Evidence) -> list[Comparison]:

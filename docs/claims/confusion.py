@@ -3,7 +3,7 @@
 import csv
 import math
 
-from claims.evidence import MAIN, Evidence
+from claims.evidence import Evidence
 from claims.judge import Comparison, Estimate, is_better, required_gain
 
 WITHOUT_ADAPTER = ("CEC without its adapter", "Decoupled-Cosine")
@@ -12,10 +12,18 @@ COLUMNS = {"entropy of new": -1, "new right": 1, "new taken for base": -1}  # th
 
 def confusion(evidence: Evidence) -> list[Comparison]:
     """Compare by the study's table, which has the differences seed by seed."""
-    path = evidence.folder("confusion", MAIN) / "table.csv"
+    return [
+        comparison
+        for benchmark in evidence.benchmarks("confusion")
+        for comparison in _confusion(evidence, benchmark)
+    ]
+
+
+def _confusion(evidence: Evidence, benchmark: str) -> list[Comparison]:
+    path = evidence.folder("confusion", benchmark) / "table.csv"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     table = {row["classifier"]: row for row in csv.DictReader(lines)}
-    seeds = max((result.runs for result in evidence.rows("confusion", MAIN)), default=0)
+    seeds = max((result.runs for result in evidence.rows("confusion", benchmark)), default=0)
 
     def estimate(classifier: str, column: str, sign: int = 1) -> Estimate:
         row = table[classifier]
@@ -25,7 +33,7 @@ def confusion(evidence: Evidence) -> list[Comparison]:
     comparisons = []
     for without in WITHOUT_ADAPTER:
         for column, sign in COLUMNS.items():
-            names = (MAIN, "CEC", without, column)
+            names = (benchmark, "CEC", without, column)
             if not table:
                 comparisons.append(Comparison(*names))
                 continue

@@ -1,7 +1,7 @@
 """Compare CEC with different pseudo-incremental episodes: rotation angles, ways and shots."""
 
-from claims.evidence import MAIN, Evidence, best_of, mean_of, side
-from claims.judge import AVERAGE, LAST, PD, Comparison, Side, is_best
+from claims.evidence import PAPERS, Evidence, best_of, mean_of, side
+from claims.judge import AVERAGE, LAST, PD, Comparison, Measure, Side, is_best
 from fewmore.research import published
 from fewmore.research.studies.rotation import ANGLES
 from fewmore.research.studies.ways_shots import GRID, QUERIES
@@ -14,30 +14,44 @@ PAPER_CELL = (15, 1)  # ways and shots of the paper's best cell
 
 def rotation(evidence: Evidence) -> list[Comparison]:
     """Compare large with small angles, and the mix of large ones with the best single set."""
-    rows = evidence.rows("rotation", MAIN)
-    comparisons = []
-    for measure in (AVERAGE, PD):
-        sides = {}
-        for label, angles in ANGLES.items():
-            settings = {"pseudo.angles": angles} if angles else {}
-            sides[label] = side(label, rows, measure, "cec", settings, None)
-        large, small = (
-            mean_of(f"mean of {', '.join(labels)}", [sides[label] for label in labels])
-            for labels in (LARGE, SMALL)
-        )
-        published_cec = published.published("cub200")["CEC"]
-        mix = Side(f"the mix of {MIX}", sides[MIX].runs, measure.published(published_cec))
-        single = [row for label, row in sides.items() if label != MIX]
-        comparisons += [
-            evidence.compare(MAIN, large, small, measure),
-            evidence.compare(MAIN, mix, best_of(single, measure), measure),
-        ]
-    return comparisons
+    return [
+        comparison
+        for benchmark in evidence.benchmarks("rotation")
+        for measure in (AVERAGE, PD)
+        for comparison in _rotation(evidence, benchmark, measure)
+    ]
+
+
+def _rotation(evidence: Evidence, benchmark: str, measure: Measure) -> list[Comparison]:
+    rows = evidence.rows("rotation", benchmark)
+    sides = {}
+    for label, angles in ANGLES.items():
+        settings = {"pseudo.angles": angles} if angles else {}
+        sides[label] = side(label, rows, measure, "cec", settings, None)
+    large, small = (
+        mean_of(f"mean of {', '.join(labels)}", [sides[label] for label in labels])
+        for labels in (LARGE, SMALL)
+    )
+    published_cec = published.published(PAPERS)["CEC"]
+    mix = Side(f"the mix of {MIX}", sides[MIX].runs, measure.published(published_cec))
+    single = [row for label, row in sides.items() if label != MIX]
+    return [
+        evidence.compare(benchmark, large, small, measure),
+        evidence.compare(benchmark, mix, best_of(single, measure), measure),
+    ]
 
 
 def ways_shots(evidence: Evidence) -> list[Comparison]:
     """Compare halves of the grid without its middle, and the paper's best cell with all others."""
-    cells = _grid_sides(evidence)
+    return [
+        comparison
+        for benchmark in evidence.benchmarks("ways-shots")
+        for comparison in _ways_shots(evidence, benchmark)
+    ]
+
+
+def _ways_shots(evidence: Evidence, benchmark: str) -> list[Comparison]:
+    cells = _grid_sides(evidence, benchmark)
     few, many = GRID[:2], GRID[-2:]
 
     def half(axis: int, sizes: tuple[int, ...], unit: str) -> Side:
@@ -46,14 +60,14 @@ def ways_shots(evidence: Evidence) -> list[Comparison]:
 
     best = best_of([row for cell, row in cells.items() if cell != PAPER_CELL], LAST)
     return [
-        evidence.compare(MAIN, half(0, many, "ways"), half(0, few, "ways"), LAST),
-        evidence.compare(MAIN, half(1, few, "shots"), half(1, many, "shots"), LAST),
-        evidence.compare(MAIN, cells[PAPER_CELL], best, LAST, is_best),
+        evidence.compare(benchmark, half(0, many, "ways"), half(0, few, "ways"), LAST),
+        evidence.compare(benchmark, half(1, few, "shots"), half(1, many, "shots"), LAST),
+        evidence.compare(benchmark, cells[PAPER_CELL], best, LAST, is_best),
     ]
 
 
-def _grid_sides(evidence: Evidence) -> dict[tuple[int, int], Side]:
-    rows = evidence.rows("ways-shots", MAIN)
+def _grid_sides(evidence: Evidence, benchmark: str) -> dict[tuple[int, int], Side]:
+    rows = evidence.rows("ways-shots", benchmark)
     cells = {}
     for way in GRID:
         for shot in GRID:

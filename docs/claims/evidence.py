@@ -24,6 +24,7 @@ from fewmore.research.results import RunResult
 
 MAIN = "cifar100"  # the benchmark of all studies
 COMPARED = ("cifar100", "miniimagenet")  # the benchmarks of the comparison
+PAPERS = "cub200"  # the benchmark of most studies of the paper
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Evidence:
         """Read all results of a study; the list is empty where it was not run."""
         folder = self.folder(study, benchmark) / "results"
         return [results.read(path) for path in sorted(folder.glob("*.json"))]
+
+    def benchmarks(self, study: str, always: Sequence[str] = (MAIN,)) -> list[str]:
+        """Return where a study is judged: some benchmarks always, CUB200 once it was measured."""
+        return [*always, *([PAPERS] if self.rows(study, PAPERS) else [])]
 
     def seed_std(self, benchmark: str, measure: Measure) -> float:
         """Return the standard deviation of CEC's seeds; NaN, which no gain exceeds, if unknown."""

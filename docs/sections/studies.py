@@ -108,7 +108,8 @@ def _verdict(comparisons: Sequence[Comparison]) -> str:
 def study(name: str) -> str:
     """Write a study of the paper: its figures, its table and the claims that it decides."""
     decided = [(number, claim) for number, claim in enumerate(CLAIMS, 1) if claim.study == name]
-    benchmarks = decided[0][1].benchmarks if decided else (MAIN,)
+    always = decided[0][1].benchmarks if decided else (MAIN,)
+    benchmarks = Evidence(recorded.RESULTS).benchmarks(name, always)
     parts = [_measured(name, benchmark) for benchmark in benchmarks]
     parts += [_claim(number, claim) for number, claim in decided]
     return "\n".join(parts)
