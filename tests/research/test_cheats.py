@@ -140,6 +140,11 @@ def whiten(features: Tensor) -> Tensor:
     return centred @ vectors / (values.clamp(min=0) + 0.01).sqrt()
 
 
+def mix(features: Tensor) -> Tensor:
+    """Mix each feature with that of another image of the batch: docs/published.md."""
+    return (features + features.roll(1, 0)) / 2
+
+
 def sinkhorn(scores: Tensor) -> Tensor:
     """Make all classes equally frequent in the batch."""
     shares = (scores * 5).softmax(1)
@@ -150,7 +155,7 @@ def sinkhorn(scores: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("base", [Plain, Frozen])
-@pytest.mark.parametrize("statistics", [batch_norm, centre, whiten])
+@pytest.mark.parametrize("statistics", [batch_norm, centre, whiten, mix])
 def test_statistics_of_the_test_batch_are_refused(base, statistics, tiny_task):
     class Transductive(base):
         def features(self, images: ImageSet) -> Tensor:
