@@ -355,11 +355,12 @@ def test_views_are_those_of_the_cpu(stored: ImageSet) -> None:
     )
     assert torch.equal(here, there.cpu())
 
-    for images, taps in ((stored, 2), (of_several_sizes(stored), 2), (much_larger(stored), 11)):
+    large = much_larger(stored)
+    for images, window in ((stored, None), (of_several_sizes(stored), None), (large, 99)):
         box = augment.sample_crop_boxes(*augment.image_shapes(images, indices), (0.2, 1.0), random)
-        here = augment.resized_crop(images, indices, box, flip, 16, taps=taps)
+        here = augment.resized_crop(images, indices, box, flip, 16, window=window)
         there = augment.resized_crop(
-            images.to(CUDA), *(t.to(CUDA) for t in (indices, box, flip)), 16, taps=taps
+            images.to(CUDA), *(t.to(CUDA) for t in (indices, box, flip)), 16, window=window
         )
         torch.testing.assert_close(there.cpu(), here, rtol=0, atol=0.01)
         here = augment.test_view(images, indices, RESIZED)

@@ -4,7 +4,7 @@ A view reads the pixels of a batch straight out of the storage at computed posit
 scaling and flipping cost one gather, and no image passes through Python. Sampling the parameters
 and applying them are separate functions: the latter are tested against one-image references.
 
-n: images   s: side of the view, in pixels
+n: images   s: side of the view, in pixels   w: side of the window that a view is made of
 """
 
 import math
@@ -59,8 +59,8 @@ def _random_crop(
     heights, widths = image_shapes(images, indices)
     boxes = sample_crop_boxes(heights, widths, transform.scale, generator)
     longest_box = images.short_side * ASPECT_RATIO[1] + 2  # with the rounding to whole pixels
-    taps = count_taps(images, longest_box, transform.size)
-    resized = resized_crop(images, indices, boxes, flip, transform.size, taps=taps)
+    window = filter_window(images, longest_box, transform.size)
+    resized = resized_crop(images, indices, boxes, flip, transform.size, window=window)
     if crop == "resized":
         return resized
     coin = torch.rand(n, 1, 1, 1, device=device, generator=generator) < 0.5
@@ -80,8 +80,8 @@ def test_view(images: ImageSet, indices: Tensor, transform: Transform) -> Tensor
     side = transform.size / scale
     boxes = torch.stack([top, left, side, side])
     longest_box = images.short_side * transform.size / transform.resize
-    taps = count_taps(images, longest_box, transform.size)
-    pixels = resized_crop(images, indices, boxes, no_flip, transform.size, False, taps)
+    window = filter_window(images, longest_box, transform.size)
+    pixels = resized_crop(images, indices, boxes, no_flip, transform.size, False, window)
     return normalize(pixels, transform)
 
 
@@ -173,10 +173,10 @@ def sample_crop_boxes(
     return torch.stack([top, left, h, w])
 
 
-def count_taps(images: ImageSet, longest_box: float, size: int) -> int:
-    """Return how many pixels in a line a pixel of the view is made of, at most.
+def filter_window(images: ImageSet, longest_box: float, size: int) -> int | None:
+    """Return the side of a square that holds all pixels that a view is made of.
 
-    Two where images are near the size of the view: they are interpolated. The number is known on
+    None where images are near the size of the view: they are interpolated. The number is known on
     the host, so that a captured step has fixed shapes.
 
     Args:
@@ -185,8 +185,9 @@ def count_taps(images: ImageSet, longest_box: float, size: int) -> int:
         size: side of the view.
     """
     if images.short_side <= NEAR * size:
-        return 2
-    return max(2, math.ceil(2 * longest_box / size))
+        return None
+    reach = max(1.0, longest_box / size)
+    return math.ceil(longest_box + 2 * reach) + 2
 
 
 def resized_crop(
@@ -196,12 +197,12 @@ def resized_crop(
     flip: Tensor,
     size: int,
     crop_first: bool = True,
-    taps: int = 2,
+    window: int | None = None,
 ) -> Tensor:
     """Resize a box of each image to a square by bilinear interpolation: (n, 3, s, s).
 
-    With more than two taps, boxes that are larger than the view are antialiased as Pillow does it,
-    in images that are not near the size of the view.
+    With a window, boxes that are larger than the view are antialiased as Pillow does it, in images
+    that are not near the size of the view.
 
     Args:
         images: images of any sizes.
@@ -211,25 +212,22 @@ def resized_crop(
         size: side of the square.
         crop_first: crop the box and then resize it. Otherwise the whole image is resized and the
             box cropped out of that, so that pixels just beyond the box contribute.
-        taps: pixels in a line that a pixel of the view is made of, at most: `count_taps`.
+        window: side of a square that holds all pixels of a view: `filter_window`.
     """
     top, left, height, width = (b[:, None] for b in boxes)
     line = torch.arange(size, device=images.device) + 0.5
     mirrored = torch.where(flip[:, None], size - line, line)
     heights, widths = (side[:, None] for side in image_shapes(images, indices))
     pixels = partial(gather_pixels, images, indices)
-    if taps > 2:
+    if window is not None:
         is_near = torch.minimum(heights, widths) <= NEAR * size
-        reach_y, reach_x = (
-            (side / size).clamp(min=1).masked_fill(is_near, 1.0) for side in (height, width)
-        )
-        y, v = _filter(top, height, line / size, heights, crop_first, reach_y, taps)
-        x, u = _filter(left, width, mirrored / size, widths, crop_first, reach_x, taps)
-        view = torch.zeros(1, device=images.device)
-        for tap in range(taps):  # one row of the filter at a time: all at once take much memory
-            row = pixels(y[:, :, tap], x.flatten(1)).view(-1, size, size, taps, 3)
-            view = view + (row * u[:, None, :, :, None]).sum(3) * v[:, :, tap, None, None]
-        return view.permute(0, 3, 1, 2)
+        y, v = _filter(top, height, line / size, heights, crop_first, is_near, window)
+        x, u = _filter(left, width, mirrored / size, widths, crop_first, is_near, window)
+        with torch.autocast(images.device.type, enabled=False):  # colors need more than bfloat16
+            rows = v @ pixels(y, x).float().flatten(2)
+            by_channel = rows.view(-1, size, window, 3).transpose(2, 3)
+            view = by_channel.flatten(1, 2) @ u.transpose(1, 2)
+        return view.view(-1, size, 3, size).transpose(1, 2)
     y0, y1, v = _interpolate(top, height, line / size, heights, crop_first)
     x0, x1, u = _interpolate(left, width, mirrored / size, widths, crop_first)
     u = u[:, None, :, None]
@@ -261,22 +259,23 @@ def _filter(
     fraction: Tensor,
     limit: Tensor,
     crop_first: bool,
-    reach: Tensor,
-    taps: int,
+    is_near: Tensor,
+    window: int,
 ) -> tuple[Tensor, Tensor]:
-    """Return the pixels around each position of a line and their weights: (n, s, taps) each.
+    """Return the pixels of a line, (n, w), and their weights at each position, (n, s, w).
 
-    Weights fall linearly to zero at the distance `reach`, (n, 1), and sum to 1. Pixels beyond the
-    image, or beyond the box if it is cropped first, have none.
+    Weights fall linearly to zero at the distance of a pixel of the view, or of the image where that
+    is longer or the image is near the size of the view; they sum to 1. Pixels beyond the image, or
+    beyond the box if it is cropped first, have none.
     """
-    position = (start + fraction * length - 0.5)[:, :, None]
-    first = (position - reach[:, :, None]).floor() + 1
-    pixel = first + torch.arange(taps, device=first.device)
-    low = start if crop_first else torch.zeros_like(start)
+    reach = (length / fraction.shape[-1]).clamp(min=1).masked_fill(is_near, 1.0)
+    position = start + fraction * length - 0.5
+    low = start if crop_first else (start - reach).floor().clamp(min=0)
     high = start + length - 1 if crop_first else limit - 1.0
-    inside = (pixel >= low[:, :, None]) & (pixel <= high[:, :, None])
-    weight = (1 - (pixel - position).abs() / reach[:, :, None]).clamp(min=0) * inside
-    pixel = torch.minimum(pixel, limit[:, :, None] - 1.0).clamp(min=0)
+    pixel = low + torch.arange(window, device=low.device)
+    distance = (pixel[:, None] - position[:, :, None]).abs() / reach[:, :, None]
+    weight = (1 - distance).clamp(min=0) * (pixel <= high)[:, None]
+    pixel = torch.minimum(pixel, limit - 1.0)
     return pixel.long(), weight / weight.sum(2, keepdim=True)
 
 
@@ -314,9 +313,7 @@ def normalize(pixels: Tensor, transform: Transform) -> Tensor:
 
 
 @cache_tensor
-def _normalization(
-    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
-) -> Tensor:
+def _normalization(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> Tensor:
     """Return what to subtract from pixels in 0 … 255 and the factor after it: (2, 3, 1, 1)."""
     values = [*(255 * m for m in mean), *(1 / (255 * s) for s in std)]
     # Fill on the device: a copy from the host would make the step wait for the device.
