@@ -32,6 +32,15 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
+@pytest.fixture(scope="session", autouse=True)
+def feature_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the features of training images out of the user's cache folder."""
+    folder = tmp_path_factory.mktemp("features")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fewmore.classifier.feature_cache.cache_folder", lambda: folder)
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_images() -> Callable[..., ImageSet]:
     """Return the function (classes=4, per_class=6, size=8, seed=0) -> ImageSet."""

@@ -29,7 +29,7 @@ def test_all_broken_images_are_named_before_anything_is_embedded(
         raise AssertionError("an image was embedded")
 
     monkeypatch.setattr(Embedder, "features", fail)
-    with pytest.raises(ImageError, match="^8 images cannot be read: .* --skip-broken") as caught:
+    with pytest.raises(ImageError, match=r"^8 images cannot be read: .* --skip-broken") as caught:
         IncrementalClassifier("resnet8", weights).fit(folder)
     _, *lines = str(caught.value).splitlines()
     assert [line.split()[0] for line in lines] == [

@@ -1,5 +1,6 @@
 """Call the program as a shell does."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,3 +31,17 @@ def fewmore(
         return code if isinstance(code, int) else 0, *capsys.readouterr()
 
     return fewmore
+
+
+@pytest.fixture
+def model(
+    small_model: Path,
+    photos: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """Put a trained model into the current folder, beside its images."""
+    monkeypatch.chdir(tmp_path)
+    photos("photos", {"robin": 5, "wren": 5, "jay": 4})
+    shutil.copy(small_model, "birds.fewmore")
+    return Path("birds.fewmore")

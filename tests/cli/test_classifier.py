@@ -21,17 +21,6 @@ Fewmore = Callable[..., tuple[int, str, str]]
 BASE = {"robin": 5, "wren": 5, "jay": 4}
 
 
-@pytest.fixture
-def model(
-    small_model: Path, photos: Photos, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """A trained model in the current folder, beside its images."""
-    monkeypatch.chdir(tmp_path)
-    photos("photos", BASE)
-    shutil.copy(small_model, "birds.fewmore")
-    return Path("birds.fewmore")
-
-
 def class_counts(model: Path) -> dict[str, int]:
     classes: dict[str, int] = IncrementalClassifier.load(model).info()["classes"]
     return classes

@@ -163,10 +163,8 @@ def test_floating_point_images_lie_in_0_to_1() -> None:
     image = Image.fromarray(np.array([[0, 0.2, 1]], dtype=np.float32))
     assert decode_image(image)[0, 0].tolist() == [0, 51, 255]
     assert decode_image(encode(image, "tiff"))[0, 0].tolist() == [0, 51, 255]
-    with pytest.raises(
-        ImageError, match=r"its floating-point numbers go from 0 to 200, and must lie in 0 … 1"
-    ):
-        decode_image(Image.fromarray(np.array([[0, 200]], dtype=np.float32)))
+    with pytest.raises(ImageError, match=r"its numbers go from 0 to 300, and must lie in 0 … 255"):
+        decode_image(Image.fromarray(np.array([[0, 300]], dtype=np.float32)))
     with pytest.raises(ImageError, match="infinite or not numbers"):
         decode_image(encode(Image.fromarray(np.array([[0, np.nan]], dtype=np.float32)), "tiff"))
 
@@ -251,12 +249,11 @@ def test_dtypes_of_arrays() -> None:
         (np.zeros((0, 8, 3), np.uint8), r"has the shape \(0, 8, 3\), and so no pixels"),
         (np.full((4, 4), np.nan), "infinite or not numbers"),
         (np.full((4, 4), np.inf), "infinite or not numbers"),
-        (np.array([[0.0, 255.0]]), "go from 0 to 255, and must lie in 0 … 1"),
-        (np.array([[-0.5, 1.0]]), "go from -0.5 to 1, and must lie in 0 … 1"),
-        (
-            np.zeros((4, 4), np.int64),
-            "of type int64",
-        ),
+        (np.array([[0.0, 256.0]]), "go from 0 to 256, and must lie in 0 … 255 or 0 … 1"),
+        (np.array([[-0.5, 1.0]]), "go from -0.5 to 1, and must lie in 0 … 255 or 0 … 1"),
+        (np.array([[0, 300]]), "go from 0 to 300, and must lie in 0 … 255"),
+        (np.array([[-1, 3]]), "go from -1 to 3, and must lie in 0 … 255"),
+        (np.zeros((4, 4), complex), "of type complex128"),
         (np.zeros((4, 4), object), "of type object"),
         (torch.full((3, 4, 4), torch.nan), "infinite or not numbers"),
     ],
@@ -371,3 +368,23 @@ def test_suppressed_warnings_come_back_after_the_last_thread() -> None:
     assert list(warnings.filters) == before
     with pytest.raises(UserWarning, match="heard"):
         warnings.warn("heard", stacklevel=1)
+
+
+def test_a_large_jpeg_is_decoded_at_a_fraction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Photos of 200 megapixels exceed Pillow's limit, which stands for whole images."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20_000)
+    image = Image.new("RGB", (400, 300), (200, 30, 90))
+
+    pixels = decode_image(encode(image, "jpeg"), short_side=30)
+    assert pixels.shape == (3, 30, 40)
+    assert pixels[:, 9, 9].tolist() == pytest.approx([200, 30, 90], abs=3)
+    for data, side in (
+        (encode(image, "jpeg"), None),
+        (encode(image, "jpeg", progressive=True), 30),  # the decoder would hold all of it
+        (encode(image), 30),
+    ):
+        with pytest.raises(ImageError, match="it has more than 40,000 pixels"):
+            decode_image(data, short_side=side)
+    monkeypatch.setattr("fewmore.data.decode.MAX_JPEG_PIXELS", 100_000)
+    with pytest.raises(ImageError, match="it has more than 40,000 pixels"):
+        decode_image(encode(image, "jpeg"), short_side=30)

@@ -52,6 +52,7 @@ def get(
 
     An interrupted download resumes where it stopped. Files that are there are not replaced.
     """
+    from fewmore.classifier.text import count_noun
     from fewmore.data import download, paths
     from fewmore.data.benchmarks import BENCHMARKS, FOLDER_PREFIX
     from fewmore.data.sources import SOURCES
@@ -67,7 +68,7 @@ def get(
     source = SOURCES[name]
     if source.by_hand:
         console.print(f"By hand: {source.by_hand} The data root is {root}")
-    console.print(f"{name}: {len(source.files)} files, into {root}")
+    console.print(f"{name}: {count_noun(len(source.files), 'file')}, into {root}")
     for file in source.files:
         place = file.unpacked or file.path
         with _progress_bar(console, place, in_bytes=True) as on_progress:
@@ -80,14 +81,21 @@ def get(
 
 @app.command()
 def check(
-    name: Annotated[str, typer.Argument(help="A benchmark, or folder:PATH.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="A benchmark, folder:PATH, or resnet18 or mobilenet_v2: weights."),
+    ],
     data_root: Root = None,
 ) -> None:
     """Read all images and session lists of a benchmark, and say for which use they suffice."""
     from fewmore.data import benchmarks, loading, paths
+    from fewmore.data.sources import WEIGHTS
 
     console = plain()
     root = paths.data_root(data_root)
+    if name in WEIGHTS:
+        _check_weights(console, name, root)
+        return
     benchmark = benchmarks.find(name)
     with _progress_bar(console, "reading images") as on_progress:
         images = loading.load_benchmark_images(benchmark, root, on_progress)
@@ -187,6 +195,22 @@ def _sampling_problem(benchmark: "Benchmark", images: "BenchmarkImages") -> str 
     except FewmoreError as error:
         return f"not ready: {error}"
     return None
+
+
+def _check_weights(console: "Console", name: str, root: Path) -> None:
+    """Say whether a backbone's ImageNet weights are there, and the published file."""
+    from fewmore.data.download import fetch_file
+    from fewmore.data.sources import WEIGHTS
+
+    file = WEIGHTS[name]
+    path = root / file.path
+    if not path.exists():
+        console.print(f"{path} is not there: fetch it with `fewmore data get {name}`")
+        raise typer.Exit(1)
+    is_published = fetch_file(file, root) == "there"  # a file that is there is only checked
+    console.print(f"{path}: {'the published file' if is_published else OUTCOMES['different']}")
+    if not is_published:
+        raise typer.Exit(1)
 
 
 def _describe_weights(benchmark: "Benchmark", root: Path) -> str:

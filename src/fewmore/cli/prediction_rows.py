@@ -8,7 +8,7 @@ import csv
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -58,14 +58,18 @@ def check_output(path: Path) -> str:
     return form
 
 
-@contextmanager
-def open_rows(form: str, file: IO[Any], top: int) -> Iterator[Write]:
+def open_rows(form: str, file: IO[Any], top: int) -> AbstractContextManager[Write]:
     """Give a function that writes predictions in a format, complete after each call."""
-    writers = {"csv": _csv_rows, "json": _json_rows, "jsonl": _jsonl_rows, "parquet": _parquet_rows}
-    with contextmanager(writers[form])(file, top) as write:
-        yield write
+    writers: dict[str, Callable[[IO[Any], int], AbstractContextManager[Write]]] = {
+        "csv": _csv_rows,
+        "json": _json_rows,
+        "jsonl": _jsonl_rows,
+        "parquet": _parquet_rows,
+    }
+    return writers[form](file, top)
 
 
+@contextmanager
 def _csv_rows(file: IO[str], top: int) -> Iterator[Write]:
     writer = csv.DictWriter(file, columns(top), lineterminator="\n")
     writer.writeheader()
@@ -79,6 +83,7 @@ def _csv_rows(file: IO[str], top: int) -> Iterator[Write]:
     yield write
 
 
+@contextmanager
 def _json_rows(file: IO[str], top: int) -> Iterator[Write]:
     before = "[\n"
 
@@ -95,6 +100,7 @@ def _json_rows(file: IO[str], top: int) -> Iterator[Write]:
         file.write("[]\n" if before == "[\n" else "\n]\n")
 
 
+@contextmanager
 def _jsonl_rows(file: IO[str], top: int) -> Iterator[Write]:
     def write(results: Sequence[Result]) -> None:
         for result in results:
@@ -104,6 +110,7 @@ def _jsonl_rows(file: IO[str], top: int) -> Iterator[Write]:
     yield write
 
 
+@contextmanager
 def _parquet_rows(file: IO[bytes], top: int) -> Iterator[Write]:
     pa = _import_pyarrow()
     from pyarrow.parquet import ParquetWriter

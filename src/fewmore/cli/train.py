@@ -60,9 +60,9 @@ def train(
     classifier = IncrementalClassifier(
         backbone, None if weights == "none" else weights, device=device, seed=seed
     )
-    stopped = f"stopped: {target} was not written; the same command starts again"
+    stopped = f"stopped: {target} was not written; what was embedded is kept for the next time"
     with interrupt_hint(stopped), stages(plain(stderr=True)) as progress:
-        classifier.fit(photos, progress, skip_broken=skip_broken)
+        classifier.fit(photos, progress=progress, skip_broken=skip_broken)
     with locked(target, LOCK_TIMEOUT, say_that_it_waits(target)):
         _check_target(target, force)  # again, because training takes time
         classifier.save(target)

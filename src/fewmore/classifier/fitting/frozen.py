@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from fewmore.classifier.embedding import Embedder, Progress
+from fewmore.classifier.feature_cache import CachedEmbedder
 from fewmore.classifier.fitting.adapter import train_adapter
 from fewmore.classifier.fitting.base import (
     MAX_SAMPLE,
@@ -43,9 +44,10 @@ def fit_frozen(
     progress: Progress,
 ) -> FitResult:
     """Compute class means on frozen features, and train an adapter where it helps."""
-    embedder = Embedder(backbone, transform, device)
+    embedder = CachedEmbedder(backbone, transform, device)
     generator = torch.Generator().manual_seed(derive_seed(seed, "sample"))
     base = _embed_with_sample(embedder, images, generator, progress)
+    embedder.prune()
     plain = Head(device, embedder.dim, within_class_variance(base))
     if not len(base.labels):
         return uncalibrated(backbone, base, plain)

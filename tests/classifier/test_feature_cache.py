@@ -1,0 +1,120 @@
+"""Features of training images are kept on disk, and what is kept changes no model."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fewmore import IncrementalClassifier
+from fewmore.classifier import feature_cache
+from fewmore.classifier.embedding import Embedder
+from fewmore.classifier.feature_cache import CachedEmbedder
+from fewmore.data.augment import Transform
+from fewmore.data.images import ImageSet
+from fewmore.nn.backbones import build
+
+MakeImages = Callable[..., ImageSet]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Use a cache folder of one's own, and return that of features."""
+    monkeypatch.setattr(feature_cache, "cache_folder", lambda: tmp_path)
+    return tmp_path / "features"
+
+
+@pytest.fixture
+def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count the images that a backbone embeds, a number a call."""
+    counts: list[int] = []
+    features = Embedder.features
+
+    def count(self: Embedder, images: torch.Tensor, *args: object) -> torch.Tensor:
+        counts.append(len(images))
+        return features(self, images, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Embedder, "features", count)
+    return counts
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/*"))
+
+
+def test_a_repeated_training_embeds_nothing(
+    tiny_images: MakeImages, weights: Path, embedded: list[int], tmp_path: Path
+) -> None:
+    images = tiny_images(3, 6)
+    for name in ("a", "b"):
+        embedded.clear()
+        IncrementalClassifier("resnet8", weights).fit(images).save(tmp_path / name)
+        assert bool(sum(embedded)) == (name == "a")
+    one, other = (IncrementalClassifier.load(tmp_path / name) for name in ("a", "b"))
+    assert one.predict(images.image(0), 3) == other.predict(images.image(0), 3)
+
+
+def test_a_stopped_training_goes_on(
+    tiny_images: MakeImages, weights: Path, embedded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fewmore.classifier.embedding.BATCH_SIZE", {"cpu": 6})
+    images = tiny_images(3, 6)
+
+    def stop(stage: str, done: int, total: int) -> None:
+        if done >= 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        IncrementalClassifier("resnet8", weights, device="cpu").fit(images, progress=stop)
+    before = sum(embedded)
+    IncrementalClassifier("resnet8", weights, device="cpu").fit(images)
+    assert sum(embedded) - before == before / 2, "the last six of eighteen images"
+
+
+def squares(count: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=generator)
+
+
+def test_other_weights_and_transforms_have_features_of_their_own(
+    tiny_transform: Transform, embedded: list[int]
+) -> None:
+    cpu = torch.device("cpu")
+    for seed in (0, 1):
+        CachedEmbedder(build("resnet8", seed), tiny_transform, cpu).features(squares(2))
+    assert embedded == [2, 2]
+    CachedEmbedder(build("resnet8", 1), tiny_transform, cpu).features(squares(2), (1, 2))
+    assert embedded == [2, 2, 2]
+
+
+def test_damaged_files_are_computed_again(
+    tiny_transform: Transform, embedded: list[int], folder: Path
+) -> None:
+    embedder = CachedEmbedder(build("resnet8", 0), tiny_transform, torch.device("cpu"))
+    right = embedder.features(squares(3))
+    first, second, _ = files(folder)
+    first.write_bytes(first.read_bytes()[:-4])
+    second.write_bytes(bytes(len(second.read_bytes())))
+    assert torch.allclose(embedder.features(squares(3)), right, atol=1e-5)
+    assert embedded == [3, 2]
+
+
+def test_the_size_is_bounded(
+    tiny_transform: Transform, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feature_cache, "MAX_BYTES", 3 * (64 * 4 + 8))
+    embedder = CachedEmbedder(build("resnet8", 0), tiny_transform, torch.device("cpu"))
+    embedder.features(squares(9))
+    assert len(files(folder)) == 3, "one training writes no more than is allowed"
+    embedder = CachedEmbedder(build("resnet8", 1), tiny_transform, torch.device("cpu"))
+    embedder.features(squares(2))
+    embedder.prune()
+    assert len(files(folder)) == 3
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(
+    tiny_transform: Transform, folder: Path
+) -> None:
+    folder.touch()
+    embedder = CachedEmbedder(build("resnet8", 0), tiny_transform, torch.device("cpu"))
+    assert embedder.features(squares(2)).shape == (1, 2, 64)

@@ -1,0 +1,55 @@
+"""Which forms of images `fit`, `learn` and `predict` take, and what they say of others."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fewmore import IncrementalClassifier
+from fewmore.classifier.inputs import collect_images
+from fewmore.errors import DataError
+
+
+def test_no_classes_are_a_sentence(weights: Path) -> None:
+    with pytest.raises(DataError, match="no classes were given"):
+        IncrementalClassifier("resnet8", weights).fit({})
+
+
+def test_no_images_are_a_sentence(clf: IncrementalClassifier) -> None:
+    for nothing in (None, 3):
+        with pytest.raises(DataError, match=f"given as {type(nothing).__name__}: give a path"):
+            clf.predict(nothing)
+
+
+def test_hugging_face_datasets(weights: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    images = [Image.fromarray(np.full((9, 9, 3), 20 * i, np.uint8)) for i in range(12)]
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["jay", "robin", "wren"])}
+    )
+    labels = [2, 0] * 6
+    dataset = datasets.Dataset.from_dict({"image": images, "label": labels}, features=features)
+    collected = collect_images(dataset)
+    assert collected.names == ("jay", "wren"), "classes without images are left out"
+    assert collected.labels == (0,) * 6 + (1,) * 6
+    assert np.asarray(collected.images[0])[0, 0, 0] == 20, "ordered by class"
+    assert collected.files() == {}
+    classifier = IncrementalClassifier("resnet8", weights).fit(dataset)
+    assert classifier.info()["classes"] == {"jay": 6, "wren": 6}
+    named = dataset.cast_column("label", datasets.Value("int64"))
+    assert collect_images(named).names == ("0", "2")
+    with pytest.raises(DataError, match=r"has the columns photo, label, and no 'image'"):
+        collect_images(dataset.rename_column("image", "photo"))
+
+
+def test_a_manifest_in_python(photos: Callable[..., Path], tmp_path: Path) -> None:
+    photos("photos", {"robin": 1, "wren": 1})
+    lines = ["file_name,class", "photos/wren/00.png,wren", f"{tmp_path}/photos/robin/00.png,robin"]
+    (tmp_path / "birds.csv").write_text("\n".join(lines), encoding="utf-8-sig")
+    collected = collect_images(tmp_path / "birds.csv")
+    assert collected.names == ("robin", "wren")
+    assert list(collected.files().values()) == [
+        tmp_path / "photos" / name / "00.png" for name in ("robin", "wren")
+    ]

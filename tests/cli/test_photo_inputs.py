@@ -1,0 +1,154 @@
+"""What commands take as photos: nested folders, split folders, manifests and broken files."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fewmore import IncrementalClassifier
+
+Photos = Callable[..., Path]
+Fewmore = Callable[..., tuple[int, str, str]]
+
+
+def class_counts(model: str | Path) -> dict[str, int]:
+    classes: dict[str, int] = IncrementalClassifier.load(model).info()["classes"]
+    return classes
+
+
+# Folders
+
+
+@pytest.mark.usefixtures("small_pretrained")
+def test_photos_in_sub_folders_of_a_class_count(photos: Photos, fewmore: Fewmore) -> None:
+    folder = photos("photos", {"robin": 5, "wren": 5})
+    (folder / "wren" / "2023" / "May").mkdir(parents=True)
+    for name in ("03.png", "04.png"):
+        shutil.move(folder / "wren" / name, folder / "wren" / "2023" / "May" / name)
+    code, out, _ = fewmore("train", "photos")
+    assert code == 0
+    assert class_counts("photos.fewmore") == {"robin": 5, "wren": 5}
+    assert "images in sub-folders count for their class too: in wren" in out
+
+
+@pytest.mark.usefixtures("small_pretrained")
+@pytest.mark.parametrize("test", ["test", "val"])
+def test_a_split_folder_is_a_sentence(photos: Photos, fewmore: Fewmore, test: str) -> None:
+    for part in ("train", test):
+        photos(f"birds/{part}", {"robin": 4, "wren": 4})
+    code, out, err = fewmore("train", "birds")
+    assert (code, out) == (2, "")
+    assert err == (
+        f"fewmore: birds is split into train and {test}, and these are no classes: "
+        f"give birds/train to train with, and birds/{test} to evaluate with\n"
+    )
+
+
+@pytest.mark.usefixtures("small_pretrained")
+def test_classes_may_be_named_train_and_test(photos: Photos, fewmore: Fewmore) -> None:
+    photos("photos", {"train": 4, "test": 4})
+    assert fewmore("train", "photos")[0] == 0
+
+
+# Broken files
+
+
+@pytest.mark.usefixtures("small_pretrained")
+def test_train_names_all_broken_photos_or_skips_them(photos: Photos, fewmore: Fewmore) -> None:
+    folder = photos("photos", {"robin": 8, "wren": 8})
+    broken = [f"photos/robin/{i:02}.png" for i in range(4)]
+    broken += [f"photos/wren/{i:02}.png" for i in range(4)]
+    for path in broken:
+        (folder.parent / path).write_bytes(b"")
+    code, out, err = fewmore("train", "photos")
+    assert (code, out) == (2, "")
+    stage, sentence, *lines = err.splitlines()
+    assert stage == "checking images …"
+    assert sentence.startswith("fewmore: 8 images cannot be read: replace them, or leave out")
+    assert [line.split()[0] for line in lines] == broken
+    code, out, _ = fewmore("train", "photos", "--skip-broken")
+    assert code == 0
+    assert all(path in out for path in broken)
+    assert class_counts("photos.fewmore") == {"robin": 4, "wren": 4}
+
+
+def test_learn_and_evaluate_skip_broken_photos(
+    model: Path, photos: Photos, fewmore: Fewmore
+) -> None:
+    folder = photos("new", {"owl": 3})
+    (folder / "owl" / "01.png").write_bytes(b"no image")
+    code, out, _ = fewmore("learn", model, "new", "--skip-broken")
+    assert code == 0
+    assert "learnt owl: 2 images\nnote: 1 broken image left out: new/owl/01.png cannot" in out
+    code, out, err = fewmore("evaluate", model, "new")
+    assert (code, out) == (2, "")
+    assert "fewmore: new/owl/01.png cannot be read as an image" in err
+    code, out, _ = fewmore("evaluate", model, "new", "--skip-broken")
+    assert code == 0
+    assert "note: 1 broken image left out: new/owl/01.png" in out
+
+
+# Manifests
+
+
+@pytest.mark.usefixtures("small_pretrained")
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_manifests_instead_of_folders(photos: Photos, fewmore: Fewmore, form: str) -> None:
+    def write(name: str, folder: Path) -> str:
+        rows = [
+            (path.relative_to(folder.parent), path.parent.name)
+            for path in sorted(folder.rglob("*.png"), reverse=True)
+        ]
+        if form == "csv":
+            lines = ["label,path", *(f'"{label}","{path}"' for path, label in rows)]
+        else:
+            lines = [json.dumps({"path": str(path), "label": label}) for path, label in rows]
+        (folder.parent / f"{name}.{form}").write_text("\n".join(lines) + "\n")
+        return f"{name}.{form}"
+
+    train = write("birds", photos("photos", {"robin": 5, "wren": 5}))
+    assert fewmore("train", train)[0] == 0
+    assert class_counts("birds.fewmore") == {"robin": 5, "wren": 5}
+    assert fewmore("learn", "birds.fewmore", write("new", photos("new", {"owl, eagle": 3})))[0] == 0
+    assert class_counts("birds.fewmore")["owl, eagle"] == 3
+    test = write("test", photos("test", {"robin": 2, "owl, eagle": 2}))
+    code, out, _ = fewmore("evaluate", "birds.fewmore", test, "--json")
+    assert (code, json.loads(out)["images"]) == (0, 4)
+    code, out, _ = fewmore("predict", "birds.fewmore", test, "--jsonl")
+    assert len(out.splitlines()) == 4
+
+
+def test_predict_takes_a_list_of_paths(model: Path, fewmore: Fewmore) -> None:
+    Path("list.txt").write_text("photos/wren/01.png\n\nphotos/wren/00.png\n")
+    code, out, _ = fewmore("predict", model, "list.txt", "photos/jay/00.png", "--jsonl")
+    assert code == 0
+    assert [json.loads(line)["image"] for line in out.splitlines()] == [
+        "photos/wren/01.png",
+        "photos/wren/00.png",
+        "photos/jay/00.png",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("a.csv", "file,kind\na.jpg,robin\n", "line 2 of a.csv has no image (file, kind)"),
+        ("a.csv", "path,label\na.jpg,\n", "line 2 of a.csv has no label"),
+        ("a.csv", "path,label\n", "a.csv names no images"),
+        ("a.jsonl", '{"path": "a.jpg"\n', "line 1 of a.jsonl is not JSON"),
+        ("a.jsonl", "[1]\n", "line 1 of a.jsonl has no image (no columns)"),
+        ("gone.csv", None, "gone.csv cannot be read (No such file or directory)"),
+    ],
+)
+def test_a_manifest_that_cannot_be_used_is_a_sentence(
+    model: Path, fewmore: Fewmore, name: str, content: str | None, complaint: str
+) -> None:
+    if content is not None:
+        Path(name).write_text(content)
+    before = model.read_bytes()
+    code, out, err = fewmore("learn", model, name)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"fewmore: {complaint}")
+    assert model.read_bytes() == before
