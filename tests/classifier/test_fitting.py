@@ -47,7 +47,7 @@ def test_it_is_trained_on_a_folder(tiny_folder: Path, weights: Path):
     reports = []
     clf = IncrementalClassifier("resnet8", weights)
     returned = clf.fit(
-        str(tiny_folder), lambda stage, done, total: reports.append((stage, done, total))
+        str(tiny_folder), progress=lambda stage, done, total: reports.append((stage, done, total))
     )
     assert returned is clf
     assert clf.classes_ == [f"class {i}" for i in range(6)]
@@ -245,7 +245,7 @@ def test_from_scratch_by_a_recipe(
     stages = []
     recipe = replace(tiny_recipe, method=CECConfig(TWO_EPISODES, AdapterConfig(heads=2)))
     clf = IncrementalClassifier(weights=None, recipe=recipe)
-    clf.fit(tiny_images(4, 12), lambda stage, done, total: stages.append(stage))
+    clf.fit(tiny_images(4, 12), progress=lambda stage, done, total: stages.append(stage))
     assert set(stages) == {
         "decoding images",
         "pretrain",

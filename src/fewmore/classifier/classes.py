@@ -7,6 +7,7 @@ exactly as if all images had come at once.
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -79,9 +80,16 @@ def name_notes(added: Sequence[str], known: Sequence[str]) -> list[str]:
 
 
 def clean_name(name: object) -> str:
-    """Return a class name in composed form (NFC) without spaces around it, or refuse it."""
+    """Return a class name in composed form (NFC) without spaces around it, or refuse it.
+
+    A whole number becomes a text.
+    """
+    if isinstance(name, Integral) and not isinstance(name, bool):
+        name = str(name)
     if not isinstance(name, str):
-        raise DataError(f"a class's name must be a text, not {name!r} ({type(name).__name__})")
+        raise DataError(
+            f"a class's name must be a text or a whole number, not {name!r} ({type(name).__name__})"
+        )
     clean = unicodedata.normalize("NFC", name).strip()
     if not clean:
         raise DataError(f"a class's name must not be empty, and {name!r} is")

@@ -5,20 +5,25 @@
     classifier.predict("unknown.jpg", top=3)
     classifier.save("animals.fewmore")
 
+or, as scikit-learn has it, with lists of images and of labels:
+
+    IncrementalClassifier().fit(paths, labels).predict(more_paths)
+
 A new class is the mean of its images' features, so learning costs little more than embedding the
 images, and old classes are not touched by it. The state of a classifier is one immutable object,
 which a change replaces in one step: any number of threads may predict while another one learns,
 and each prediction uses the classes of one moment. Changes take turns.
 """
 
-import copy
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,9 +43,13 @@ from fewmore.classifier.history import Change, utc_now
 from fewmore.classifier.inputs import (
     ImagesByClass,
     LabeledImages,
+    as_batch,
     as_image_sequence,
+    as_labels,
     collect_images,
+    label_images,
 )
+from fewmore.classifier.manners import SklearnManners
 from fewmore.classifier.model import Model
 from fewmore.classifier.results import (
     Evaluation,
@@ -49,9 +58,9 @@ from fewmore.classifier.results import (
     Queries,
     evaluate_predictions,
 )
-from fewmore.classifier.text import join_names
+from fewmore.classifier.text import count_noun, join_names
 from fewmore.data.download import pretrained_weights
-from fewmore.errors import ConfigError, DataError, DownloadError, NotFittedError, StateError
+from fewmore.errors import ConfigError, DataError, DownloadError, StateError
 from fewmore.methods.base import Recipe
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import Backbone, build
@@ -70,10 +79,11 @@ class _State:
     scorer: Scorer
 
 
-class IncrementalClassifier:
+class IncrementalClassifier(SklearnManners):
     """Classify images, and learn new classes from a few images each.
 
-    The constructor only stores its arguments.
+    An estimator of scikit-learn: it can be cloned, pickled, put into a `Pipeline` and
+    cross-validated. The constructor only stores its arguments.
 
     Args:
         backbone: name of the network that computes features; by default mobilenet_v2.
@@ -105,12 +115,16 @@ class IncrementalClassifier:
 
     def fit(
         self,
-        images: ImagesByClass,
-        progress: Progress | None = None,
+        X: ImagesByClass,
+        y: Any = None,
         *,
+        progress: Progress | None = None,
         skip_broken: bool = False,
     ) -> "IncrementalClassifier":
         """Train on a folder with one sub-folder a class, a manifest, an `ImageSet`, or a dict.
+
+        Or on images in a list or an array, with their labels in `y`: texts or whole numbers. Then
+        `predict` answers with such labels.
 
         With a pretrained backbone each image is embedded, and an adapter is trained and kept only
         if it helps. A fifth of the images at a time (from scratch: a tenth) is held out to
@@ -121,7 +135,7 @@ class IncrementalClassifier:
         """
         progress = progress or _no_progress
         device = _resolve_device(self.device)
-        base = collect_images(images)
+        base = collect_images(X) if y is None else label_images(X, y)
         if len(base.names) < 2:
             raise DataError(
                 f"one class was given, {base.names[0]}, and at least 2 are needed to train: "
@@ -150,6 +164,8 @@ class IncrementalClassifier:
             "seed": self.seed,
             "when": utc_now(),
         }
+        if y is not None:
+            origin["labels"] = "str" if np.asarray(y).dtype.kind in "OU" else "int"
         model = fitted.to_model(name, transform, notes, origin)
         self._set_model(model, fitted.backbone, fitted.head)
         return self
@@ -204,6 +220,16 @@ class IncrementalClassifier:
             support.images, support.titles, hashes=True, progress=progress
         )
         return self.learn_embedded(support, features, hashes)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> "IncrementalClassifier":
+        """Learn images with their labels in `y`; the first call trains, as `fit` does.
+
+        New classes may come with any call, so `classes` is not needed, and not used.
+        """
+        if self._state is None:
+            return self.fit(X, y)
+        self.learn(label_images(X, y))
+        return self
 
     def learn_embedded(
         self, support: LabeledImages, features: Tensor, hashes: tuple[int, ...]
@@ -265,11 +291,12 @@ class IncrementalClassifier:
                 )
         return warnings
 
-    def forget(self, names: str | Iterable[str]) -> None:
+    def forget(self, names: str | int | Iterable[str] | Iterable[int]) -> None:
         """Remove classes. Undo data stays in the model file until 20 more changes were made."""
         with self._lock:
-            names = [names] if isinstance(names, str) else names
-            self._set_class_set(self._fitted_state().class_set.forget(names))
+            of_all = [names] if isinstance(names, (str, int)) else names
+            class_set = self._fitted_state().class_set
+            self._set_class_set(class_set.forget([clean_name(name) for name in of_all]))
 
     def rename(self, old: str, new: str) -> None:
         """Give a class another name."""
@@ -291,25 +318,46 @@ class IncrementalClassifier:
 
         The two share memory for what they have in common; neither changes the other.
         """
-        other = copy.copy(self)
-        other._lock = threading.RLock()
+        other = type(self)(**self.get_params())
+        other._state = self._fitted_state()
         other._set_class_set(class_set)
         return other
 
     def _set_class_set(self, class_set: ClassSet) -> None:
         state = self._fitted_state()
+        _as_label_array(class_set.names, state)  # or refuse a name that is no label
         scorer = state.scorer.with_classes(class_set.classes)
         self._state = replace(state, class_set=class_set, scorer=scorer)
 
     # Prediction
 
-    def predict(self, images: Any, top: int = 1) -> list[Prediction]:
-        """Predict the `top` most likely classes of each image; one image gives a list of one.
+    @overload
+    def predict(self, X: Any, top: int) -> list[Prediction]: ...
 
-        Several threads may call it at once.
+    @overload
+    def predict(self, X: Any, top: None = None) -> Any: ...
+
+    def predict(self, X: Any, top: int | None = None) -> Any:
+        """Predict the class of each image; one image gives a list of one.
+
+        With `top`, a list of `Prediction`, with so many of the most likely classes, their
+        confidences, and whether the image is of any of them. Without it, an array of labels if the
+        classifier was trained by `fit(X, y)`; otherwise the same as with `top=1`.
+
+        Images come as a list, an array, a generator or a folder. Several threads may call it at
+        once.
         """
         state = self._state_with_classes()
-        return _predict(_embed(state.embedder, images), top, state)
+        predictions = _predict(_embed(state.embedder, X), 1 if top is None else top, state)
+        if top is None and "labels" in state.model.origin:
+            return _as_label_array([one.names[0] for one in predictions], state)
+        return predictions
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return calibrated confidences, (images, classes), in the order of `classes_`."""
+        state = self._state_with_classes()
+        confidences = _confidences(_embed(state.embedder, X), state).double().cpu()
+        return (confidences / confidences.sum(1, keepdim=True)).numpy()  # sums of exactly one
 
     def predict_features(self, features: Tensor, top: int = 1) -> list[Prediction]:
         """Predict from features (q, d), as `embed` returns them."""
@@ -325,6 +373,19 @@ class IncrementalClassifier:
     def embed(self, images: Any) -> Tensor:
         """Return the features of images, (n, d)."""
         return _embed(self._fitted_state().embedder, images)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the accuracy on images with their labels in `y`, or by class as `fit` takes them.
+
+        A label that the classifier does not know counts as an error.
+        """
+        if y is None:
+            return self.evaluate(X).accuracy
+        images = as_batch(X)
+        labels = [clean_name(label) for label in as_labels(y, len(images)).tolist()]
+        names = [one.names[0] for one in self.predict(images, top=1)]
+        correct = [name == label for name, label in zip(names, labels, strict=True)]
+        return float(np.average(correct, weights=sample_weight))
 
     def evaluate(
         self,
@@ -361,9 +422,38 @@ class IncrementalClassifier:
     # Attributes
 
     @property
-    def classes_(self) -> list[str]:
+    def names(self) -> list[str]:
         """Return the names of the known classes, in the order they were learnt."""
         return list(self._fitted_state().class_set.names)
+
+    @property
+    def classes_(self) -> Any:
+        """Return the names, or an array of labels if the classifier was trained by `fit(X, y)`."""
+        state = self._fitted_state()
+        return _as_label_array(self.names, state) if "labels" in state.model.origin else self.names
+
+    def __len__(self) -> int:
+        """Return the number of known classes."""
+        return 0 if self._state is None else len(self._state.class_set.classes)
+
+    def __bool__(self) -> bool:
+        """Return True, as for any object: a classifier without classes is one too."""
+        return True
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether a class of this name is known."""
+        return self._state is not None and str(name) in self._state.class_set.names
+
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        if self._state is None:
+            return text
+        names = self._state.class_set.names
+        return f"<{text}, {count_noun(len(names), 'class')}: {join_names(names)}>"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return whether anything is learnt."""
+        return self._state is not None
 
     @property
     def history_(self) -> list[Change]:
@@ -416,7 +506,7 @@ class IncrementalClassifier:
             "backbone": model.backbone,
             "features": model.dim,
             "image size": model.transform.size,
-            "classifier": "plain cosine" if model.adapter is None else "adapter",
+            "classifier": model.head_name,
             "calibration": asdict(model.calibration),
             "bytes": model.sizes(),
             "notes": list(model.notes),
@@ -432,8 +522,24 @@ class IncrementalClassifier:
     @classmethod
     def load(cls, path: str | Path, device: str | torch.device = "auto") -> "IncrementalClassifier":
         """Read a classifier that `save` wrote, to any device."""
-        target = _resolve_device(device)
         model = model_file.read(path)
+        classifier = cls(model.backbone, device=device)
+        classifier._restore(model)
+        return classifier
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the arguments and the model: the rest is made from them."""
+        return {**self.get_params(), "model": None if self._state is None else self.model}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        model = state.pop("model")
+        self.__init__(**state)  # type: ignore[misc]
+        if model is not None:
+            self._restore(model)
+
+    def _restore(self, model: Model) -> None:
+        """Make the backbone and the head of a model, on the device of this classifier."""
+        target = _resolve_device(self.device)
         backbone = build(model.backbone)
         set_tensors(backbone, model.weights)
         adapter = None
@@ -443,15 +549,13 @@ class IncrementalClassifier:
             set_tensors(adapter, model.adapter)
             adapter = adapter.to(target)
         projection = None if model.projection is None else model.projection.to(target)
-        classifier = cls(model.backbone, device=device)
         head = Head(target, model.dim, model.variance, adapter, projection)
-        classifier._set_model(model, backbone, head)
-        return classifier
+        self._set_model(model, backbone, head)
 
     def _set_model(self, model: Model, backbone: Backbone, head: Head) -> None:
         state = _State(
             model,
-            Embedder(backbone, model.transform, head.device),
+            Embedder(backbone, model.transform, head.device, model.whitening),
             model.class_set,
             Scorer.build(head, model.class_set.classes),
         )
@@ -460,6 +564,8 @@ class IncrementalClassifier:
 
     def _fitted_state(self) -> _State:
         if self._state is None:
+            from fewmore.classifier.not_fitted import NotFittedError
+
             raise NotFittedError(
                 "nothing is learnt yet: call fit with images of the first classes, "
                 "or load a model file"
@@ -510,11 +616,29 @@ def _predict_stream(
     return predictions, hashes
 
 
+def _confidences(features: Tensor, state: _State) -> Tensor:
+    """Return the calibrated confidences of all classes, (q, N)."""
+    return (state.scorer.scores(features) / state.model.calibration.temperature).softmax(1)
+
+
+def _as_label_array(names: Sequence[str], state: _State) -> np.ndarray:
+    """Return names as labels of the type that `fit` got."""
+    if state.model.origin.get("labels") != "int":
+        return np.array(names, dtype=str)
+    for name in names:
+        if not re.fullmatch("0|-?[1-9][0-9]*", name):
+            raise StateError(
+                f"the classes are whole numbers, as they were in `fit`, and '{name}' is none: "
+                "give a number"
+            )
+    return np.array([int(name) for name in names], dtype=int)
+
+
 def _predict(features: Tensor, top: int, state: _State) -> list[Prediction]:
     if top < 1:
         raise ConfigError(f"top must be at least 1, not {top}")
     calibration = state.model.calibration
-    confidences = (state.scorer.scores(features) / calibration.temperature).softmax(1)
+    confidences = _confidences(features, state)
     best, positions = confidences.topk(min(top, len(state.scorer)), dim=1)
     familiarities = state.scorer.familiarity(features).tolist()
     names = state.class_set.names

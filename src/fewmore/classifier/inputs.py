@@ -14,9 +14,9 @@ from PIL import Image
 from torch import Tensor
 
 from fewmore.classifier.classes import clean_name
-from fewmore.classifier.text import join_names
-from fewmore.data.decode import ImageLike
-from fewmore.data.folders import list_image_folder
+from fewmore.classifier.text import count_noun, join_names
+from fewmore.data.decode import CHANNELS, ImageLike
+from fewmore.data.folders import find_images, list_image_folder
 from fewmore.data.images import ImageSet
 from fewmore.data.manifests import is_manifest, list_manifest
 from fewmore.errors import DataError
@@ -62,6 +62,8 @@ def collect_images(images: ImagesByClass) -> LabeledImages:
     They come as a folder of class folders, a manifest (CSV or JSONL with the columns `path` and
     `label`), an `ImageSet`, a dict, or a Hugging Face dataset with the columns `image` and `label`.
     """
+    if isinstance(images, LabeledImages):
+        return images
     if isinstance(images, (str, Path)):
         return _of_files(Path(images))
     if isinstance(images, ImageSet):
@@ -70,8 +72,9 @@ def collect_images(images: ImagesByClass) -> LabeledImages:
         return _of_dataset(images)
     if not isinstance(images, Mapping):
         raise DataError(
-            "images must come as a folder of class folders, or as a dict such as "
-            f"{{'okapi': ['a.jpg', 'b.jpg']}}, not as {type(images).__name__}"
+            "images must come as a folder of class folders, as a dict such as "
+            f"{{'okapi': ['a.jpg', 'b.jpg']}}, or as a list with a list of labels, "
+            f"not as {type(images).__name__}"
         )
     if not images:
         raise DataError("no classes were given: give each of them with some of its images")
@@ -84,6 +87,36 @@ def collect_images(images: ImagesByClass) -> LabeledImages:
         flat += sequence
         labels += [label] * len(sequence)
     return _by_class(tuple(images), labels, flat)
+
+
+def label_images(images: Any, labels: Any) -> LabeledImages:
+    """List images with a label each, scikit-learn's X and y; classes are in the order of labels."""
+    sequence = as_batch(images)
+    values, codes = np.unique(as_labels(labels, len(sequence)), return_inverse=True)
+    return _by_class([str(value) for value in values], codes.tolist(), sequence)
+
+
+def as_batch(images: Any) -> Sequence[ImageLike]:
+    """Return a sequence of images; an array has one along its first axis, whatever its shape."""
+    return list(images) if isinstance(images, (np.ndarray, Tensor)) else as_image_sequence(images)
+
+
+def as_labels(labels: Any, images: int) -> np.ndarray:
+    """Return the labels of so many images, texts or whole numbers, as an array."""
+    array = np.asarray(labels)
+    if array.dtype == object and all(isinstance(label, str) for label in array.flat):
+        array = array.astype(str)
+    if array.shape != (images,):
+        given = count_noun(len(array), "label") if array.ndim == 1 else f"labels {array.shape}"
+        raise DataError(
+            f"{count_noun(images, 'image')} and {given} were given: give one label for each image "
+            "(for features of your own there is fewmore.PrototypeClassifier)"
+        )
+    if not images:
+        raise DataError("no images were given: give some of each class")
+    if array.dtype.kind not in "iuU":
+        raise DataError(f"labels must be texts or whole numbers, not {array.dtype}")
+    return array
 
 
 def _of_files(place: Path) -> LabeledImages:
@@ -126,10 +159,19 @@ def _of_dataset(dataset: Any) -> LabeledImages:
 
 
 def as_image_sequence(images: Any) -> Sequence[ImageLike]:
-    """Return a sequence of images; a single image becomes a list of one."""
+    """Return a sequence of images; a single image becomes a list of one.
+
+    Of a folder these are all images in it. An array (n, height, width) holds n gray images, unless
+    1, 3 or 4 at one of its ends says that these are the channels of one.
+    """
+    if isinstance(images, (str, Path)) and Path(images).expanduser().is_dir():
+        files = find_images(Path(images).expanduser(), recursive=True)
+        if not files:
+            raise DataError(f"{images} has no images in it: give a folder that has some")
+        return [str(path) for path in files]
     if isinstance(images, (str, Path, bytes, bytearray, Image.Image)):
         return [images]  # type: ignore[list-item]
-    if isinstance(images, (np.ndarray, Tensor)) and images.ndim < 4:
+    if isinstance(images, (np.ndarray, Tensor)) and not _is_batch(images):
         return [images]
     if isinstance(images, ImageSet):
         return ImageSetSequence(images)
@@ -139,6 +181,14 @@ def as_image_sequence(images: Any) -> Sequence[ImageLike]:
             "image, an array, or a list of them"
         )
     return list(images)
+
+
+def _is_batch(array: np.ndarray | Tensor) -> bool:
+    if isinstance(array, np.ndarray) and array.dtype.kind in "OUS":  # of paths, for example
+        return True
+    if array.ndim == 3:
+        return array.shape[0] not in CHANNELS and array.shape[2] not in CHANNELS
+    return array.ndim > 3
 
 
 class _Column(Sequence[Any]):

@@ -61,7 +61,9 @@ def _train(out: "Console", path: Path, thumbnails: bool) -> None:
             name: [*_images_of(train, label), *_images_of(test, label)]
             for label, name in enumerate(names)
         }
-        classifier = IncrementalClassifier(weights=None, recipe=recipe).fit(images, progress)
+        classifier = IncrementalClassifier(weights=None, recipe=recipe).fit(
+            images, progress=progress
+        )
     if thumbnails:
         folder = Thumbnails(thumbnail_folder(path))
         for of_class in images.values():

@@ -138,7 +138,7 @@ def rename(
     from fewmore.classifier.classes import name_notes
 
     with _change(model) as classifier:
-        others = [name for name in classifier.classes_ if name != old]
+        others = [name for name in classifier.names if name != old]
         classifier.rename(old, new)
     plain().print(f"renamed {old} to {new}; take it back with: fewmore undo {quote(model)}")
     for note in name_notes([new], others):

@@ -2,7 +2,8 @@
 
 Arrays and tensors are (height, width), (height, width, channels) or (channels, height, width),
 with 1, 3 or 4 channels: gray, RGB or RGBA. Where both ends could be the channels, an array has
-them last and a tensor first. Values are uint8, uint16, bool, or floating-point in 0 … 1.
+them last and a tensor first. Values are uint8, uint16, bool, whole numbers in 0 … 255, or
+floating-point in 0 … 1 or, where one is above 1, in 0 … 255.
 """
 
 import io
@@ -139,27 +140,31 @@ def _open(stream: IO[bytes], side: int | None) -> Image.Image:
 
 
 def to_uint8(values: np.ndarray) -> np.ndarray:
-    """Convert brightness values to uint8: scale uint16, bool, and floating-point in 0 … 1."""
+    """Convert brightness values to uint8: scale uint16, bool, and floating-point in 0 … 1.
+
+    Other whole numbers, and floating-point ones of which one is above 1, are in 0 … 255 already.
+    """
     if values.dtype == np.uint8:
         return values
     if values.dtype == bool:
         return values.astype(np.uint8) * np.uint8(255)
     if values.dtype == np.uint16:
         return (values // 257).astype(np.uint8)
-    if not np.issubdtype(values.dtype, np.floating):
+    is_whole = np.issubdtype(values.dtype, np.integer)
+    if not is_whole and not np.issubdtype(values.dtype, np.floating):
         raise ValueError(
-            f"its numbers are of type {values.dtype}, "
-            f"and must be uint8, uint16, bool or floating-point"
+            f"its numbers are of type {values.dtype}, and must be whole, bool or floating-point"
         )
     low = float(values.min())
     high = float(values.max())
     if not (np.isfinite(low) and np.isfinite(high)):
         raise ValueError("some of its numbers are infinite or not numbers")
-    if low < 0 or high > 1:
+    if low < 0 or high > 255:
         raise ValueError(
-            f"its floating-point numbers go from {low:.4g} to {high:.4g}, and must lie in 0 … 1"
+            f"its numbers go from {low:.4g} to {high:.4g}, and must lie in 0 … 255 or 0 … 1"
         )
-    return (values.astype(np.float32) * 255).round().astype(np.uint8)
+    scale = 1 if is_whole or high > 1 else 255
+    return (values.astype(np.float32) * scale).round().astype(np.uint8)
 
 
 _suppression_lock = threading.Lock()

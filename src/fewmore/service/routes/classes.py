@@ -114,7 +114,7 @@ async def _learn(request: LearnRequest, new: bool) -> Taught:
 
 def _check_name(classifier: IncrementalClassifier, name: str, new: bool, most_classes: int) -> None:
     """Refuse to teach a new class that is known, or to add images to one that is not."""
-    known = classifier.classes_
+    known = classifier.names
     if new and name in known:
         raise StateError(
             f"'{name}' is the name of a class already: add images to that one, "

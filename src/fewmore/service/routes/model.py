@@ -89,7 +89,7 @@ async def map_of_classes(service: ServiceState) -> Map:
 def _draw_map(classifier: IncrementalClassifier) -> Map:
     before, after, adapted = project(classifier.scorer)
     sessions = class_sessions(classifier.history_)
-    points = zip(classifier.classes_, before.tolist(), after.tolist(), strict=True)
+    points = zip(classifier.names, before.tolist(), after.tolist(), strict=True)
     return Map(
         version=classifier.version,
         adapted=adapted,
