@@ -130,7 +130,7 @@ def test_files_in_all_formats_hold_the_same(model: Path, fewmore: Fewmore) -> No
         code, out, _ = fewmore(
             "predict", model, "photos", "bad.jpg", "-o", f"out.{form}", "--top", 2
         )
-        assert (code, out) == (1, "")
+        assert (code, out) == (1, f"out.{form}: 15 images\n")
     table = parquet.read_table("out.parquet").to_pylist()
     with open("out.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -1,17 +1,18 @@
 """Find image files that cannot be read, before time is spent on the others."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from fewmore.classifier.embedding import Progress
 from fewmore.classifier.inputs import LabeledImages
-from fewmore.classifier.text import count_noun
+from fewmore.classifier.text import count_noun, join_names
 from fewmore.data.decode import suppress_warnings, try_decode
 from fewmore.data.threads import threaded_map
 from fewmore.errors import DataError, ImageError
 
 SHORT_SIDE = 256  # pixels that an image is decoded to; a large JPEG is then read at a fraction
 CHUNK = 16  # images that a thread reads at a time
+ABSENT = "is not there"  # a problem
+MAX_NOTED = 50  # images that a note names, which is kept in the model file
 
 
 def drop_broken(images: LabeledImages, skip: bool, progress: Progress) -> LabeledImages:
@@ -23,17 +24,18 @@ def drop_broken(images: LabeledImages, skip: bool, progress: Progress) -> Labele
     problems = _find_broken(images, progress)
     if not problems:
         return images
-    broken = [f"{images.titles[position]} {problem}" for position, problem in problems.items()]
+    broken = [f"{images.titles[position]} ({problem})" for position, problem in problems.items()]
     if not skip:
-        raise ImageError(_refusal(broken))
+        raise ImageError(_refusal(images, problems))
     kept = [position for position in range(len(images)) if position not in problems]
     labels = [images.labels[position] for position in kept]
-    if empty := [name for i, name in enumerate(images.names) if i not in set(labels)]:
+    present = set(labels)
+    if empty := [name for label, name in enumerate(images.names) if label not in present]:
         raise DataError(
             f"none of the images of {', '.join(empty)} can be read: replace them, "
             "or leave the class out"
         )
-    note = f"{count_noun(len(broken), 'broken image')} left out: {', '.join(broken)}"
+    note = f"{count_noun(len(broken), 'broken image')} left out: {join_names(broken, MAX_NOTED)}"
     return replace(
         images,
         labels=tuple(labels),
@@ -43,16 +45,18 @@ def drop_broken(images: LabeledImages, skip: bool, progress: Progress) -> Labele
     )
 
 
-def _refusal(broken: Sequence[str]) -> str:
+def _refusal(images: LabeledImages, problems: dict[int, str]) -> str:
     instead = "leave out what is broken with --skip-broken (in Python: skip_broken=True)"
-    if len(broken) == 1:
-        return f"{broken[0]}: replace it, or {instead}"
-    lines = "".join(f"\n  {line}" for line in broken)
-    return f"{len(broken):,} images cannot be read: replace them, or {instead}:{lines}"
+    if len(problems) == 1:
+        ((position, problem),) = problems.items()
+        what = f"cannot be read as an image ({problem})" if problem != ABSENT else problem
+        return f"{images.titles[position]} {what}: replace it, or {instead}"
+    lines = "".join(f"\n  {images.titles[i]} ({problem})" for i, problem in problems.items())
+    return f"{len(problems):,} images cannot be read: replace them, or {instead}:{lines}"
 
 
 def _find_broken(images: LabeledImages, progress: Progress) -> dict[int, str]:
-    """Decode all files; return what is wrong with some, by their positions."""
+    """Decode all files; return what is wrong with those that cannot be, by their positions."""
     files = list(images.files().items())
 
     def check(start: int) -> list[tuple[int, str]]:
@@ -60,8 +64,7 @@ def _find_broken(images: LabeledImages, progress: Progress) -> dict[int, str]:
         for position, path in files[start : start + CHUNK]:
             result = try_decode(path, SHORT_SIDE)
             if isinstance(result, str):
-                problem = f"cannot be read as an image ({result})"
-                found.append((position, problem if path.exists() else "is not there"))
+                found.append((position, result if path.exists() else ABSENT))
         return found
 
     problems: dict[int, str] = {}

@@ -188,9 +188,8 @@ class IncrementalClassifier(SklearnManners):
                 )
             except DownloadError as error:
                 raise DownloadError(
-                    f"the ImageNet weights of {name} are not on this machine, and {error}; or "
-                    "train from scratch, which takes hundreds of images a class and far longer: "
-                    "--weights none (in Python: weights=None)"
+                    f"{error}; or train from scratch, which takes hundreds of images a class and "
+                    "far longer: --weights none (in Python: weights=None)"
                 ) from error
         kind = "ImageNet" if self.weights == "imagenet" else path.name
         notes.append(f"{name} with {kind} weights, not trained further")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fewmore.classifier.text import NONE_OF_THESE
+from fewmore.classifier.text import NONE_OF_THESE, count_noun
 from fewmore.cli.describe import make_table
 from fewmore.cli.image_paths import find_images
 from fewmore.cli.model_options import Device, Json, ModelFile
@@ -102,6 +102,10 @@ def predict(
             errors += [result for _, result in results if isinstance(result, DataError)]
             done += len(results)
             progress("predicting", done, len(paths))
+    if output is not None:
+        plain().print(f"{output}: {count_noun(done, 'image')}")
+    if sort_folder is not None:
+        plain().print(f"copied into the folders of {sort_folder}")
     for error in errors:
         typer.secho(f"fewmore: {error}", err=True, fg="red")
     if errors:

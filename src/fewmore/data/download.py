@@ -112,6 +112,8 @@ def fetch(
     part = target.with_name(target.name + ".part")
     by_hand = f"try again, or fetch it with a browser and save it as {target}"
     failures = 0
+    if on_progress:  # attempts that fail take a while
+        on_progress(_size(part), None)
     while True:
         size_before = _size(part)
         try:
