@@ -195,6 +195,17 @@ class IncrementalClassifier(SklearnManners):
         notes.append(f"{name} with {kind} weights, not trained further")
         return build(name, weights=path)
 
+    def build_embedder(self, progress: Progress | None = None) -> Embedder:
+        """Return what computes features: with pretrained weights as long as nothing is fitted."""
+        if self._state is not None:
+            return self._state.embedder
+        backbone = self._pretrained_backbone([], progress or _no_progress)
+        if backbone is None:
+            raise ConfigError("nothing is fitted, and without pretrained weights nothing can be")
+        name = (self.backbone or DEFAULT_BACKBONE).removesuffix(":pretrained")
+        device = _resolve_device(self.device)
+        return Embedder(backbone, transform_for(name, pretrained=True), device)
+
     # Learning
 
     def learn(

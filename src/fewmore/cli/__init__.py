@@ -11,6 +11,7 @@ import typer
 
 from fewmore import __version__
 from fewmore.cli import data, lists
+from fewmore.cli.check import check
 from fewmore.cli.compare import compare
 from fewmore.cli.evaluate import evaluate
 from fewmore.cli.exam import exam
@@ -29,6 +30,7 @@ from fewmore.errors import FewmoreError
 
 GROUPS = {
     "With your own photos": (
+        check,
         train,
         learn,
         predict,

@@ -1,0 +1,144 @@
+"""Measure each image once: its features, content hash, thumbnail, size and sharpness.
+
+Images are decoded a few batches ahead and released; about 8 kB an image stay in memory.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from fewmore.classifier.embedding import Embedder, Progress, center_square, image_hash
+from fewmore.classifier.inputs import LabeledImages
+from fewmore.data.augment import Transform
+from fewmore.data.decode import suppress_warnings
+from fewmore.data.threads import threaded_map
+from fewmore.errors import FewmoreError
+
+THUMBNAIL = 16  # pixels a side, by which copies are compared
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Hold what was measured of the images that can be read, n of them."""
+
+    source: LabeledImages
+    positions: tuple[int, ...]  # of the images in the source
+    labels: Tensor  # (n,)
+    features: Tensor  # (n, d) float32 on the CPU
+    hashes: tuple[int, ...]
+    thumbnails: Tensor  # (n, 3 · 16 · 16) float16: zero mean, unit length
+    contrast: Tensor  # (n,): standard deviation of the thumbnail, in levels of 0 … 255
+    short_sides: Tensor  # (n,) pixels of the file
+    sharpness: Tensor  # (n,): variance of the Laplacian of the square that is embedded
+    broken: dict[int, str]  # what is wrong with the others, by their positions
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def counts(self) -> Tensor:
+        """Return the number of readable images of each class, (C,)."""
+        return torch.bincount(self.labels, minlength=len(self.source.names))
+
+    def title(self, index: int) -> str:
+        """Return what a readable image is called."""
+        return self.source.titles[self.positions[index]]
+
+    def name(self, index: int) -> str:
+        """Return the class of a readable image."""
+        return self.source.names[int(self.labels[index])]
+
+
+@dataclass(frozen=True, eq=False)
+class _Image:
+    digest: int
+    thumbnail: Tensor
+    contrast: float
+    short_side: int
+    sharpness: float
+
+
+def measure(images: LabeledImages, embedder: Embedder, progress: Progress) -> Measured:
+    """Decode, measure and embed all images in a stream; those that cannot be read are noted."""
+
+    def decode(start: int) -> list[tuple[Tensor, _Image] | FewmoreError]:
+        stop = min(start + embedder.batch_size, len(images))
+        return [
+            _measure_one(images.images[i], images.titles[i], embedder.transform)
+            for i in range(start, stop)
+        ]
+
+    features = [torch.empty(0, embedder.dim)]
+    measured: list[_Image] = []
+    positions: list[int] = []
+    broken: dict[int, str] = {}
+    starts = range(0, len(images), embedder.batch_size)
+    for start, results in zip(starts, threaded_map(decode, starts), strict=True):
+        squares = []
+        for position, result in enumerate(results, start):
+            if isinstance(result, FewmoreError):
+                broken[position] = str(result).removeprefix(f"{images.titles[position]} ")
+                continue
+            square, one = result
+            squares.append(square)
+            measured.append(one)
+            positions.append(position)
+        if squares:
+            features.append(embedder.features(torch.stack(squares))[0].cpu())
+        progress("checking images", start + len(results), len(images))
+    return Measured(
+        source=images,
+        positions=tuple(positions),
+        labels=torch.tensor([images.labels[i] for i in positions], dtype=torch.int64),
+        features=torch.cat(features),
+        hashes=tuple(one.digest for one in measured),
+        thumbnails=_stack([one.thumbnail for one in measured]),
+        contrast=torch.tensor([one.contrast for one in measured]),
+        short_sides=torch.tensor([one.short_side for one in measured]),
+        sharpness=torch.tensor([one.sharpness for one in measured]),
+        broken=broken,
+    )
+
+
+def _measure_one(
+    image: Any, title: str, transform: Transform
+) -> tuple[Tensor, _Image] | FewmoreError:
+    try:
+        square = center_square(image, title, transform)
+    except FewmoreError as error:
+        return error
+    thumbnail = F.interpolate(square[None].float(), size=(THUMBNAIL, THUMBNAIL), mode="area")
+    contrast = float(thumbnail.std())
+    flat = thumbnail.flatten() - thumbnail.mean()
+    unit = flat / flat.norm().clamp(min=1e-6)
+    gray = square.float().mean(0)
+    laplacian = (
+        gray[:-2, 1:-1] + gray[2:, 1:-1] + gray[1:-1, :-2] + gray[1:-1, 2:] - 4 * gray[1:-1, 1:-1]
+    )
+    return square, _Image(
+        image_hash(square), unit.half(), contrast, _short_side(image), float(laplacian.var())
+    )
+
+
+def _short_side(image: Any) -> int:
+    """Return the short side of an image that can be decoded, from its header alone."""
+    if isinstance(image, (str, Path, bytes)):
+        file = io.BytesIO(image) if isinstance(image, bytes) else Path(image).expanduser()
+        try:
+            with suppress_warnings(), Image.open(file) as opened:
+                return min(opened.size)
+        except Image.DecompressionBombError:  # decoded at a fraction of its size, which is large
+            return int((Image.MAX_IMAGE_PIXELS or 1) ** 0.5)
+    if isinstance(image, Image.Image):
+        return min(image.size)
+    return int(sorted(image.shape)[-2])  # (h, w), (h, w, channels) or (channels, h, w)
+
+
+def _stack(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(tensors)) if tensors else torch.empty(0, 3 * THUMBNAIL**2)
