@@ -381,7 +381,8 @@ def test_many_classes_fit_on_a_page(model: Path, photos: Photos, fewmore: Fewmor
 
 def test_evaluate_refuses_with_a_sentence(model: Path, photos: Photos, fewmore: Fewmore) -> None:
     photos("test", {"wrem": 1, "robin": 1})
-    assert "'wrem': did you mean wren?" in fewmore("evaluate", model, "test")[2]
+    err = fewmore("evaluate", model, "test")[2]
+    assert "'wrem': did you mean wren?; images of no known class go to --unknown" in err
     err = fewmore("evaluate", model, "photos", "--plot", "a.txt")[2]
     assert err.startswith("fewmore: --plot a.txt does not end in")
 

@@ -35,11 +35,11 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_pretrained", "interrupted")
 def test_an_interrupted_training_says_what_happened(photos: Photos, fewmore: Fewmore) -> None:
-    photos("photos", {"robin": 4, "wren": 4})
-    code, out, err = fewmore("train", "photos")
+    photos("stopped", {"robin": 4, "wren": 4})
+    code, out, err = fewmore("train", "stopped")
     assert (code, out) == (130, "")
-    assert err.splitlines()[-1].startswith("stopped: photos.fewmore was not written")
-    assert not Path("photos.fewmore").exists()
+    assert err.splitlines()[-1].startswith("stopped: stopped.fewmore was not written")
+    assert not Path("stopped.fewmore").exists()
 
 
 @pytest.mark.usefixtures("interrupted")
@@ -88,6 +88,22 @@ def test_without_a_terminal_progress_is_lines(monkeypatch: pytest.MonkeyPatch) -
         "embedding images: 600 of 1,000, about 1 min left",
         "training …",
     ]
+
+
+def test_a_patient_command_prints_nothing_until_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    text = io.StringIO()
+    with stages(Console(file=text, width=80), patient=True) as report:
+        report("embedding images", 1, 100)
+        now = 29.0
+        report("embedding images", 2, 100)
+        assert text.getvalue() == ""
+        now = 120.0
+        report("embedding images", 3, 100)
+    assert text.getvalue() == "embedding images: 3 of 100, about 97 min left\n"
 
 
 # Offline

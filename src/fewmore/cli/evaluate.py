@@ -14,7 +14,7 @@ from fewmore.cli.describe import MAX_LISTED, make_table, quote
 from fewmore.cli.image_paths import find_images
 from fewmore.cli.model_options import Device, Json, ModelFile, SkipBroken
 from fewmore.cli.terminal import interrupt_hint, plain, stages
-from fewmore.errors import ConfigError
+from fewmore.errors import ConfigError, UnknownName
 
 if TYPE_CHECKING:  # torch and rich are imported when a command runs
     from rich.console import Console
@@ -66,13 +66,16 @@ def evaluate(
         )
     classifier = IncrementalClassifier.load(model, device)
     strangers = find_images(unknown, recursive=True) if unknown else []
-    with (
-        interrupt_hint("stopped: nothing was measured"),
-        stages(plain(stderr=True), quiet=json) as progress,
-    ):
-        evaluation = classifier.evaluate(
-            photos, progress, unknown=strangers, skip_broken=skip_broken
-        )
+    try:
+        with (
+            interrupt_hint("stopped: nothing was measured"),
+            stages(plain(stderr=True), quiet=json) as progress,
+        ):
+            evaluation = classifier.evaluate(
+                photos, progress, unknown=strangers, skip_broken=skip_broken
+            )
+    except UnknownName as error:
+        raise ConfigError(f"{error}; images of no known class go to --unknown") from error
     # The numbers come first: a figure that cannot be written must not take them along.
     out = plain()
     if json:

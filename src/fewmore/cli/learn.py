@@ -1,6 +1,5 @@
 """Define the commands that change a model file: learn, forget, rename and undo."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,7 +51,7 @@ def learn(
     with (
         interrupt_hint(stopped),
         _change(model) as classifier,
-        stages(plain(stderr=True), quiet=not sys.stderr.isatty()) as progress,
+        stages(plain(stderr=True), patient=True) as progress,
     ):
         result = classifier.learn(images, progress, skip_broken=skip_broken)
     out = plain()

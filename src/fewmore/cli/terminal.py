@@ -51,8 +51,13 @@ def interrupt_hint(hint: str | Callable[[], str]) -> Iterator[None]:
 
 
 @contextmanager
-def stages(out: "Console", quiet: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Give a function that shows progress: a bar a stage on a terminal, elsewhere lines."""
+def stages(
+    out: "Console", quiet: bool = False, patient: bool = False
+) -> Iterator[Callable[[str, int, int], None]]:
+    """Give a function that shows progress: a bar a stage on a terminal, elsewhere lines.
+
+    If patient, nothing is printed elsewhere until a stage takes long.
+    """
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -83,7 +88,7 @@ def stages(out: "Console", quiet: bool = False) -> Iterator[Callable[[str, int, 
                 bars[stage] = progress.add_task(stage)
                 started[stage] = now, done
                 printed = now
-                if not quiet and not out.is_terminal:
+                if not (quiet or patient or out.is_terminal):
                     out.print(f"{stage} …")
             elif not quiet and not out.is_terminal and now - printed >= LINE_SECONDS:
                 printed = now
