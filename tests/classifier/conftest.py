@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from fewmore import IncrementalClassifier
-from fewmore.classifier.fitting import adapter, frozen
+from fewmore.classifier import model_file
 from fewmore.data.images import ImageSet
+from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import build
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_adapter() -> Iterator[None]:
-    """Train adapters for two episodes: what they learn does not matter here."""
+    """Train adapters in rounds of two episodes: what they learn does not matter here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fewmore.training.pseudo_incremental.ROUND", 2)
-        patch.setattr(adapter, "CONFIG", replace(adapter.CONFIG, episodes=2))
         yield
 
 
@@ -42,15 +42,12 @@ def trained(
 
 
 @pytest.fixture(scope="module")
-def without_adapter(
+def small_trained(
     weights: Path, tiny_images: Callable[..., ImageSet], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """Train a model file in which the plain cosine won."""
-    path = tmp_path_factory.mktemp("plain") / "plain.fewmore"
-    accuracy = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frozen, "compare_heads", lambda *_: accuracy)
-        IncrementalClassifier("resnet8", weights).fit(tiny_images(3, 5)).save(path)
+    """Train a model file of three classes of five images."""
+    path = tmp_path_factory.mktemp("small") / "small.fewmore"
+    IncrementalClassifier("resnet8", weights).fit(tiny_images(3, 5)).save(path)
     return path
 
 
@@ -61,13 +58,15 @@ def clf(trained: Path) -> IncrementalClassifier:
 
 
 @pytest.fixture
-def adapted(
-    weights: Path, tiny_images: Callable[..., ImageSet], monkeypatch: pytest.MonkeyPatch
-) -> IncrementalClassifier:
-    """Train a classifier whose adapter won."""
-    accuracy = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-    monkeypatch.setattr(frozen, "compare_heads", lambda *_: accuracy)
-    return IncrementalClassifier("resnet8", weights).fit(tiny_images(6, 8))
+def adapted(trained: Path, tmp_path: Path) -> IncrementalClassifier:
+    """Return the classifier of six classes with an adapter on fewer dimensions than features."""
+    generator = torch.Generator().manual_seed(0)
+    model = model_file.read(trained)
+    adapter = Adapter(16, generator=generator).state_dict()
+    projection = torch.randn(model.dim, 16, generator=generator)
+    path = tmp_path / "adapted.fewmore"
+    model_file.write(path, replace(model, adapter=dict(adapter), projection=projection))
+    return IncrementalClassifier.load(path)
 
 
 @pytest.fixture(scope="module")

@@ -184,7 +184,8 @@ def test_duplicates_are_known_from_the_file(
 def test_a_close_class_is_named(clf: IncrementalClassifier, queries: Queries):
     (warning,) = clf.learn({"class 3 again": queries["class 3"]}).warnings
     assert warning.startswith("class 3 again is close to class 3")
-    assert clf.learn_features({"far": -torch.ones(1, 64)}).warnings == []
+    far = torch.linalg.svd(clf.scorer.unit_prototypes).Vh[-1:]  # orthogonal to all classes
+    assert clf.learn_features({"far": far}).warnings == []
 
 
 def test_names(clf: IncrementalClassifier):
@@ -371,7 +372,6 @@ def test_the_adapter_follows_every_change(
     adapted: IncrementalClassifier, tmp_path: Path, assert_same: AssertSame
 ):
     assert adapted.info()["classifier"] == "adapter"
-    assert any("the adapter is used" in note for note in adapted.notes_)
     features = random_features(60, seed=4)
     changes: list[Callable[[], Any]] = [
         *(

@@ -22,6 +22,7 @@ from fewmore.classifier.class_set import ClassSet
 from fewmore.classifier.classes import KnownClass, SupportSet
 from fewmore.classifier.model import Model
 from fewmore.classifier.model_file import locked, read, write
+from fewmore.classifier.whitening import Whitening
 from fewmore.data.augment import Transform
 from fewmore.errors import ModelFileError
 from fewmore.nn.adapter import Adapter
@@ -43,7 +44,9 @@ def make_classes(count: int, dim: int = 64) -> list[KnownClass]:
     ]
 
 
-def make_model(adapter: bool = False, projected: bool = False, classes: int = 3) -> Model:
+def make_model(
+    adapter: bool = False, projected: bool = False, classes: int = 3, whitened: bool = False
+) -> Model:
     backbone = build("resnet8", seed=3)
     class_set = ClassSet.from_training(make_classes(classes))
     class_set = class_set.learn(
@@ -62,6 +65,7 @@ def make_model(adapter: bool = False, projected: bool = False, classes: int = 3)
         class_set=class_set,
         calibration=Calibration(temperature=0.1 + 0.2, threshold=0.5, held_out=12),
         variance=1.25,
+        whitening=Whitening(torch.randn(64), torch.randn(64, 5)) if whitened else None,
         adapter=Adapter(width, generator=torch.Generator().manual_seed(0)).state_dict()
         if adapter
         else None,
@@ -96,6 +100,9 @@ def is_same(one: Model, other: Model) -> bool:
         )
         and dicts_equal(one.weights, other.weights)
         and dicts_equal(one.adapter, other.adapter)
+        and dicts_equal(
+            one.whitening and vars(one.whitening), other.whitening and vars(other.whitening)
+        )
         and (one.projection is None) == (other.projection is None)
         and (one.projection is None or torch.equal(one.projection, other.projection))
         and all(
@@ -116,9 +123,9 @@ def is_same(one: Model, other: Model) -> bool:
 # Round trip
 
 
-@pytest.mark.parametrize(("adapter", "projected"), [(False, False), (True, False), (True, True)])
-def test_a_model_is_read_back_bit_for_bit(tmp_path: Path, adapter: bool, projected: bool):
-    model = make_model(adapter, projected)
+@pytest.mark.parametrize("parts", [(), ("adapter",), ("adapter", "projected"), ("whitened",)])
+def test_a_model_is_read_back_bit_for_bit(tmp_path: Path, parts: tuple[str, ...]):
+    model = make_model(**dict.fromkeys(parts, True))
     write(tmp_path / "a.fewmore", model)
     back = read(tmp_path / "a.fewmore")
     assert is_same(back, model)
@@ -140,7 +147,7 @@ def test_a_model_without_classes_is_read_back(tmp_path: Path):
 def test_it_is_a_safetensors_file_without_pickles(tmp_path: Path):
     write(tmp_path / "a.fewmore", make_model())
     with safe_open(tmp_path / "a.fewmore", framework="pt") as file:
-        assert json.loads(file.metadata()["fewmore"])["format"] == 1
+        assert json.loads(file.metadata()["fewmore"])["format"] == 2
         assert "backbone/conv1.weight" in file.keys()  # noqa: SIM118
     assert b"pickle" not in (tmp_path / "a.fewmore").read_bytes()
 
@@ -181,7 +188,7 @@ def test_stale_temporary_files_are_removed(tmp_path: Path):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("whole") / "whole.fewmore"
-    write(path, make_model(adapter=True, projected=True))
+    write(path, make_model(adapter=True, projected=True, whitened=True))
     return path.read_bytes()
 
 
@@ -293,11 +300,11 @@ def test_the_rewritten_file_itself_is_sound(tmp_path: Path, whole: bytes):
 
 
 def test_a_newer_format_says_what_to_do(tmp_path: Path, whole: bytes):
-    content = rewritten(whole, lambda about, tensors: about.update(format=2))
+    content = rewritten(whole, lambda about, tensors: about.update(format=3))
     assert_refused(
         tmp_path / "a.fewmore",
         content,
-        match=r"has format 2, .* pip install -U fewmore",
+        match=r"has format 3, .* pip install -U fewmore",
     )
 
 
@@ -321,6 +328,10 @@ HOSTILE: dict[str, Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]] = {
     "NaN in the projection": lambda about, tensors: tensors["projection"].fill_(float("nan")),
     "projection of no width": lambda about, tensors: tensors.update(projection=torch.zeros(64, 0)),
     "projection of one axis": lambda about, tensors: tensors.update(projection=torch.zeros(64)),
+    "NaN in the whitening": lambda about, tensors: tensors["whitening/center"].fill_(float("nan")),
+    "another number of directions": lambda about, tensors: about.update(whitening=4),
+    "whitening of no number": lambda about, tensors: about.update(whitening="5"),
+    "whitening without tensors": lambda about, tensors: tensors.pop("whitening/damping"),
     "more classes than sums": lambda about, tensors: about["classes"].append(
         {"name": "x", "count": 1, "hashes": 0}
     ),

@@ -177,10 +177,10 @@ def run_machine(trained: Path, folder: Path, examples: int, steps: int) -> None:
     )
 
 
-def test_it_does_as_a_naive_model_does(without_adapter: Path, tmp_path: Path):
-    run_machine(without_adapter, tmp_path, 15, 15)
+def test_it_does_as_a_naive_model_does(small_trained: Path, tmp_path: Path):
+    run_machine(small_trained, tmp_path, 15, 15)
 
 
 @pytest.mark.soak
-def test_it_does_as_a_naive_model_does_for_long(without_adapter: Path, tmp_path: Path):
-    run_machine(without_adapter, tmp_path, 300, 60)
+def test_it_does_as_a_naive_model_does_for_long(small_trained: Path, tmp_path: Path):
+    run_machine(small_trained, tmp_path, 300, 60)

@@ -27,8 +27,8 @@ class Calibration:
     ece_before: float | None = None
     ece_after: float | None = None
     auroc: float | None = None
-    sessions_plain: float | None = None  # accuracy in held-out pseudo-sessions, plain cosine
-    sessions_adapted: float | None = None  # the same with the adapter
+    sessions_plain: float | None = None  # accuracy in simulated sessions by the plain cosine
+    sessions_chosen: float | None = None  # the same by what was chosen
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature > 0):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewmore.classifier.whitening import Whitening
 from fewmore.data.augment import Transform, normalize
 from fewmore.data.decode import ImageLike, decode_image
 from fewmore.data.threads import threaded_map
@@ -116,8 +117,15 @@ def _center_crop(pixels: Tensor, size: int) -> Tensor:
 class Embedder:
     """Embed images with a frozen backbone. Several threads may use it at once."""
 
-    def __init__(self, backbone: Backbone, transform: Transform, device: torch.device) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        transform: Transform,
+        device: torch.device,
+        whitening: Whitening | None = None,
+    ) -> None:
         self.backbone: Backbone = for_inference(backbone).to(device)
+        self.whitening = whitening and whitening.to(device)
         self.transform = transform
         self.device = device
         self.dim = backbone.dim
@@ -131,9 +139,10 @@ class Embedder:
         """
         upright = _center_crop(images.to(self.device), self.transform.size)
         views = (torch.rot90(upright, rotation, (2, 3)) for rotation in rotations)
-        return torch.stack(
+        features = torch.stack(
             [self.backbone(normalize(view, self.transform)).float() for view in views]
         )
+        return self.whitening(features) if self.whitening else features
 
     def embed(
         self,

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fewmore.classifier.calibration import Calibration
 from fewmore.classifier.class_set import ClassSet
+from fewmore.classifier.whitening import Whitening
 from fewmore.data.augment import Transform
 from fewmore.nn.adapter import AdapterConfig
 
@@ -22,17 +23,27 @@ class Model:
     class_set: ClassSet
     calibration: Calibration = field(default_factory=Calibration)
     variance: float = 0.0  # within classes; see `heads.Head`
+    whitening: Whitening | None = None
     adapter: dict[str, Tensor] | None = None
     adapter_config: AdapterConfig = field(default_factory=AdapterConfig)
     projection: Tensor | None = None  # (d, r)
     notes: tuple[str, ...] = ()
     origin: dict[str, str | int] = field(default_factory=dict)  # version, weights, seed, date
 
+    @property
+    def head_name(self) -> str:
+        """Return what features and classes are compared by."""
+        if self.adapter is not None:
+            return "adapter"
+        is_whitened = self.whitening is not None and self.whitening.damping.shape[1]
+        return "whitened cosine" if is_whitened else "plain cosine"
+
     def sizes(self) -> dict[str, int]:
         """Return the bytes of each part."""
         return {
             "backbone": _size(self.weights),
             "adapter": _size(self.adapter or {}),
+            "whitening": _size(vars(self.whitening) if self.whitening else {}),
             "projection": 0 if self.projection is None else 4 * self.projection.numel(),
             "classes": sum(
                 8 * self.dim + 8 * len(known.hashes) for known in self.class_set.classes

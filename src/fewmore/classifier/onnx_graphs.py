@@ -85,7 +85,9 @@ class BackboneGraph(Graph):
         return (images,), (self.embedder.features(images)[0],)
 
     def settings(self) -> object:
-        return self.embedder.transform
+        whitening = self.embedder.whitening
+        tensors = () if whitening is None else (whitening.center, whitening.damping)
+        return self.embedder.transform, _content_hash(*tensors)
 
     def _noise(self, count: int) -> Tensor:
         shape = (count, 3, self.size, self.size)
@@ -146,11 +148,13 @@ class ScorerGraph(Graph):
 
     def settings(self) -> object:
         config = None if self.adapter is None else self.adapter.config
-        projection = None
-        if self.projection is not None:
-            projection = hashlib.sha256(self.projection.numpy().tobytes()).hexdigest()
-        return self.temperature, config, projection
+        projection = () if self.projection is None else (self.projection,)
+        return self.temperature, config, _content_hash(*projection)
 
     def _noise(self, count: int) -> Tensor:
         generator = torch.Generator().manual_seed(count)
         return torch.rand(count, self.classes["prototypes"].shape[1], generator=generator)
+
+
+def _content_hash(*tensors: Tensor) -> str:
+    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()

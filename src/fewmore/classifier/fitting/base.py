@@ -1,6 +1,6 @@
-"""Embed the base images: class sums over all of them, and the features of a sample.
+"""Embed the base images, and hold some of them out in turn.
 
-n: images of the sample   d: features   C: classes
+n: images   d: features   C: classes
 """
 
 from collections.abc import Sequence
@@ -13,116 +13,120 @@ from fewmore.classifier.classes import KnownClass
 from fewmore.classifier.duplicates import SeenImages
 from fewmore.classifier.embedding import Embedder, Progress, decode_batches
 from fewmore.classifier.inputs import LabeledImages
+from fewmore.classifier.whitening import Whitening
 
-MIN_IMAGES = 4  # of each class, or nothing is held out
-MAX_SAMPLE = 10_000  # images of the sample
-FOLDS = 5  # parts of the sample that are held out in turn
+MIN_IMAGES = 4  # of a class, or none of its images is held out
+MIN_CLASSES = 2  # with so many images, or nothing is held out
+MAX_SAMPLE = 4_000  # images that are held out in turn
+FOLDS = 5  # parts in which they are held out
+NEVER = -1  # fold of images that are not held out
 
 
 @dataclass(frozen=True, eq=False)
 class BaseFeatures:
-    """Hold the base classes with all their images, and the features of a sample of these."""
+    """Hold the features of all base images, and which of them are held out together."""
 
-    classes: tuple[KnownClass, ...]
-    views: Tensor  # (rotations, n, d)
+    names: tuple[str, ...]
+    features: Tensor  # (n, d)
     labels: Tensor  # (n,)
-    folds: Tensor  # (n,): images of the same fold are held out together
+    folds: Tensor  # (n,)
+    hashes: tuple[int, ...] = ()  # of all images, or empty
     notes: tuple[str, ...] = ()
 
-    def without_sample(self) -> "BaseFeatures":
-        """Return the same with an empty sample, so that nothing is held out."""
-        return replace(self, views=self.views[:, :0], labels=self.labels[:0], folds=self.folds[:0])
+    @property
+    def fold_numbers(self) -> list[int]:
+        """Return the numbers of all folds."""
+        return sorted(set(self.folds.tolist()) - {NEVER})
 
     @property
-    def fold_numbers(self) -> range:
-        """Return the numbers of all folds."""
-        return range(int(self.folds.max()) + 1 if len(self.folds) else 0)
+    def counts(self) -> list[int]:
+        """Return the number of images of each class."""
+        return torch.bincount(self.labels, minlength=len(self.names)).tolist()
 
-    def without_fold(self, fold: int) -> list[KnownClass]:
-        """Return the classes without the images of a fold."""
-        held = self.folds == fold
-        sums = torch.zeros(len(self.classes), self.views.shape[2], dtype=torch.float64)
-        sums.index_add_(0, self.labels[held].cpu(), self.views[0, held].cpu().double())
-        counts = torch.bincount(self.labels[held], minlength=len(self.classes)).tolist()
+    def whitened(self, whitening: Whitening) -> "BaseFeatures":
+        """Return the same images with whitened features."""
+        return replace(self, features=whitening(self.features))
+
+    def sample(self) -> "BaseFeatures":
+        """Return the images that are held out in turn, and those of classes that are too small."""
+        counts = torch.tensor(self.counts, device=self.labels.device)
+        return self.select((self.folds != NEVER) | (counts[self.labels] < MIN_IMAGES))
+
+    def select(self, kept: Tensor) -> "BaseFeatures":
+        """Return the images that a mask (n,) keeps, without their hashes."""
+        return replace(
+            self,
+            features=self.features[kept],
+            labels=self.labels[kept],
+            folds=self.folds[kept],
+            hashes=(),
+        )
+
+    def classes(self) -> list[KnownClass]:
+        """Return the classes."""
+        sums = torch.zeros(len(self.names), self.features.shape[1], dtype=torch.float64)
+        sums.index_add_(0, self.labels.cpu(), self.features.cpu().double())
+        hashes: list[set[int]] = [set() for _ in self.names]
+        for label, digest in zip(self.labels.tolist(), self.hashes, strict=False):
+            hashes[label].add(digest)
         return [
-            KnownClass(known.name, known.feature_sum - sums[i], known.count - counts[i])
-            for i, known in enumerate(self.classes)
+            KnownClass(name, feature_sum.clone(), count, frozenset(of_class))
+            for name, feature_sum, count, of_class in zip(
+                self.names, sums, self.counts, hashes, strict=True
+            )
         ]
+
+    def variance(self) -> float:
+        """Return the mean squared distance of features from their class mean."""
+        labels = self.labels.cpu()
+        counts = torch.bincount(labels)
+        means = torch.stack([known.feature_sum for known in self.classes()])
+        means = means[: len(counts)] / counts.clamp(min=1)[:, None]
+        distances = (self.features.cpu().double() - means[labels]).square().sum()
+        return float(distances / max(1, len(labels) - int((counts > 0).sum())))
 
 
 def embed_base(
-    embedder: Embedder,
-    images: LabeledImages,
-    sample: frozenset[int],
-    rotations: Sequence[int],
-    generator: Generator,
-    progress: Progress,
-) -> BaseFeatures:
-    """Embed every image once, and those of the sample in all rotations.
+    embedder: Embedder, images: LabeledImages, progress: Progress
+) -> tuple[BaseFeatures, list[int]]:
+    """Embed every image once; return the features, and the positions of the images they are of.
 
-    An image that its class has several times counts once. `sample` holds positions of images.
+    An image that its class has several times counts once.
     """
-    sums = torch.zeros(len(images.names), embedder.dim, dtype=torch.float64)
     seen = SeenImages(images)
-    views = torch.empty(len(rotations), len(sample), embedder.dim, device=embedder.device)
-    labels: list[int] = []
+    features: list[Tensor] = []
+    positions: list[int] = []
+    hashes: list[int] = []
     batches = decode_batches(
         images.images, images.titles, embedder.transform, embedder.batch_size, hashes=True
     )
     for batch in batches:
         new = [i for i in range(len(batch)) if seen.add(batch.start + i, batch.hashes[i])]
-        upright = embedder.features(batch.images)
-        for i, features in zip(new, upright[0, new].cpu().double(), strict=True):
-            sums[images.labels[batch.start + i]] += features
-        sampled = [i for i in new if batch.start + i in sample]
-        if sampled:
-            place = slice(len(labels), len(labels) + len(sampled))
-            views[0, place] = upright[0, sampled]
-            if len(rotations) > 1:
-                views[1:, place] = embedder.features(batch.images[sampled], rotations[1:])
-            labels += [images.labels[batch.start + i] for i in sampled]
+        features.append(embedder.features(batch.images)[0, new])
+        positions += [batch.start + i for i in new]
+        hashes += [batch.hashes[i] for i in new]
         progress("embedding images", batch.start + len(batch), len(images))
-    classes = tuple(
-        KnownClass(name, feature_sum.clone(), len(hashes), frozenset(hashes))
-        for name, feature_sum, hashes in zip(images.names, sums, seen.hashes, strict=True)
+    labels = torch.tensor([images.labels[i] for i in positions], device=embedder.device)
+    folds = torch.full_like(labels, NEVER)
+    base = BaseFeatures(
+        tuple(images.names), torch.cat(features), labels, folds, tuple(hashes), seen.notes()
     )
-    label = torch.tensor(labels, dtype=torch.int64, device=embedder.device)
-    folds = _draw_folds(label, generator)
-    return BaseFeatures(classes, views[:, : len(labels)], label, folds, seen.notes())
+    return base, positions
 
 
-def draw_positions(
-    images: LabeledImages, counts: Sequence[int], generator: Generator
-) -> frozenset[int]:
-    """Draw the positions of so many images of each class."""
-    sizes = images.counts()
-    drawn: list[int] = []
-    for count, size, end in zip(counts, sizes.tolist(), sizes.cumsum(0).tolist(), strict=True):
-        drawn += (end - size + torch.randperm(size, generator=generator)[:count]).tolist()
-    return frozenset(drawn)
-
-
-def within_class_variance(base: BaseFeatures) -> float:
-    """Return the mean squared distance of held-out features from their class mean."""
-    squares = 0.0
-    images = 0
-    for fold in base.fold_numbers:
-        held = base.folds == fold
-        classes = base.without_fold(fold)
-        labels = base.labels[held].cpu()
-        means = torch.stack([known.mean for known in classes])[labels]
-        counts = torch.tensor([known.count for known in classes])[labels]
-        distances = (base.views[0, held].cpu().double() - means).square().sum(1)
-        squares += float((distances / (1 + 1 / counts)).sum())
-        images += len(labels)
-    return squares / max(1, images)
-
-
-def _draw_folds(labels: Tensor, generator: Generator) -> Tensor:
-    """Draw a fold from 0 to 4 for each image of the sample, evenly within each class."""
-    folds = torch.zeros_like(labels)
-    for label in set(labels.tolist()):
+def draw_folds(labels: Tensor, held_out: Sequence[int], generator: Generator) -> Tensor:
+    """Hold out so many images of each class, in five folds that are even within each class."""
+    folds = torch.full_like(labels, NEVER)
+    for label, count in enumerate(held_out):
         of_class = (labels == label).nonzero().squeeze(1)
-        order = torch.randperm(len(of_class), generator=generator)
-        folds[of_class] = (order % FOLDS).to(labels.device)
+        order = torch.randperm(len(of_class), generator=generator)[:count].to(of_class.device)
+        folds[of_class[order]] = torch.arange(len(order), device=of_class.device) % FOLDS
     return folds
+
+
+def held_out_counts(counts: Sequence[int], one_in: int = 1) -> list[int]:
+    """Return how many images of each class to hold out: one in so many, none of small classes."""
+    most = max(1, MAX_SAMPLE // len(counts))
+    if sum(count >= MIN_IMAGES for count in counts) < MIN_CLASSES:
+        return [0] * len(counts)
+    return [max(1, min(most, count // one_in)) if count >= MIN_IMAGES else 0 for count in counts]

@@ -1,11 +1,10 @@
 """Calibrate a head on held-out base images."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from fewmore.classifier.calibration import (
     ACCEPTANCE_RATE,
@@ -16,69 +15,48 @@ from fewmore.classifier.calibration import (
     fit_temperature,
 )
 from fewmore.classifier.fitting.base import FOLDS, BaseFeatures
-from fewmore.classifier.fitting.pseudo_sessions import SHOTS, pseudo_session
+from fewmore.classifier.fitting.sessions import SHOTS, Session
 from fewmore.classifier.heads import Head, Scorer
 
+# Fits features and head on images, given by a mask (n,).
+Fit = Callable[[Tensor], tuple[BaseFeatures, Head]]
 
-def calibrate(
-    base: BaseFeatures, head: Head, folds: Sequence[int], generator: Generator
-) -> Calibration:
+
+def calibrate(sessions: Sequence[Session], fit: Fit) -> Calibration:
     """Measure temperature, threshold and accuracy on images that are not in the class means.
 
-    Classes that are learnt later have few images, so half of the scores come from
-    pseudo-sessions, in which some classes have few images too.
+    Classes that are learnt later have few images, so half of the sessions have new classes of
+    five. With one image a class the accuracy is so much lower that both cannot be met.
     """
-    full = _HeldOutScores()
-    few_shot = _HeldOutScores()
-    for fold in folds:
-        held = base.folds == fold
-        features = base.views[0, held]
-        labels = base.labels[held]
-        full.add(Scorer.build(head, base.without_fold(fold)), features, labels)
-        few_shot.add(Scorer.build(head, pseudo_session(base, fold, generator)), features, labels)
-    scores = torch.cat([full.scores, few_shot.scores])
-    labels = torch.cat([full.labels, few_shot.labels])
-    similarity = torch.cat([full.similarity, few_shot.similarity])
+    sessions = [session for session in sessions if session.shots != 1]
+    scores, similarity, labels, shots = _score(sessions, fit)
     temperature = fit_temperature(scores, labels)
     confidences, predicted = scores.softmax(1).max(1)
     calibrated = (scores / temperature).softmax(1).amax(1)
+    is_full = shots == 0
     return Calibration(
         temperature=temperature,
         threshold=acceptance_threshold(similarity.amax(1)),
-        closeness=typical_closeness(base, head),
-        held_out=len(full.labels),
-        accuracy=float((full.scores.argmax(1) == full.labels).float().mean()),
+        held_out=int(is_full.sum()),
+        accuracy=float((predicted == labels)[is_full].float().mean()),
         ece_before=expected_calibration_error(confidences, predicted == labels),
         ece_after=expected_calibration_error(calibrated, predicted == labels),
-        auroc=auroc_of_held_out_classes(full.similarity, full.labels),
+        auroc=auroc_of_held_out_classes(similarity[is_full], labels[is_full]),
     )
 
 
-class _HeldOutScores:
-    """Collect scores, similarities and labels of held-out images."""
-
-    def __init__(self) -> None:
-        self.parts: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def add(self, scorer: Scorer, features: Tensor, labels: Tensor) -> None:
-        """Add images of one fold."""
-        scores = scorer.scores(features).cpu()
-        self.parts.append((scores, scorer.similarity(features).cpu(), labels.cpu()))
-
-    @property
-    def scores(self) -> Tensor:
-        """Return all scores, (n, N)."""
-        return torch.cat([scores for scores, _, _ in self.parts])
-
-    @property
-    def similarity(self) -> Tensor:
-        """Return all similarities, (n, N)."""
-        return torch.cat([similarity for _, similarity, _ in self.parts])
-
-    @property
-    def labels(self) -> Tensor:
-        """Return all labels, (n,)."""
-        return torch.cat([labels for _, _, labels in self.parts])
+def _score(sessions: Sequence[Session], fit: Fit) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return scores (q, N), similarities (q, N), labels (q,) and shots (q,) of all queries."""
+    parts = []
+    for session in sessions:
+        base, head = fit(session.rest)
+        scorer = Scorer.build(head, base.select(session.learnt).classes())
+        features = base.features[session.queries]
+        labels = base.labels[session.queries]
+        shots = torch.full_like(labels, session.shots)
+        parts.append((scorer.scores(features), scorer.similarity(features), labels, shots))
+    scores, similarity, labels, shots = (torch.cat(part).cpu() for part in zip(*parts, strict=True))
+    return scores, similarity, labels, shots
 
 
 def auroc_of_held_out_classes(similarity: Tensor, labels: Tensor) -> float | None:
@@ -97,17 +75,18 @@ def auroc_of_held_out_classes(similarity: Tensor, labels: Tensor) -> float | Non
         is_unknown = group[labels] == left_out
         known.append(familiarity[~is_unknown])
         unknown.append(familiarity[is_unknown])
-    return auroc(torch.cat(known), torch.cat(unknown))
+    result = auroc(torch.cat(known), torch.cat(unknown))
+    return None if math.isnan(result) else result
 
 
 def typical_closeness(base: BaseFeatures, head: Head) -> float | None:
     """Return the closeness to their nearest neighbor that 95 % of five-shot classes stay below."""
-    if len(base.classes) < 3:
+    if len(base.names) < 3:
         return None
-    scorer = Scorer.build(replace(head, adapter=None), base.classes)
+    scorer = Scorer.build(head, base.classes())
     nearest = []
-    for label in range(len(base.classes)):
-        shots = base.views[0, base.labels == label][:SHOTS].cpu().double()
+    for label in range(len(base.names)):
+        shots = base.features[base.labels == label][: max(SHOTS)].cpu().double()
         closeness = scorer.closeness(shots.mean(0), len(shots))
         closeness[label] = -math.inf
         nearest.append(float(closeness.max()))

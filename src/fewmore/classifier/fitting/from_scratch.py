@@ -6,21 +6,24 @@ A tenth of the images is held out of training. In the end every image counts in 
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
 
+from fewmore.classifier.calibration import Calibration
 from fewmore.classifier.embedding import Embedder, Progress, decode_batches, square_size
 from fewmore.classifier.fitting.base import (
-    MAX_SAMPLE,
-    MIN_IMAGES,
-    draw_positions,
+    NEVER,
+    BaseFeatures,
+    draw_folds,
     embed_base,
-    within_class_variance,
+    held_out_counts,
 )
-from fewmore.classifier.fitting.calibrate import calibrate
-from fewmore.classifier.fitting.result import FitResult, uncalibrated
+from fewmore.classifier.fitting.calibrate import calibrate, typical_closeness
+from fewmore.classifier.fitting.result import FitResult, hold_out_note
 from fewmore.classifier.fitting.runtime import reporting_runtime
+from fewmore.classifier.fitting.sessions import simulate_sessions
 from fewmore.classifier.fitting.transform import transform_for
 from fewmore.classifier.heads import Head
 from fewmore.classifier.inputs import ImageSetSequence, LabeledImages
@@ -57,29 +60,34 @@ def fit_from_scratch(
             "scratch takes at least 2 a class: add images, or train with a pretrained backbone"
         )
     generator = torch.Generator().manual_seed(derive_seed(seed, "held out"))
-    held_counts = _held_out_counts(counts.tolist())
-    held = draw_positions(images, held_counts, generator)
+    held_counts = held_out_counts(counts.tolist(), HELD_OUT_ONE_IN)
+    folds = draw_folds(torch.tensor(images.labels), held_counts, generator)
     if recipe is None:
         is_small = backbone is None and _typical_short_side(images) <= SMALL_IMAGE
         name = backbone or ("resnet20" if is_small else "resnet18")
         trained = [n - out for n, out in zip(counts.tolist(), held_counts, strict=True)]
         recipe = recipe_for(name, trained)
     with _decoded_to_disk(images, recipe.transform, progress) as decoded:
-        positions = torch.tensor([i for i in range(len(images)) if i not in held])
+        trained_on = (folds == NEVER).nonzero().squeeze(1)
         method = CEC(recipe, reporting_runtime(device, progress), seed)
-        method.fit(decoded.select(positions).to(device))
+        method.fit(decoded.select(trained_on).to(device))
         network = method.network.backbone
         embedder = Embedder(network, recipe.transform, device)
         squares = LabeledImages(
             images.names, images.labels, ImageSetSequence(decoded), images.titles
         )
-        base = embed_base(embedder, squares, held, (0,), generator, progress)
+        base, positions = embed_base(embedder, squares, progress)
+        base = replace(base, folds=folds[positions].to(device))
     adapter = method.adapter.requires_grad_(False)
-    head = Head(device, network.dim, within_class_variance(base), adapter)
-    if not len(base.labels):
-        return uncalibrated(network, base, head), recipe
-    calibration = calibrate(base, head, base.fold_numbers, generator)
-    return FitResult(network, base, head, calibration, base.notes), recipe
+    head = Head(device, network.dim, _held_out_variance(base), adapter)
+    calibration = Calibration()
+    if sessions := list(simulate_sessions(base, generator)):
+        plain = replace(head, adapter=None)
+        calibration = replace(
+            calibrate(sessions, lambda _: (base, head)), closeness=typical_closeness(base, plain)
+        )
+    notes = (*base.notes, *hold_out_note(base))
+    return FitResult(network, base, head, calibration, notes), recipe
 
 
 def recipe_for(backbone: str, counts: Sequence[int]) -> Recipe:
@@ -112,12 +120,18 @@ def recipe_for(backbone: str, counts: Sequence[int]) -> Recipe:
     )
 
 
-def _held_out_counts(counts: Sequence[int]) -> list[int]:
-    """Return how many images of each class are held out: a tenth, but at least one."""
-    if min(counts) < MIN_IMAGES:
-        return [0] * len(counts)
-    most = max(1, MAX_SAMPLE // len(counts))
-    return [max(1, min(most, count // HELD_OUT_ONE_IN)) for count in counts]
+def _held_out_variance(base: BaseFeatures) -> float:
+    """Return the mean squared distance of held-out features from the means of the others."""
+    is_held = base.folds != NEVER
+    trained = base.select(~is_held).classes()
+    held = base.select(is_held)
+    labels = held.labels.cpu()
+    if not len(labels):
+        return 0.0
+    means = torch.stack([known.mean for known in trained])[labels]
+    counts = torch.tensor([known.count for known in trained])[labels]
+    distances = (held.features.cpu().double() - means).square().sum(1)
+    return float((distances / (1 + 1 / counts)).mean())
 
 
 def _typical_short_side(images: LabeledImages) -> int:

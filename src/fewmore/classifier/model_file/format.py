@@ -8,6 +8,7 @@ A model file is a safetensors file. Its one metadata entry, "fewmore", is JSON:
     backbone      name of the network; its weights are the tensors "backbone/…"
     transform     image size and normalization: TRANSFORM
     variance      of features within classes
+    whitening     number of damped directions, or null: "whitening/center", "whitening/damping"
     calibration   temperature, thresholds and what held-out images said
     adapter       settings of the adapter, or null; its weights are the tensors "adapter/…"
     dim           features of an image
@@ -33,7 +34,7 @@ from torch import nn
 from fewmore.nn.adapter import Adapter, AdapterConfig
 from fewmore.nn.backbones import BACKBONES, build
 
-FORMAT = 1
+FORMAT = 2  # 1: without whitening
 METADATA = "fewmore"  # name of the metadata entry
 NO_CHECKSUM = "0" * 64  # stands in the place of the checksum while it is computed
 
@@ -45,6 +46,7 @@ OLD_NAMES = {
     "spread": "variance",
     "reversals": "undo_steps",
     "pictures": "images",
+    "sessions_adapted": "sessions_chosen",
 }
 
 Layout = dict[str, tuple[tuple[int, ...], torch.dtype]]  # shape and dtype of tensors, by name
@@ -66,12 +68,14 @@ def expected_layout(
     adapter: AdapterConfig | None,
     dim: int,
     projected_dim: int | None,
+    whitening: int | None,
     classes: int,
     hashes: int,
 ) -> Layout:
     """Return the names, shapes and dtypes of all tensors of a model, without allocating them.
 
-    `projected_dim` is None if there is no projection. `classes` and `hashes` are numbers that
+    `projected_dim` is None if there is no projection, and `whitening`, the number of its
+    directions, if there is none. `classes` and `hashes` are numbers that
     include what undo steps restore.
     """
     layout = _layout(_backbone_without_memory(backbone), "backbone/")
@@ -80,6 +84,9 @@ def expected_layout(
             layout |= _layout(Adapter(projected_dim or dim, adapter), "adapter/")
         if projected_dim is not None:
             layout["projection"] = ((dim, projected_dim), torch.float32)
+    if whitening is not None:
+        layout["whitening/center"] = ((dim,), torch.float32)
+        layout["whitening/damping"] = ((dim, whitening), torch.float32)
     if classes:
         layout["feature_sums"] = ((classes, dim), torch.float64)
     layout["hashes"] = ((hashes,), torch.int64)

@@ -37,6 +37,7 @@ from fewmore.classifier.model_file.format import (
     expected_layout,
     with_current_names,
 )
+from fewmore.classifier.whitening import Whitening
 from fewmore.data.augment import Transform
 from fewmore.errors import ConfigError, FewmoreError, ModelFileError
 from fewmore.nn.adapter import AdapterConfig
@@ -153,11 +154,20 @@ def _promised_layout(metadata: Json, entries: Json) -> Layout:
     projected_dim = None
     if adapter is not None and "projection" in entries:
         projected_dim = _integer(entries["projection"]["shape"][1], least=1, most=dim)
+    whitening = metadata.get("whitening")
+    if whitening is not None:
+        whitening = _integer(whitening, most=dim)
     restored = (known for step in metadata["undo_steps"] for known in step["restore"])
     classes = [*metadata["classes"], *restored]
     hashes = sum(_integer(known["hashes"]) for known in classes)
     layout = expected_layout(
-        _text(metadata["backbone"]), adapter, dim, projected_dim, len(classes), hashes
+        _text(metadata["backbone"]),
+        adapter,
+        dim,
+        projected_dim,
+        whitening,
+        len(classes),
+        hashes,
     )
     if entries.keys() != layout.keys():
         example = min(entries.keys() ^ layout.keys())
@@ -198,12 +208,17 @@ def _to_model(metadata: Json, tensors: dict[str, Tensor]) -> Model:
         class_set=_to_class_set(metadata, tensors),
         calibration=Calibration(**metadata["calibration"]),
         variance=_number(metadata["variance"]),
+        whitening=_to_whitening(_with_prefix(tensors, "whitening/")),
         adapter=None if adapter is None else _with_prefix(tensors, "adapter/"),
         adapter_config=AdapterConfig(**(adapter or {})),
         projection=tensors.get("projection"),
         notes=tuple(map(_text, metadata["notes"])),
         origin=_to_origin(metadata["origin"]),
     )
+
+
+def _to_whitening(tensors: dict[str, Tensor]) -> Whitening | None:
+    return Whitening(**tensors) if tensors else None
 
 
 def _to_class_set(metadata: Json, tensors: dict[str, Tensor]) -> ClassSet:

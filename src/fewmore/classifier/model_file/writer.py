@@ -54,6 +54,9 @@ def _tensors(model: Model) -> dict[str, Tensor]:
     classes = model.class_set.stored_classes
     tensors = {f"backbone/{name}": tensor for name, tensor in model.weights.items()}
     tensors |= {f"adapter/{name}": tensor for name, tensor in (model.adapter or {}).items()}
+    if model.whitening is not None:
+        tensors["whitening/center"] = model.whitening.center
+        tensors["whitening/damping"] = model.whitening.damping
     if model.projection is not None:
         tensors["projection"] = model.projection
     if classes:
@@ -72,6 +75,7 @@ def _metadata(model: Model) -> dict[str, Any]:
         "backbone": model.backbone,
         "transform": {name: getattr(model.transform, name) for name in TRANSFORM},
         "variance": model.variance,
+        "whitening": None if model.whitening is None else model.whitening.damping.shape[1],
         "calibration": asdict(model.calibration),
         "adapter": None if model.adapter is None else asdict(model.adapter_config),
         "dim": model.dim,

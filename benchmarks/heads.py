@@ -1,0 +1,408 @@
+"""Compare the classifier's head with what a user would train instead, on cached features.
+
+    python benchmarks/heads.py [--data-root DATA] [--work FOLDER] [--choices 10] [--record results]
+
+Features are mobilenet_v2's, embedded once and kept in the work folder. Each result is the mean over
+choices of classes: base classes of 30 images, ten new ones of few, ten that are never shown. The
+alternatives are trained anew when the new classes come. Their settings are tuned by
+cross-validation for balanced accuracy on the training images of the first choice; ours are chosen
+by `fit` on base images. Test images choose nothing. "Before" is the head of commit c2715c9.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from common import Row, make_parser, print_row, record
+from sklearn.base import BaseEstimator
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier
+from torch import Tensor
+
+from fewmore.classifier.calibration import auroc, expected_calibration_error
+from fewmore.classifier.classes import SupportSet
+from fewmore.classifier.embedding import Embedder
+from fewmore.classifier.fitting.base import NEVER, BaseFeatures
+from fewmore.classifier.fitting.frozen import fit_features
+from fewmore.classifier.fitting.transform import transform_for
+from fewmore.classifier.heads import Head, Scorer
+from fewmore.data import glyphs
+from fewmore.data.paths import data_root
+from fewmore.nn.backbones import build
+
+BACKBONE = "mobilenet_v2"
+POOL = 60  # classes of miniImageNet and glyphs
+TRAIN, TEST = 30, 20  # images of each of their classes
+SHOTS = (1, 3, 5, 10, 30)
+FOLDERS = ((5, 6), (5, 10), (3, 20), (10, 10), (20, 10), (20, 30))  # base classes × images
+ADDITIONS = 30  # classes added one by one, of five images each
+SINGLE = 20  # classes of one image, each learnt alone, in every choice
+
+Scores = Callable[[Tensor], tuple[Tensor, bool]]  # logits, and whether they are calibrated
+
+
+# Features
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Hold the features of a data set."""
+
+    features: Tensor  # (n, d)
+    labels: Tensor
+    train: Tensor  # bool
+
+
+def load_features(name: str, root: Path, work: Path) -> Features:
+    """Read the features of a data set, embedded the first time."""
+    file = work / f"{name}_{BACKBONE}.pt"
+    if not file.exists():
+        images, labels, train = IMAGES[name](root)
+        weights = root / "weights" / "mobilenet_v2-b0353104.pth"
+        embedder = Embedder(
+            build(BACKBONE, weights=weights), transform_for(BACKBONE, True), torch.device("cpu")
+        )
+        features = embedder.embed(images, [f"image {i}" for i in range(len(images))])[0]
+        content = {"features": features, "labels": labels, "train": train}
+        torch.save({name: torch.as_tensor(value) for name, value in content.items()}, file)
+    content = torch.load(file)
+    return Features(content["features"], content["labels"], content["train"])
+
+
+def list_birds(root: Path) -> tuple[list[object], list[int], list[bool]]:
+    """List the files of CUB-200 with its own split."""
+    root = root / "CUB_200_2011"
+
+    def table(name: str) -> dict[str, str]:
+        return dict(line.split() for line in (root / name).read_text().splitlines())
+
+    paths, labels, train = map(
+        table, ("images.txt", "image_class_labels.txt", "train_test_split.txt")
+    )
+    order = sorted(paths, key=int)
+    files: list[object] = [root / "images" / paths[i] for i in order]
+    return files, [int(labels[i]) - 1 for i in order], [train[i] == "1" for i in order]
+
+
+def list_miniimagenet(root: Path) -> tuple[list[object], list[int], list[bool]]:
+    """List images of the base classes of miniImageNet."""
+    names: dict[str, int] = {}
+    files: list[object] = []
+    labels: list[int] = []
+    train: list[bool] = []
+    for part, most in (("train", TRAIN), ("test", TEST)):
+        table = root / "miniimagenet" / "split" / f"{part}.csv"
+        for line in table.read_text().splitlines()[1:]:
+            file, name = line.split(",")
+            label = names.setdefault(name, len(names))
+            is_train = part == "train"
+            count = sum(a == label and b == is_train for a, b in zip(labels, train, strict=True))
+            if label < POOL and count < most:
+                files.append(root / "miniimagenet" / "images" / file)
+                labels.append(label)
+                train.append(is_train)
+    return files, labels, train
+
+
+def list_glyphs(root: Path) -> tuple[list[object], list[int], list[bool]]:
+    """Render characters; training and test share no typeface."""
+    files: list[object] = []
+    labels: list[int] = []
+    train: list[bool] = []
+    for images, most, is_train in zip(
+        glyphs.load(root / "glyphs"), (TRAIN, TEST), (True, False), strict=True
+    ):
+        for label in range(POOL):
+            for place in (images.labels == label).nonzero().squeeze(1)[:most].tolist():
+                files.append(images.image(place))
+                labels.append(label)
+                train.append(is_train)
+    return files, labels, train
+
+
+IMAGES = {"cub": list_birds, "mini": list_miniimagenet, "glyphs": list_glyphs}
+TITLES = {"cub": "birds", "mini": "miniImageNet", "glyphs": "glyphs"}
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Hold features by class: training images of base and new classes, and test images."""
+
+    base: list[Tensor]
+    new: list[Tensor]
+    test: list[Tensor]  # of the base classes, then of the new ones
+    unseen: Tensor  # (n, d)
+
+
+def draw_split(data: Features, seed: int, base: int, images: int, new: int, shots: int) -> Split:
+    """Draw classes and images; another number of shots takes more or fewer of the same images."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(int(data.labels.max()) + 1, generator=generator)
+    train: list[Tensor] = []
+    test: list[Tensor] = []
+    for label in order[: base + new + 10].tolist():
+        of_class = ((data.labels == label) & data.train).nonzero().squeeze(1)
+        of_class = of_class[torch.randperm(len(of_class), generator=generator)]
+        most = images if len(train) < base else shots
+        train.append(data.features[of_class[:most]])
+        test.append(data.features[(data.labels == label) & ~data.train])
+    unseen = torch.cat(test[base + new :])
+    return Split(train[:base], train[base : base + new], test[: base + new], unseen)
+
+
+def with_labels(groups: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Concatenate features of classes, and number these."""
+    labels = [torch.full((len(group),), i) for i, group in enumerate(groups)]
+    return torch.cat(groups), torch.cat(labels)
+
+
+# Ours and what was before
+
+
+class Ours:
+    """Fit the classifier's head on base classes, and learn others."""
+
+    def __init__(self, base: list[Tensor], seed: int = 0) -> None:
+        features, labels = with_labels(base)
+        names = tuple(f"base {i}" for i in range(len(base)))
+        raw = BaseFeatures(names, features, labels, torch.full_like(labels, NEVER))
+        fitted, self.whitening, head, self.calibration = fit_features(raw, seed)
+        self.note = fitted.notes[-1]
+        self.base = Scorer.build(head, fitted.classes())
+        self.scorer = self.base
+
+    def learn(self, new: list[Tensor]) -> "Ours":
+        """Learn classes in addition to the base ones."""
+        added = [SupportSet(f"new {i}", self.whitening(k)).to_class() for i, k in enumerate(new)]
+        self.scorer = self.base.with_classes((*self.base.classes, *added))
+        return self
+
+    def scores(self, features: Tensor) -> tuple[Tensor, bool]:
+        """Return calibrated logits."""
+        scores = self.scorer.scores(self.whitening(features))
+        return scores / self.calibration.temperature, True
+
+    def familiarity(self, features: Tensor) -> Tensor:
+        """Return the similarity to the closest class."""
+        return self.scorer.familiarity(self.whitening(features))
+
+
+def before(base: list[Tensor], new: list[Tensor]) -> Scores:
+    """Score by the cosine of raw features, corrected by the variance of raw features."""
+    _, labels = with_labels(base)
+    means = torch.stack([group.mean(0) for group in base])
+    variance = (torch.cat(base) - means[labels]).square().sum() / (len(labels) - len(base))
+    classes = [SupportSet(str(i), group).to_class() for i, group in enumerate([*base, *new])]
+    head = Head(torch.device("cpu"), means.shape[1], float(variance))
+    scorer = Scorer.build(head, classes)
+    return lambda features: (scorer.scores(features), False)
+
+
+# Alternatives
+
+
+def nearest_mean(features: Tensor, labels: Tensor) -> Scores:
+    """Score by the cosine to class means."""
+    means = torch.stack([features[labels == i].mean(0) for i in range(int(labels.max()) + 1)])
+    means = F.normalize(means, dim=1)
+    return lambda queries: (F.normalize(queries, dim=1) @ means.T, False)
+
+
+GRIDS: dict[str, tuple[BaseEstimator, dict[str, list[object]]]] = {
+    "logistic regression": (
+        LogisticRegression(max_iter=500, tol=1e-3),
+        {"C": [0.1, 1, 10, 100], "class_weight": [None, "balanced"]},
+    ),
+    "k nearest neighbors": (
+        KNeighborsClassifier(metric="cosine"),
+        {"n_neighbors": [1, 3, 5], "weights": ["uniform", "distance"]},
+    ),
+    "linear discriminants": (
+        LinearDiscriminantAnalysis(solver="lsqr"),
+        {"shrinkage": ["auto", 0.1, 0.3, 0.5, 0.7, 0.9]},
+    ),
+    "ridge": (
+        RidgeClassifier(),
+        {"alpha": [0.01, 0.1, 1.0, 10.0], "class_weight": [None, "balanced"]},
+    ),
+}
+
+
+class Alternatives:
+    """Train what a user would train instead, tuned the first time."""
+
+    def __init__(self) -> None:
+        self.tuned: dict[str, dict[str, object]] = {}
+
+    def fit(self, name: str, features: Tensor, labels: Tensor) -> Scores:
+        """Train one on unit features, rotated to as many dimensions as there are images.
+
+        The rotation changes nothing for these estimators but their time.
+        """
+        estimator, grid = GRIDS[name]
+        unit = F.normalize(features, dim=1)
+        center = unit.mean(0)
+        basis = torch.linalg.qr((unit - center).T).Q
+        inputs = ((unit - center) @ basis).double().numpy()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # classes of one image cannot be in every fold
+            if name not in self.tuned:
+                folds = 3 if int(torch.bincount(labels).max()) >= 3 else 2
+                search = GridSearchCV(estimator, grid, scoring="balanced_accuracy", cv=folds)
+                self.tuned[name] = search.fit(inputs, labels.numpy()).best_params_
+            fitted = estimator.__class__(**{**estimator.get_params(), **self.tuned[name]})
+            fitted.fit(inputs, labels.numpy())
+
+        def scores(queries: Tensor) -> tuple[Tensor, bool]:
+            queries = ((F.normalize(queries, dim=1) - center) @ basis).double().numpy()
+            if hasattr(fitted, "predict_proba"):
+                return torch.tensor(fitted.predict_proba(queries)).clamp(min=1e-12).log(), True
+            decision = torch.tensor(fitted.decision_function(queries))
+            if decision.dim() == 1:
+                decision = torch.stack([-decision, decision], 1)
+            return decision, False
+
+        return scores
+
+
+# Measures
+
+
+def measure(scores: Scores, split: Split) -> dict[str, float]:
+    """Return accuracies on old, new and all classes, and the calibration error, in percent."""
+    queries, labels = with_labels(split.test)
+    logits, calibrated = scores(queries)
+    correct = logits.argmax(1) == labels
+    is_old = labels < len(split.base)
+    result = {
+        "old": 100 * float(correct[is_old].float().mean()),
+        "new": 100 * float(correct[~is_old].float().mean()),
+        "all": 100 * float(correct.float().mean()),
+    }
+    if calibrated:
+        confidences = logits.softmax(1).amax(1)
+        result["ece"] = 100 * expected_calibration_error(confidences, correct)
+    return result
+
+
+def old_alone(scores: Scores, split: Split) -> float:
+    """Return the accuracy on the base classes before others come, in percent."""
+    queries, labels = with_labels(split.test[: len(split.base)])
+    return 100 * float((scores(queries)[0].argmax(1) == labels).float().mean())
+
+
+def compare(splits: list[Split]) -> Iterator[Row]:
+    """Yield the mean of each method over choices of classes."""
+    sums: dict[str, list[dict[str, float]]] = {}
+    alternatives = Alternatives()
+    for seed, split in enumerate(splits):
+        ours = Ours(split.base, seed)
+        alone = old_alone(ours.scores, split)
+        measured = {"fewmore": measure(ours.learn(split.new).scores, split)}
+        measured["fewmore"]["old alone"] = alone
+        measured["before"] = measure(before(split.base, split.new), split)
+        measured["before"]["old alone"] = old_alone(before(split.base, []), split)
+        features, labels = with_labels([*split.base, *split.new])
+        measured["nearest mean"] = measure(nearest_mean(features, labels), split)
+        for name in GRIDS:
+            measured[name] = measure(alternatives.fit(name, features, labels), split)
+        for name, result in measured.items():
+            sums.setdefault(name, []).append(result)
+    for name, results in sums.items():
+        row: Row = {"method": name}
+        for key in results[0]:
+            values = torch.tensor([result[key] for result in results])
+            row[key] = float(values.mean())
+            if key == "all":
+                row["deviation"] = float(values.std())
+        settings = alternatives.tuned.get(name)
+        yield {**row, "settings": str(settings)} if settings else row
+
+
+def measure_additions(data: Features, choices: int) -> Iterator[Row]:
+    """Add thirty classes one by one: what is accepted, and how unseen classes are told."""
+    results = torch.zeros(choices, ADDITIONS + 1, 4)
+    for seed in range(choices):
+        split = draw_split(data, seed, 20, TRAIN, ADDITIONS, 5)
+        ours = Ours(split.base, seed)
+        threshold = ours.calibration.threshold or 0.0
+        for added in range(ADDITIONS + 1):
+            ours.learn(split.new[:added])
+            familiar = ours.familiarity(torch.cat(split.test[: 20 + added]))
+            new = ours.familiarity(torch.cat(split.test[20 : 20 + added])) if added else familiar
+            unseen = ours.familiarity(split.unseen)
+            shares = [float((part >= threshold).float().mean()) for part in (familiar, new, unseen)]
+            results[seed, added] = 100 * torch.tensor([*shares, auroc(familiar, unseen)])
+    for added, (known, new, unseen, area) in enumerate(results.mean(0).tolist()):
+        yield {
+            "added": added,
+            "known accepted": known,
+            "new accepted": new,
+            "unseen rejected": 100 - unseen,
+            "auroc": area / 100,
+        }
+
+
+def measure_single(data: Features, choices: int) -> Iterator[Row]:
+    """Learn one class of one image: what the old classes lose, on average and at worst."""
+    losses: dict[str, list[float]] = {"fewmore": [], "before": []}
+    for seed in range(choices):
+        split = draw_split(data, seed, 20, TRAIN, SINGLE, 1)
+        ours = Ours(split.base, seed)
+        alone = old_alone(ours.scores, split), old_alone(before(split.base, []), split)
+        for shot in split.new:
+            losses["fewmore"].append(alone[0] - old_alone(ours.learn([shot]).scores, split))
+            losses["before"].append(alone[1] - old_alone(before(split.base, [shot]), split))
+    for name, of_method in losses.items():
+        values = torch.tensor(of_method)
+        yield {
+            "method": name,
+            "cases": len(values),
+            "mean loss": float(values.mean()),
+            "90 % below": float(values.quantile(0.9)),
+            "worst loss": float(values.max()),
+        }
+
+
+def main() -> None:
+    """Measure everything in turn."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--work", type=Path, default=Path("/tmp/features"), help="for features")
+    parser.add_argument("--choices", type=int, default=10, help="of classes")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    args.work.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    for name, title in TITLES.items():
+        data = load_features(name, data_root(args.data_root), args.work)
+        settings = [(20, TRAIN, 10, shots) for shots in SHOTS]
+        if name == "cub":
+            settings += [(base, images, max(5, base // 2), 5) for base, images in FOLDERS[:-1]]
+        for base, images, new, shots in settings:
+            splits = [draw_split(data, i, base, images, new, shots) for i in range(args.choices)]
+            about = {"data": title, "folder": f"{base} × {images}", "shots": shots}
+            rows += [
+                print_row({"what": "accuracy", **about, **row, "new classes": new})
+                for row in compare(splits)
+            ]
+        if name == "cub":
+            rows += [
+                print_row({"what": "additions", "data": title, **row})
+                for row in measure_additions(data, args.choices)
+            ]
+            rows += [
+                print_row({"what": "one image", "data": title, **row})
+                for row in measure_single(data, args.choices)
+            ]
+    about: Row = {"backbone": BACKBONE, "choices": args.choices}
+    record("heads", torch.device("cpu"), rows, about, args.record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Choose how features are whitened, by sessions simulated on held-out base images.
+
+In each session the old classes alone decide on mean, covariance and variance, as they do when
+classes are learnt later. Plain cosine and whitened cosine with several shrinkages compete, each
+with several strengths of the correction for few images.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fewmore.classifier.fitting.base import BaseFeatures
+from fewmore.classifier.fitting.sessions import Session
+from fewmore.classifier.heads import Head, Scorer
+from fewmore.classifier.whitening import Covariance, Whitening
+
+SHRINKAGES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # the simplest first: 1 is the plain cosine
+CORRECTIONS = (1.0, 0.8, 0.6, 0.4, 0.2)  # shares of the variance that few images are corrected by
+MAX_LOSS = {1: 0.05, 5: 0.03}  # accuracy that old classes may lose, by shots of the new ones
+DEFAULT_CORRECTION = 0.6  # where nothing is held out
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Hold what won, and its accuracy on the simulated sessions beside the plain cosine's."""
+
+    shrinkage: float = 1.0
+    correction: float = DEFAULT_CORRECTION
+    accuracy: float | None = None
+    plain_accuracy: float | None = None
+
+    def fit(self, base: BaseFeatures) -> tuple[Whitening, Head]:
+        """Fit whitening and head on images."""
+        whitening = Covariance.within(base.features, base.labels).whitening(self.shrinkage)
+        variance = self.correction * base.whitened(whitening).variance()
+        return whitening, Head(base.features.device, base.features.shape[1], variance)
+
+    def note(self) -> str:
+        """Say what won."""
+        if self.accuracy is None or self.plain_accuracy is None:
+            return "classes are compared by the plain cosine: nothing is held out to choose by"
+        name = f"a cosine whitened with shrinkage {self.shrinkage:g}"
+        kind = "the plain cosine" if self.shrinkage == 1.0 else name
+        return (
+            f"classes are compared by {kind}: {100 * self.accuracy:.1f} % of held-out images are "
+            f"right in simulated sessions, {100 * self.plain_accuracy:.1f} % by the plain cosine"
+        )
+
+
+def choose(base: BaseFeatures, sessions: Sequence[Session]) -> Choice:
+    """Return the choice that is right most often and does not harm old classes.
+
+    Whitening has to beat the plain cosine by more than the standard error of their difference.
+    """
+    correct, losses = _compare(base, sessions)
+    allowed = (losses <= 0).all(-1)  # (shrinkages, corrections)
+    means = correct.mean(-1)
+    # Where each correction harms old classes, the weakest is taken.
+    allowed[:, -1] |= ~allowed.any(1)
+    corrections = means.masked_fill(~allowed, -1.0).argmax(1).tolist()
+    accuracies = torch.stack([of[place] for of, place in zip(correct, corrections, strict=True)])
+    best = int(accuracies.mean(1).argmax())
+    gain = accuracies[best] - accuracies[0]
+    is_proven = float(gain.mean()) > float(gain.std(correction=0)) / math.sqrt(len(gain))
+    chosen = best if is_proven else 0
+    return Choice(
+        SHRINKAGES[chosen],
+        CORRECTIONS[corrections[chosen]],
+        float(accuracies[chosen].mean()),
+        float(accuracies[0].mean()),
+    )
+
+
+def _compare(base: BaseFeatures, sessions: Sequence[Session]) -> tuple[Tensor, Tensor]:
+    """Return accuracies of each image, and what old classes lose beyond what they may.
+
+    The shapes are (shrinkages, corrections, images) and (shrinkages, corrections, shots).
+    """
+    shape = (len(SHRINKAGES), len(CORRECTIONS))
+    correct = torch.zeros(*shape, len(base.labels), dtype=torch.float64)
+    asked = torch.zeros(len(base.labels), dtype=torch.float64)
+    lost = {shots: torch.zeros(*shape, dtype=torch.float64) for shots in MAX_LOSS}
+    old_queries = dict.fromkeys(MAX_LOSS, 0)
+    for session in sessions:
+        queries = session.queries.cpu()
+        labels = base.labels[session.queries]
+        is_old = session.is_old[labels]
+        asked[queries] += 1
+        old_queries[session.shots] = old_queries.get(session.shots, 0) + int(is_old.sum())
+        for place, scorer, features in _scorers(base, session):
+            scores = scorer.scores(features)
+            is_right = scores.argmax(1) == labels
+            correct[place][queries] += is_right.cpu()
+            if session.shots in MAX_LOSS:
+                alone = scores.masked_fill(~session.is_old, -math.inf).argmax(1) == labels
+                lost[session.shots][place] += int(
+                    (alone & is_old).sum() - (is_right & is_old).sum()
+                )
+    held = asked > 0
+    losses = [lost[shots] / max(1, old_queries[shots]) - most for shots, most in MAX_LOSS.items()]
+    return correct[..., held] / asked[held], torch.stack(losses, -1)
+
+
+def _scorers(
+    base: BaseFeatures, session: Session
+) -> Iterator[tuple[tuple[int, int], Scorer, Tensor]]:
+    """Yield each contestant's place in the grid, its scorer, and the queries' features."""
+    old = base.select(session.known)
+    covariance = Covariance.within(old.features, old.labels)
+    for row, shrinkage in enumerate(SHRINKAGES):
+        whitened = base.whitened(covariance.whitening(shrinkage))
+        variance = whitened.select(session.known).variance()
+        classes = whitened.select(session.learnt).classes()
+        for column, correction in enumerate(CORRECTIONS):
+            head = Head(base.features.device, base.features.shape[1], correction * variance)
+            yield (row, column), Scorer.build(head, classes), whitened.features[session.queries]

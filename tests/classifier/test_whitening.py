@@ -1,0 +1,54 @@
+"""Whitening: the algebra, and what it does to features."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fewmore.classifier.whitening import Covariance
+
+
+def draw(classes: int, images: int, dim: int, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw features of classes that differ in all directions, with noise in some."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(classes).repeat_interleave(images)
+    means = torch.randn(classes, dim, generator=generator)
+    return means[labels] + noise * torch.randn(len(labels), dim, generator=generator), labels
+
+
+@pytest.mark.parametrize("images", [4, 30])  # fewer and more than there are features
+def test_it_is_the_inverse_root_of_the_shrunk_covariance(images: int):
+    features, labels = draw(5, images, 40, torch.linspace(0.1, 2, 40))
+    shrinkage = 0.6
+    whitening = Covariance.within(features, labels).whitening(shrinkage)
+    unit = F.normalize(features - features.mean(0), dim=1).double()
+    means = torch.stack([unit[labels == label].mean(0) for label in range(5)])
+    residuals = unit - means[labels]
+    covariance = residuals.T @ residuals / (len(unit) - 5)
+    average = covariance.trace() / 40
+    shrunk = (1 - shrinkage) * covariance + shrinkage * average * torch.eye(40)
+    eigenvalues, vectors = torch.linalg.eigh(shrunk)
+    root = vectors @ torch.diag((shrinkage * average / eigenvalues).sqrt()) @ vectors.T
+    expected = F.normalize(unit @ root, dim=1)
+    torch.testing.assert_close(whitening(features).double(), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_without_shrinkage_to_less_than_one_features_are_centered_alone():
+    features, labels = draw(3, 4, 10, torch.ones(10))
+    whitening = Covariance.within(features, labels).whitening(1.0)
+    assert whitening.damping.shape == (10, 0)
+    torch.testing.assert_close(
+        whitening(features), F.normalize(features - features.mean(0), dim=1), atol=1e-6, rtol=1e-5
+    )
+
+
+def test_one_image_a_class_gives_nothing_to_damp():
+    features, labels = draw(6, 1, 10, torch.ones(10))
+    whitening = Covariance.within(features, labels).whitening(0.5)
+    assert bool(torch.isfinite(whitening(features)).all())
+
+
+def test_the_mean_image_itself_stays_finite():
+    features, labels = draw(3, 4, 10, torch.ones(10))
+    whitening = Covariance.within(features, labels).whitening(0.5)
+    assert bool(torch.isfinite(whitening(whitening.center[None])).all())
