@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fewmore import __version__
-from fewmore.classifier import model_file
+from fewmore.classifier import hub, model_file
 from fewmore.classifier.broken import drop_broken
 from fewmore.classifier.calibration import Calibration
 from fewmore.classifier.class_set import ClassSet
@@ -536,6 +536,27 @@ class IncrementalClassifier(SklearnManners):
         classifier = cls(model.backbone, device=device)
         classifier._restore(model)
         return classifier
+
+    def save_pretrained(self, folder: str | Path, *, license: str | None = None) -> None:
+        """Write a folder with the model file and a model card, which is kept if there is one."""
+        hub.save(self, folder, None, license)
+
+    @classmethod
+    def from_pretrained(
+        cls, name_or_path: str | Path, *, device: str | torch.device = "auto", **options: Any
+    ) -> "IncrementalClassifier":
+        """Read a classifier from the Hub, such as "user/birds", or from a folder.
+
+        `options` are those of `huggingface_hub.hf_hub_download`: revision, token, cache_dir, ….
+        """
+        return cls.load(hub.find(name_or_path, **options), device)
+
+    def push_to_hub(self, repo_id: str, *, license: str | None = None, **options: Any) -> str:
+        """Upload the model file and a model card to the Hub; return the address of the commit.
+
+        `options` are those of `ModelHubMixin.push_to_hub`: private, token, commit_message, ….
+        """
+        return hub.push(self, repo_id, license, **options)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the arguments and the model: the rest is made from them."""

@@ -11,6 +11,7 @@ import typer
 
 from fewmore import __version__
 from fewmore.cli import data, lists
+from fewmore.cli.card import card
 from fewmore.cli.check import check
 from fewmore.cli.compare import compare
 from fewmore.cli.evaluate import evaluate
@@ -40,6 +41,7 @@ GROUPS = {
         rename,
         undo,
         export,
+        card,
         serve,
     ),
     "For research": (
