@@ -132,11 +132,11 @@ def _print(out: "Console", result: "CheckResult", checked: Path) -> None:
         table.add_column(overflow="fold")
         for finding in findings[:MAX_ROWS]:
             message = Text(finding.message)
-            if finding.images and kind != "confused":
-                images = "\n".join(_short(image, checked) for image in finding.images)
-                table.add_row(Text(images), message)
-            else:
+            if kind == "confused":
                 table.add_row(message)
+            else:
+                subjects = [_short(image, checked) for image in finding.images] or finding.classes
+                table.add_row(Text("\n".join(subjects)), message)
         out.print(Padding(table, (0, 0, 0, 2)))
         if len(findings) > MAX_ROWS:
             out.print(f"  and {len(findings) - MAX_ROWS:,} more: --html or --json shows all")

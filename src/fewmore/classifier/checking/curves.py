@@ -1,92 +1,97 @@
 """Estimate how much more photos of a class would help, from learning curves.
 
-A class is learnt from 1, 2, 4, … of its photos, drawn several times, beside the other classes as
-they are; the rest of its photos are predicted. The error falls about as a + b / shots, which is
-fitted to these points and continued.
+A class is learnt from 1, 2, 4, … of the photos given, drawn several times, beside the means of the
+other classes; the rest of its photos are predicted. Plain class means do it, not the head of a
+trained model: its trained parts may have seen these photos. The gain from twice as many photos is
+fitted to the last points of the curve, and continued.
+
+n: photos   C: classes   d: features
 """
+
+import math
 
 import torch
 from torch import Tensor
 
 from fewmore.classifier.checking.findings import Finding
-from fewmore.classifier.classes import empty_class
-from fewmore.classifier.embedding import Progress
+from fewmore.classifier.checking.labels import even_out
 from fewmore.classifier.fitting.base import MIN_IMAGES
-from fewmore.classifier.heads import Scorer
 from fewmore.classifier.text import count_noun
 
-DRAWS = 10  # of the shots, at most
-MAX_DRAWS = 3000  # of all classes together, about
+DRAWS = 20  # of the shots
 MIN_QUERIES = 2  # photos left to predict
-MIN_GAIN = 0.01  # of twice as many photos, below which a class is not named
+FITTED = 3  # points at the end of a curve
+MIN_GAIN = 0.02  # from twice as many photos, below which a class is not named
 
 Curve = dict[int, float]  # accuracy by shots
 
 
 def find_gains(
-    scorer: Scorer, features: Tensor, labels: Tensor, counted: Tensor, progress: Progress
+    features: Tensor, labels: Tensor, names: tuple[str, ...], learnt: dict[str, int]
 ) -> list[Finding]:
-    """Name the classes that would gain from more photos, the largest gain first."""
-    generator = torch.Generator().manual_seed(0)
-    present = sorted(set(labels[counted].tolist()))
-    draws = max(2, min(DRAWS, MAX_DRAWS // (5 * len(present)))) if present else 0
+    """Name the classes that would gain from more photos than were learnt, the largest gain first.
+
+    The photos (n, d) of each class in `names` are given without copies.
+    """
     findings = []
-    for number, label in enumerate(present, 1):
-        photos = features[(counted & (labels == label)).to(features.device)]
-        if len(photos) >= MIN_IMAGES and len(scorer) > 1:
-            curve = learning_curve(scorer, label, photos, draws, generator)
-            findings += _finding(scorer, label, curve)
-        progress("learning curves", number, len(present))
+    for label, curve in learning_curves(even_out(features), labels, len(names)).items():
+        name = names[label]
+        count = learnt[name]
+        twice = gain_of_doubling(curve)
+        if twice < MIN_GAIN:
+            continue
+        one_more = twice * math.log2((count + 1) / count)
+        points = ", ".join(f"{shots}: {100 * share:.0f} %" for shots, share in curve.items())
+        message = (
+            f"{count_noun(count, 'photo')}; one more adds about {100 * one_more:.1f} points, twice "
+            f"as many {100 * twice:.0f} (right by number of photos: {points})"
+        )
+        details = {
+            "photos": count,
+            "one_more": one_more,
+            "twice_as_many": twice,
+            "curve": {str(shots): share for shots, share in curve.items()},
+        }
+        findings.append(Finding("more photos", message, classes=(name,), details=details))
     return sorted(findings, key=lambda finding: -float(finding.details["one_more"]))
 
 
-def learning_curve(
-    scorer: Scorer, label: int, photos: Tensor, draws: int, generator: torch.Generator
-) -> Curve:
-    """Return the accuracy on a class's other photos when it is learnt from 1, 2, 4, … of them."""
-    name = scorer.classes[label].name
-    curve = {}
-    shots = 1
-    while shots <= len(photos) - MIN_QUERIES:
-        correct = 0.0
-        for _ in range(draws):
-            order = torch.randperm(len(photos), generator=generator).to(photos.device)
-            few = empty_class(name, photos.shape[1]).with_images(photos[order[:shots]])
-            classes = (*scorer.classes[:label], few, *scorer.classes[label + 1 :])
-            predicted = scorer.with_classes(classes).scores(photos[order[shots:]]).argmax(1)
-            correct += float((predicted == label).float().mean())
-        curve[shots] = correct / draws
-        shots *= 2
-    return curve
+def learning_curves(units: Tensor, labels: Tensor, classes: int) -> dict[int, Curve]:
+    """Return the accuracy of each class by the number of its photos, for classes with enough."""
+    counts = torch.bincount(labels, minlength=classes)
+    means = torch.zeros(classes, units.shape[1]).index_add_(0, labels, units)
+    norms = means.norm(dim=1, keepdim=True).clamp(min=1e-12)
+    # Of few photos the mean is longer by chance: all are divided by the length of the whole mean.
+    lengths = norms.squeeze(1) / counts.clamp(min=1)
+    prototypes = means / norms
+    generator = torch.Generator().manual_seed(0)
+    curves = {}
+    for label in (counts >= MIN_IMAGES).nonzero().squeeze(1).tolist():
+        photos = units[labels == label]
+        cosines = photos @ prototypes.T
+        cosines[:, (counts == 0).nonzero().squeeze(1)] = -1
+        cosines[:, label] = -1
+        others = cosines.amax(1)
+        curve = {}
+        shots = 1
+        while shots <= len(photos) - MIN_QUERIES:
+            right = 0.0
+            for _ in range(DRAWS):
+                order = torch.randperm(len(photos), generator=generator)
+                prototype = photos[order[:shots]].mean(0) / lengths[label]
+                queries = order[shots:]
+                right += float((photos[queries] @ prototype > others[queries]).float().mean())
+            curve[shots] = right / DRAWS
+            shots *= 2
+        if len(curve) > 1:
+            curves[label] = curve
+    return curves
 
 
-def _finding(scorer: Scorer, label: int, curve: Curve) -> list[Finding]:
-    known = scorer.classes[label]
-    if len(curve) < 2:
-        return []
-    slope = fitted_slope(curve)
-    if slope / (2 * known.count) < MIN_GAIN:
-        return []
-    one_more = slope / known.count - slope / (known.count + 1)
-    twice = slope / (2 * known.count)
-    points = ", ".join(f"{shots}: {100 * accuracy:.0f} %" for shots, accuracy in curve.items())
-    message = (
-        f"{known.name}, learnt from {count_noun(known.count, 'photo')}: one more adds about "
-        f"{100 * one_more:.1f} points, twice as many {100 * twice:.0f} "
-        f"(right by number of photos: {points})"
-    )
-    details = {
-        "photos": known.count,
-        "one_more": one_more,
-        "twice_as_many": twice,
-        "curve": {str(shots): accuracy for shots, accuracy in curve.items()},
-    }
-    return [Finding("more photos", message, classes=(known.name,), details=details)]
-
-
-def fitted_slope(curve: Curve) -> float:
-    """Return b ≥ 0 of the least squares fit accuracy = a − b / shots."""
-    inverse = torch.tensor([1 / shots for shots in curve], dtype=torch.float64)
-    accuracy = torch.tensor(list(curve.values()), dtype=torch.float64)
-    centered = inverse - inverse.mean()
-    return max(0.0, -float((centered * accuracy).sum() / centered.square().sum()))
+def gain_of_doubling(curve: Curve) -> float:
+    """Return what a doubling of the shots adds to the accuracy, by the last points of the curve."""
+    last = list(curve.values())[-FITTED:]
+    doublings = torch.arange(len(last), dtype=torch.float64)
+    centered = doublings - doublings.mean()
+    slope = float((centered * torch.tensor(last)).sum() / centered.square().sum())
+    return min(slope, 1 - last[-1])

@@ -130,8 +130,8 @@ def _too_few(measured: Measured, groups: list[list[int]]) -> list[Finding]:
     return [
         Finding(
             "too few",
-            f"{name} has {count_noun(count, 'photo')}; {MIN_IMAGES} are the least to hold some "
-            "out, twenty are good",
+            f"{count_noun(count, 'photo')}; {MIN_IMAGES} are the least to hold some out, twenty "
+            "are good",
             classes=(name,),
             details={"photos": count},
         )

@@ -45,7 +45,7 @@ def leave_one_out(
     is_small = counts < MIN_IMAGES
     if int((~is_small).sum()) < 2:
         return None
-    units = _even_out(features)
+    units = even_out(features)
     sums = torch.zeros(classes, features.shape[1]).index_add_(0, labels[counted], units[counted])
     means = F.normalize(sums, dim=1)
     parts = []
@@ -80,7 +80,7 @@ def _spread(own: Tensor, labels: Tensor) -> float:
     return float((own - means[labels]).square().mean().sqrt())
 
 
-def _even_out(features: Tensor) -> Tensor:
+def even_out(features: Tensor) -> Tensor:
     """Return signed square roots of features, centered and of unit length.
 
     A few large features would decide a cosine by themselves otherwise.

@@ -3,6 +3,7 @@
 Images are decoded a few batches ahead and released; about 8 kB an image stay in memory.
 """
 
+import copy
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Measured:
     source: LabeledImages
     positions: tuple[int, ...]  # of the images in the source
     labels: Tensor  # (n,)
-    features: Tensor  # (n, d) float32 on the CPU
+    features: Tensor  # (n, d) float32 on the CPU, as the backbone gives them
     hashes: tuple[int, ...]
     thumbnails: Tensor  # (n, 3 · 16 · 16) float16: zero mean, unit length
     contrast: Tensor  # (n,): standard deviation of the thumbnail, in levels of 0 … 255
@@ -65,7 +66,12 @@ class _Image:
 
 
 def measure(images: LabeledImages, embedder: Embedder, progress: Progress) -> Measured:
-    """Decode, measure and embed all images in a stream; those that cannot be read are noted."""
+    """Decode, measure and embed all images in a stream; those that cannot be read are noted.
+
+    Features are not whitened: that was learnt from these images, if they were learnt.
+    """
+    embedder = copy.copy(embedder)
+    embedder.whitening = None
 
     def decode(start: int) -> list[tuple[Tensor, _Image] | FewmoreError]:
         stop = min(start + embedder.batch_size, len(images))

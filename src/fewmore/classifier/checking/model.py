@@ -1,28 +1,28 @@
 """Check a trained classifier: confused classes, learnt images that hurt, gains from more photos.
 
-A model file has the sums of its classes' features and no images. With photos beside it, each one is
-predicted as if it had not been learnt: its features are taken off its class first, which is exact.
+A model file has the sums of its classes' features and no images, so most is measured on photos
+given beside it. The model predicts those that it has not learnt. A learnt one, which its head may
+have been trained on, is compared with plain class means instead, its own class without itself.
 """
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fewmore.classifier.checking.copies import group_copies, without_copies
 from fewmore.classifier.checking.curves import find_gains
 from fewmore.classifier.checking.findings import CheckResult, Finding, in_order
 from fewmore.classifier.checking.folder import check_measured
+from fewmore.classifier.checking.labels import BLOCK, LeaveOneOut, leave_one_out
 from fewmore.classifier.checking.measure import Measured, measure
 from fewmore.classifier.classes import KnownClass
 from fewmore.classifier.embedding import Progress
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.fitting.base import MIN_IMAGES
-from fewmore.classifier.heads import Scorer
 from fewmore.classifier.inputs import ImagesByClass, collect_images
 from fewmore.classifier.text import count_noun, join_names
 from fewmore.errors import DataError
@@ -57,13 +57,15 @@ def check_model(
         return folder
     photos = _Photos.of(measured, classifier)
     named = {position for finding in folder.findings for position in finding.positions}
+    counted = photos.counted
+    learnt = {known.name: known.count for known in photos.classes}
     findings = [
         *folder.findings,
         *_outliers(photos, named),
         *_confused(photos),
-        *find_gains(photos.scorer, photos.features, photos.labels, photos.counted, progress),
+        *find_gains(measured.features[counted], measured.labels[counted], source.names, learnt),
     ]
-    notes = [*folder.notes, _measured_on(photos)]
+    notes = [*folder.notes, *_accuracies(photos)]
     return CheckResult(in_order(findings), folder.class_counts, tuple(notes), source)
 
 
@@ -84,7 +86,7 @@ def _check_means(classifier: IncrementalClassifier) -> CheckResult:
     few = [
         Finding(
             "too few",
-            f"{known.name} was learnt from {count_noun(known.count, 'photo')}",
+            f"learnt from {count_noun(known.count, 'photo')}",
             classes=(known.name,),
             details={"photos": known.count},
         )
@@ -101,61 +103,53 @@ class _Photos:
     """Hold photos of known classes, n of them, with predictions as if none had been learnt."""
 
     measured: Measured
-    scorer: Scorer
-    features: Tensor  # (n, d)
+    classes: tuple[KnownClass, ...]
     labels: Tensor  # (n,): positions of their classes in the model
     learnt: Tensor  # (n,) bool
     counted: Tensor  # (n,) bool: False for copies
-    predicted: Tensor  # (n,): positions of classes; -1 for the only image of its class
-    own: Tensor  # (n,): cosine to the own class without the image
+    predicted: Tensor  # (n,): positions of classes
+    left_out: LeaveOneOut | None
 
     @classmethod
     def of(cls, measured: Measured, classifier: IncrementalClassifier) -> "_Photos":
+        """Predict photos that were not learnt, and compare learnt ones with plain class means."""
         scorer = classifier.scorer
-        names = classifier.classes_
-        label_of = torch.tensor([names.index(name) for name in measured.source.names])
+        classes = scorer.classes
+        position_of = {known.name: position for position, known in enumerate(classes)}
+        label_of = torch.tensor([position_of[name] for name in measured.source.names])
         labels = label_of[measured.labels]
-        device = classifier.embedder.device
-        features = measured.features.to(device)
-        predicted = torch.cat(
-            [scorer.scores(part).argmax(1).cpu() for part in torch.split(features, 256)]
+        learnt = torch.tensor(
+            [
+                digest in classes[label].hashes
+                for label, digest in zip(labels.tolist(), measured.hashes, strict=True)
+            ]
         )
-        learnt = torch.zeros(len(labels), dtype=torch.bool)
-        own = torch.zeros(len(labels))
-        for index, label in enumerate(labels.tolist()):
-            known = scorer.classes[label]
-            mean = known.mean
-            if measured.hashes[index] in known.hashes:
-                learnt[index] = True
-                if known.count == 1:
-                    predicted[index] = -1
-                    continue
-                known = _without(known, measured.features[index], measured.hashes[index])
-                classes = (*scorer.classes[:label], known, *scorer.classes[label + 1 :])
-                scores = scorer.with_classes(classes).scores(features[index : index + 1])
-                predicted[index] = int(scores.argmax())
-                mean = known.mean
-            own[index] = F.cosine_similarity(measured.features[index], mean.float(), dim=0)
+        predicted = torch.cat(
+            [_predict(classifier, part) for part in torch.split(measured.features, BLOCK)]
+        )
         counted = without_copies(measured, group_copies(measured))
-        return cls(measured, scorer, features, labels, learnt, counted, predicted, own)
+        result = leave_one_out(
+            measured.features, measured.labels, counted, len(measured.source.names)
+        )
+        if result is not None:
+            plain = torch.where(result.other > result.own, label_of[result.nearest], labels)
+            predicted = torch.where(learnt, plain, predicted)
+        return cls(measured, classes, labels, learnt, counted, predicted, result)
 
 
-def _without(known: KnownClass, feature: Tensor, digest: int) -> KnownClass:
-    """Return a class without one of its images."""
-    return replace(
-        known,
-        feature_sum=known.feature_sum - feature.double(),
-        count=known.count - 1,
-        hashes=known.hashes - {digest},
-    )
+def _predict(classifier: IncrementalClassifier, features: Tensor) -> Tensor:
+    """Return the positions of the classes that the model predicts from a backbone's features."""
+    embedder = classifier.embedder
+    features = features.to(embedder.device)
+    whitened = embedder.whitening(features) if embedder.whitening else features
+    return classifier.scorer.scores(whitened).argmax(1).cpu()
 
 
 def _confused(photos: _Photos) -> list[Finding]:
     """Name pairs of classes of which one is often taken for the other, the worst first."""
-    names = [known.name for known in photos.scorer.classes]
-    tested = photos.predicted >= 0
-    totals = torch.bincount(photos.labels[tested], minlength=len(names)).tolist()
-    wrong = (tested & (photos.predicted != photos.labels)).nonzero().squeeze(1).tolist()
+    names = [known.name for known in photos.classes]
+    totals = torch.bincount(photos.labels, minlength=len(names)).tolist()
+    wrong = (photos.predicted != photos.labels).nonzero().squeeze(1).tolist()
     pairs = Counter((int(photos.labels[i]), int(photos.predicted[i])) for i in wrong)
     findings = []
     for a, b in sorted({tuple(sorted(pair)) for pair in pairs}):
@@ -185,43 +179,44 @@ def _confused(photos: _Photos) -> list[Finding]:
 
 def _outliers(photos: _Photos, named: set[int]) -> list[Finding]:
     """Name learnt images far from the rest of their class that no other finding names."""
-    counts = torch.tensor([known.count for known in photos.scorer.classes])
-    judged = photos.learnt & (counts[photos.labels] >= MIN_IMAGES)
-    if not bool(judged.any()):
+    measured = photos.measured
+    if photos.left_out is None or not bool((photos.learnt & photos.left_out.judged).any()):
         return []
-    usual = torch.zeros(len(counts))
+    judged = photos.learnt & photos.left_out.judged
+    own = photos.left_out.own
+    usual = torch.zeros(len(photos.classes))
     for label in set(photos.labels[judged].tolist()):
-        usual[label] = photos.own[judged & (photos.labels == label)].median()
-    below = usual[photos.labels] - photos.own
+        usual[label] = own[judged & (photos.labels == label)].median()
+    below = usual[photos.labels] - own
     deviation = 1.4826 * below[judged].abs().median()
     below = below.masked_fill(~judged, -math.inf)
     most = math.ceil(MAX_OUTLIERS * int(judged.sum()))
     findings = []
     for index in below.argsort(descending=True)[:most].tolist():
-        position = photos.measured.positions[index]
         if below[index] <= OUTLIER * deviation:
             break
-        if position not in named:
-            own, typical = float(photos.own[index]), float(usual[photos.labels[index]])
-            name = photos.measured.name(index)
-            findings.append(
-                Finding(
-                    "pulls away",
-                    f"similarity {own:.2f} to the rest of {name}, where {typical:.2f} is usual",
-                    (photos.measured.title(index),),
-                    (name,),
-                    (position,),
-                    {"own": own, "usual": typical},
-                )
-            )
+        position = measured.positions[index]
+        if position in named:
+            continue
+        name = measured.name(index)
+        similarity, typical = float(own[index]), float(usual[photos.labels[index]])
+        message = f"similarity {similarity:.2f} to the rest of {name}; {typical:.2f} is usual there"
+        details = {"own": similarity, "usual": typical}
+        title = measured.title(index)
+        findings.append(Finding("pulls away", message, (title,), (name,), (position,), details))
     return findings
 
 
-def _measured_on(photos: _Photos) -> str:
-    tested = photos.predicted >= 0
-    accuracy = float((photos.predicted == photos.labels)[tested].float().mean())
-    learnt = count_noun(int(photos.learnt.sum()), "learnt photo")
-    return (
-        f"{100 * accuracy:.1f} % of {int(tested.sum()):,} photos are predicted right; "
-        f"{learnt} among them, each as if it had not been learnt"
-    )
+def _accuracies(photos: _Photos) -> list[str]:
+    """Say how many photos are right, learnt ones and others."""
+    right = photos.predicted == photos.labels
+    notes = []
+    for learnt, how in (
+        (False, "photos that were not learnt are predicted right"),
+        (True, "learnt photos are closest to the mean of their class without themselves"),
+    ):
+        some = photos.learnt == learnt
+        if bool(some.any()):
+            share = 100 * float(right[some].float().mean())
+            notes.append(f"{share:.1f} % of {int(some.sum()):,} {how}")
+    return notes
