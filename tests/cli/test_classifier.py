@@ -47,7 +47,7 @@ def test_train_says_what_it_chose_and_what_to_type_next(photos: Photos, fewmore:
         "calibration error ",
         "none of these ",
         "MB",
-        "the adapter is ",
+        "classes are compared by ",
     ):
         assert word in out
     assert "Now type: fewmore predict 'my birds.fewmore' IMAGE…" in lines
@@ -208,7 +208,8 @@ def test_two_processes_that_learn_at_once_both_land(model: Path, photos: Photos)
     ]
     for process in running:
         out, err = process.communicate(timeout=120)
-        assert (process.returncode, err) == (0, ""), out
+        assert process.returncode == 0, out + err
+        assert err in ("", f"waiting for another process that changes {model} …\n")
     assert class_counts(model) == {"jay": 4, "robin": 5, "wren": 5, "owl": 2, "tern": 2}
     assert IncrementalClassifier.load(model).version == 3
 
@@ -222,14 +223,16 @@ def test_predict_an_image_and_a_folder(model: Path, photos: Photos, fewmore: Few
     assert (code, err) == (0, "")
     heading, *rows = [line.split() for line in out.splitlines()]
     assert heading == ["image", "is", "confidence"]
-    assert [row[0] for row in rows if len(row) > 3 or row[0].startswith("holiday")] == [
+    places = [place for place, row in enumerate(rows) if row[0].startswith("holiday")]
+    assert [rows[place][0] for place in places] == [
         "holiday/robin/00.png",
         "holiday/wren/00.png",
         "holiday/wren/01.png",
         "holiday/robin/00.png",
     ]
-    assert "robin" in rows[0]
-    assert rows[0] == rows[-1]
+    first, last = rows[: places[1]], rows[places[-1] :]
+    assert first == last
+    assert "robin" in first[-1], "the class, or the nearest one of an unknown image"
 
 
 def test_predict_as_json_and_csv(model: Path, photos: Photos, fewmore: Fewmore) -> None:

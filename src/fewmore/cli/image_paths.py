@@ -13,7 +13,7 @@ def find_images(paths: Sequence[Path], recursive: bool) -> list[Path]:
 
     images: list[Path] = []
     for path in paths:
-        if is_manifest(path):
+        if is_manifest(path, labeled=False):
             images += manifest_paths(path)
             continue
         inside = images_in(path, recursive) if path.is_dir() else [path]
@@ -37,3 +37,9 @@ def images_in(folder: Path, recursive: bool) -> list[Path]:
         raise DataError(
             f"{folder} cannot be read ({error.strerror or error}): check who may read it"
         ) from error
+
+
+def seen_from(folder: Path, image: str) -> str:
+    """Return a path as seen from a folder that it is in, and any other one as it is."""
+    folder = folder.expanduser()
+    return str(Path(image).relative_to(folder)) if Path(image).is_relative_to(folder) else image

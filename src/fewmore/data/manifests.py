@@ -9,14 +9,15 @@ from typing import Any
 from fewmore.data.folders import Listing
 from fewmore.errors import DataError
 
-SUFFIXES = (".csv", ".jsonl", ".txt")
+LABELED = (".csv", ".jsonl")
+SUFFIXES = (*LABELED, ".txt")
 PATH_COLUMNS = ("path", "image", "file_name")  # the first of them that is there
 LABEL_COLUMNS = ("label", "class")
 
 
-def is_manifest(path: Path) -> bool:
-    """Say whether a path is a manifest's, by the end of its name."""
-    return path.suffix.lower() in SUFFIXES and not path.is_dir()
+def is_manifest(path: Path, labeled: bool = True) -> bool:
+    """Say whether a path is a manifest's, by the end of its name; plain text has no labels."""
+    return path.suffix.lower() in (LABELED if labeled else SUFFIXES) and not path.is_dir()
 
 
 def list_manifest(manifest: Path) -> Listing:

@@ -1,9 +1,10 @@
 """Keep processes from changing the same model file at the same time."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -18,11 +19,31 @@ def locked(
 ) -> Iterator[None]:
     """Lock a model file while it is loaded, changed and saved.
 
-    The lock is on a file NAME.lock beside the model file, which stays there. `on_wait` is called
-    once if another process holds the lock.
+    The lock is on a file NAME.lock beside the model file, which is removed afterwards. `on_wait` is
+    called once if another process holds the lock.
     """
     path = Path(path).expanduser()
     lock_path = path.with_name(path.name + ".lock")
+    deadline = time.monotonic() + timeout
+    while (file := _try_lock(lock_path)) is None:
+        if on_wait:
+            on_wait()
+            on_wait = None
+        if time.monotonic() >= deadline:
+            raise ModelFileError(f"another process is writing {path}: try again")
+        time.sleep(0.02)
+    with file:
+        try:
+            yield
+        finally:
+            # While it is locked, or the file that another process has just made would be removed.
+            with suppress(OSError):  # Windows keeps a file that is open
+                lock_path.unlink()
+            _unlock(file)
+
+
+def _try_lock(lock_path: Path) -> IO[bytes] | None:
+    """Open and lock a file; None if another process has locked it, or has removed it meanwhile."""
     try:
         file = lock_path.open("a+b")
     except OSError as error:
@@ -30,19 +51,11 @@ def locked(
             f"{lock_path} cannot be opened ({error.strerror or error}): "
             "the folder must be one that you may write to"
         ) from error
-    with file:
-        deadline = time.monotonic() + timeout
-        while not _lock(file):
-            if on_wait:
-                on_wait()
-                on_wait = None
-            if time.monotonic() >= deadline:
-                raise ModelFileError(f"another process is writing {path}: try again")
-            time.sleep(0.02)
-        try:
-            yield
-        finally:
-            _unlock(file)
+    with suppress(OSError):
+        if _lock(file) and os.path.samestat(os.fstat(file.fileno()), lock_path.stat()):
+            return file
+    file.close()
+    return None
 
 
 if sys.platform == "win32":
