@@ -268,7 +268,7 @@ def test_without_weights_nothing_is_trained_instead(
     monkeypatch.setattr(estimator, "pretrained_weights", fail)
     monkeypatch.setattr(estimator, "fit_from_scratch", fail)
     classifier = IncrementalClassifier()
-    with pytest.raises(DownloadError, match="^no route to host") as caught:
+    with pytest.raises(DownloadError, match=r"^no route to host") as caught:
         classifier.fit(tiny_images(3, 5))
     assert "save it as weights.pth; or train from scratch" in str(caught.value)
     assert "--weights none (in Python: weights=None)" in str(caught.value)
