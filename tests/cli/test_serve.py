@@ -140,7 +140,8 @@ def test_the_demo_is_trained_once(
         trained.append({name: len(of_class) for name, of_class in images.items()})
         assert self.recipe is not None
         assert self.recipe.backbone == "resnet8"
-        return real(IncrementalClassifier("resnet8", small_weights, device="cpu"), images, progress)
+        small = IncrementalClassifier("resnet8", small_weights, device="cpu")
+        return real(small, images, progress=progress)
 
     real = IncrementalClassifier.fit
     monkeypatch.setattr(IncrementalClassifier, "fit", fit)
