@@ -24,6 +24,7 @@ NAMES = {
     "ModelFileError",
     "NotFittedError",
     "Prediction",
+    "PrototypeClassifier",
     "SplitError",
     "StateError",
     "UnknownName",

@@ -31,6 +31,7 @@ from fewmore.errors import (
 
 if TYPE_CHECKING:
     from fewmore.classifier.estimator import IncrementalClassifier, load
+    from fewmore.classifier.prototype_classifier import PrototypeClassifier
     from fewmore.classifier.results import Prediction
 
 __version__ = "0.1.0"
@@ -49,6 +50,7 @@ __all__ = [
     "ModelFileError",
     "NotFittedError",
     "Prediction",
+    "PrototypeClassifier",
     "SplitError",
     "StateError",
     "UnknownName",
@@ -60,6 +62,7 @@ __all__ = [
 _LAZY = {
     "IncrementalClassifier": "fewmore.classifier.estimator",
     "Prediction": "fewmore.classifier.results",
+    "PrototypeClassifier": "fewmore.classifier.prototype_classifier",
     "load": "fewmore.classifier.estimator",
 }
 
