@@ -35,7 +35,7 @@ def test_hugging_face_datasets(weights: Path) -> None:
     assert collected.names == ("jay", "wren"), "classes without images are left out"
     assert collected.labels == (0,) * 6 + (1,) * 6
     assert np.asarray(collected.images[0])[0, 0, 0] == 20, "ordered by class"
-    assert collected.files() == {}
+    assert collected.files() == []
     classifier = IncrementalClassifier("resnet8", weights).fit(dataset)
     assert classifier.info()["classes"] == {"jay": 6, "wren": 6}
     named = dataset.cast_column("label", datasets.Value("int64"))
@@ -50,6 +50,7 @@ def test_a_manifest_in_python(photos: Callable[..., Path], tmp_path: Path) -> No
     (tmp_path / "birds.csv").write_text("\n".join(lines), encoding="utf-8-sig")
     collected = collect_images(tmp_path / "birds.csv")
     assert collected.names == ("robin", "wren")
-    assert list(collected.files().values()) == [
-        tmp_path / "photos" / name / "00.png" for name in ("robin", "wren")
+    assert list(collected.images) == [
+        str(tmp_path / "photos" / name / "00.png") for name in ("robin", "wren")
     ]
+    assert collected.files() == [0, 1]

@@ -164,6 +164,13 @@ def test_evaluate_measures_none_of_these(model: Path, photos: Photos, fewmore: F
     assert 0 <= about["unknown"]["rejected"] <= 1
     assert about["unknown"]["auroc"] > 0.5
     assert about["learnt"] == 0
+    Path("strange/owl/00.png").write_bytes(b"no image")
+    code, out, err = fewmore("evaluate", model, "test", "--unknown", "strange")
+    assert (code, out) == (2, "")
+    assert "fewmore: strange/owl/00.png cannot be read as an image" in err
+    assert "evaluating" not in err, "it is found before"
+    words = ("evaluate", model, "test", "--unknown", "strange", "--skip-broken", "--json")
+    assert json.loads(fewmore(*words)[1])["unknown"]["images"] == 4
 
 
 def test_evaluate_gives_its_numbers_if_the_figure_cannot_be_written(

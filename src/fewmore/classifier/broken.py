@@ -1,6 +1,7 @@
 """Find image files that cannot be read, before time is spent on the others."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from fewmore.classifier.embedding import Progress
 from fewmore.classifier.inputs import LabeledImages
@@ -57,11 +58,12 @@ def _refusal(images: LabeledImages, problems: dict[int, str]) -> str:
 
 def _find_broken(images: LabeledImages, progress: Progress) -> dict[int, str]:
     """Decode all files; return what is wrong with those that cannot be, by their positions."""
-    files = list(images.files().items())
+    files = images.files()
 
     def check(start: int) -> list[tuple[int, str]]:
         found = []
-        for position, path in files[start : start + CHUNK]:
+        for position in files[start : start + CHUNK]:
+            path = Path(images.images[position]).expanduser()
             result = try_decode(path, SHORT_SIDE)
             if isinstance(result, str):
                 found.append((position, result if path.exists() else ABSENT))

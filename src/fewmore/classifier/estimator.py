@@ -58,7 +58,7 @@ from fewmore.classifier.results import (
     Queries,
     evaluate_predictions,
 )
-from fewmore.classifier.text import count_noun, join_names
+from fewmore.classifier.text import NONE_OF_THESE, count_noun, join_names
 from fewmore.data.download import pretrained_weights
 from fewmore.errors import ConfigError, DataError, DownloadError, StateError
 from fewmore.methods.base import Recipe
@@ -415,18 +415,24 @@ class IncrementalClassifier(SklearnManners):
         queries = collect_images(images)
         label_of = torch.tensor([state.class_set.index(name) for name in queries.names])
         queries = drop_broken(queries, skip_broken, progress)
+        strangers = LabeledImages((), (), (), ())
+        if len(others := as_image_sequence(unknown)):
+            strangers = collect_images({NONE_OF_THESE: others})
+            strangers = drop_broken(strangers, skip_broken, progress)
         predictions, hashes = _predict_stream(
             state, queries.images, queries.titles, partial(progress, "evaluating")
         )
-        strangers = as_image_sequence(unknown)
         of_unknown, _ = _predict_stream(
-            state, strangers, _titles(strangers), partial(progress, "evaluating unknown images")
+            state,
+            strangers.images,
+            strangers.titles,
+            partial(progress, "evaluating unknown images"),
         )
         return evaluate_predictions(
             Queries(predictions, label_of[torch.tensor(queries.labels)], queries.names, hashes),
             of_unknown,
             state.class_set,
-            queries.notes,
+            (*queries.notes, *strangers.notes),
         )
 
     # Attributes

@@ -44,16 +44,12 @@ class LabeledImages:
         labels = torch.tensor(self.labels, dtype=torch.int64)
         return torch.bincount(labels, minlength=len(self.names))
 
-    def files(self) -> dict[int, Path]:
-        """Return the images that are files, by their positions."""
+    def files(self) -> list[int]:
+        """Return the positions of the images that are files."""
         given = self.images.images if isinstance(self.images, _Permuted) else self.images
         if isinstance(given, (ImageSetSequence, _Column)):  # reading an image would decode it
-            return {}
-        return {
-            position: Path(image).expanduser()
-            for position, image in enumerate(self.images)
-            if isinstance(image, (str, Path))
-        }
+            return []
+        return [i for i, image in enumerate(self.images) if isinstance(image, (str, Path))]
 
 
 def collect_images(images: ImagesByClass) -> LabeledImages:
