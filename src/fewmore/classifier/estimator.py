@@ -429,7 +429,13 @@ class IncrementalClassifier(SklearnManners):
             partial(progress, "evaluating unknown images"),
         )
         return evaluate_predictions(
-            Queries(predictions, label_of[torch.tensor(queries.labels)], queries.names, hashes),
+            Queries(
+                predictions,
+                label_of[torch.tensor(queries.labels)],
+                queries.names,
+                hashes,
+                queries.titles,
+            ),
             of_unknown,
             state.class_set,
             (*queries.notes, *strangers.notes),

@@ -46,7 +46,17 @@ class Evaluation:
     new_accuracy: float | None = None  # on the classes that were learnt later
     learnt: int = 0  # images among these that the classifier has learnt from
     unknown: "UnknownImages | None" = None
+    mistakes: tuple["Mistake", ...] = ()
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Hold an image that was taken for another class."""
+
+    image: str  # its path, or what messages call it
+    name: str  # of the right class
+    prediction: Prediction
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,7 @@ class Queries:
     labels: Tensor  # (n,): positions of the classes in the class set
     names: tuple[str, ...]  # of the classes that have images
     hashes: Sequence[int]
+    titles: Sequence[str]
 
 
 def evaluate_predictions(
@@ -102,6 +113,13 @@ def evaluate_predictions(
         new_accuracy=_accuracy(correct[~is_base], images[~is_base]),
         learnt=sum(digest in known_hashes for digest in queries.hashes),
         unknown=_evaluate_unknown(queries.predictions, unknown) if unknown else None,
+        mistakes=tuple(
+            Mistake(title, classes[label], prediction)
+            for title, label, prediction in zip(
+                queries.titles, queries.labels.tolist(), queries.predictions, strict=True
+            )
+            if prediction.names[0] != classes[label]
+        ),
         notes=notes,
     )
 

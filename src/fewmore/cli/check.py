@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fewmore.cli.image_paths import seen_from
 from fewmore.cli.model_options import Device, Json
 from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError
@@ -131,22 +132,24 @@ def _print(out: "Console", result: "CheckResult", checked: Path) -> None:
         table.add_column(overflow="fold")
         table.add_column(overflow="fold")
         for finding in findings[:MAX_ROWS]:
-            message = Text(finding.message)
+            message = Text(finding.message + _curve(finding))
             if kind == "confused":
                 table.add_row(message)
             else:
-                subjects = [_short(image, checked) for image in finding.images] or finding.classes
+                subjects = [
+                    seen_from(checked, image) for image in finding.images
+                ] or finding.classes
                 table.add_row(Text("\n".join(subjects)), message)
         out.print(Padding(table, (0, 0, 0, 2)))
         if len(findings) > MAX_ROWS:
             out.print(f"  and {len(findings) - MAX_ROWS:,} more: --html or --json shows all")
 
 
-def _short(image: str, checked: Path) -> str:
-    """Return a path as seen from the folder that was checked."""
-    path = Path(image)
-    folder = checked.expanduser()
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else image
+def _curve(finding: "Finding") -> str:
+    """Format the learning curve of a class, if the finding has one."""
+    curve: dict[str, float] = finding.details.get("curve", {})
+    points = ", ".join(f"{shots}: {100 * share:.0f} %" for shots, share in curve.items())
+    return f"; right by number of photos: {points}" if points else ""
 
 
 def _write_page(path: Path, result: "CheckResult", checked: Path) -> None:
@@ -188,7 +191,7 @@ def _card(
     images: list[Shown] = []
     if result.source is not None:
         images = [
-            Shown(result.source.images[position], _short(title, checked))
+            Shown(result.source.images[position], seen_from(checked, title))
             for position, title in zip(finding.positions, finding.images, strict=True)
         ][:MAX_IMAGES]
     compared: Sequence[str] = ()
@@ -198,5 +201,5 @@ def _card(
         compared = finding.classes
     images += [examples[name] for name in compared if name in examples]
     curve: dict[str, float] = finding.details.get("curve", {})
-    bars = [(f"{shots}: {100 * share:.0f} %", share) for shots, share in curve.items()]
-    return Card(finding.message, images, bars)
+    title = "" if images else ", ".join(finding.classes)
+    return Card(finding.message, images, title, list(curve.items()))

@@ -12,6 +12,7 @@ import typer
 from fewmore.classifier.text import NONE_OF_THESE
 from fewmore.cli.describe import MAX_LISTED, make_table, quote
 from fewmore.cli.image_paths import find_images
+from fewmore.cli.mistakes import write_mistakes
 from fewmore.cli.model_options import Device, Json, ModelFile, SkipBroken
 from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError, UnknownName
@@ -46,13 +47,20 @@ def evaluate(
             help="The confusion matrix: .png, .svg or .pdf.", show_default="MODEL-confusion.png"
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write one page with the mistakes as images, such as mistakes.html.",
+            show_default=False,
+        ),
+    ] = None,
     json: Json = False,
     skip_broken: SkipBroken = False,
     device: Device = "auto",
 ) -> None:
     """Measure accuracy on a folder of photos, class by class, the worst ones first.
 
-    Example: fewmore evaluate birds.fewmore test-photos
+    Example: fewmore evaluate birds.fewmore test-photos --html mistakes.html
 
     Example: fewmore evaluate birds.fewmore test-photos --unknown other-photos
     """
@@ -87,6 +95,10 @@ def evaluate(
         if not json:
             boxes = "; its font lacks characters of some names, which show as boxes"
             out.print(f"confusion matrix: {target}{'' if all_drawn else boxes}")
+    if html is not None:
+        write_mistakes(html, evaluation, classifier, photos)
+        if not json:
+            out.print(f"mistakes as images: {html}")
 
 
 def _print_evaluation(out: "Console", evaluation: "Evaluation", model: Path) -> None:

@@ -41,10 +41,9 @@ def find_gains(
         if twice < MIN_GAIN:
             continue
         one_more = twice * math.log2((count + 1) / count)
-        points = ", ".join(f"{shots}: {100 * share:.0f} %" for shots, share in curve.items())
         message = (
-            f"{count_noun(count, 'photo')}; one more adds about {100 * one_more:.1f} points, twice "
-            f"as many {100 * twice:.0f} (right by number of photos: {points})"
+            f"{count_noun(count, 'photo')}; one more adds about {100 * one_more:.1f} points, "
+            f"twice as many {100 * twice:.0f}"
         )
         details = {
             "photos": count,

@@ -45,7 +45,7 @@ def check_model(
         return _check_means(classifier)
     progress = progress or (lambda stage, done, total: None)
     source = collect_images(images)
-    names = classifier.classes_
+    names = classifier.names
     if unknown := [name for name in source.names if name not in names]:
         raise DataError(
             f"the model has no class {join_names(unknown)}: leave such folders out, or learn them "

@@ -6,13 +6,10 @@ how to repeat the run. Figures are drawn in colors that the page defines, so tha
 and dark mode.
 """
 
-import base64
-import io
 import json
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +26,7 @@ from fewmore.research.metrics import mean_std
 from fewmore.research.predictions import Predictions, read_run_folder
 from fewmore.research.reporting import figures, per_class, tables
 from fewmore.research.reporting.figures import style
+from fewmore.research.reporting.image_page import STYLE, image_tag
 from fewmore.research.reporting.notes import exam_notes
 from fewmore.research.reporting.per_class import ClassRow
 from fewmore.research.results import WALL_CLOCK, RunResult
@@ -38,7 +36,6 @@ MISTAKEN = 4  # images of a class that were taken for another
 EXAMPLES = 2  # images of that other class
 LOWEST = 5  # classes of the lowest accuracy that are named
 THUMBNAIL = 96  # pixels, at most
-TINY = 48  # pixels: smaller images are enlarged without blur
 # Colors of the figures, and the names of their variables on the page.
 COLORS = {
     style.INK: "ink",
@@ -50,7 +47,6 @@ COLORS = {
     style.GREEN: "green",
     style.GREY: "grey",
 }
-STYLE = files("fewmore.research.reporting").joinpath("report.css").read_text()
 
 
 def write(folder: Path, task: Task | None) -> Path:
@@ -326,10 +322,4 @@ def _figure(svg: str, alt: str) -> str:
 def _image(images: ImageSet, index: int, alt: str) -> str:
     """Embed one image of a set in the page."""
     image = Image.fromarray(images.image(int(index)).permute(1, 2, 0).cpu().numpy())
-    tiny = max(image.size) <= TINY
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
-    data = io.BytesIO()
-    kind, attribute = ("png", ' class="tiny"') if tiny else ("jpeg", "")
-    image.save(data, kind)
-    source = f"data:image/{kind};base64,{base64.b64encode(data.getvalue()).decode()}"
-    return f'<img{attribute} src="{source}" alt="{escape(alt)}">'
+    return image_tag(image, alt, THUMBNAIL)

@@ -36,6 +36,7 @@ class Card:
 
     text: str
     images: Sequence[Shown] = ()
+    title: str = ""
     bars: Sequence[tuple[str, float]] = ()  # names and shares
 
 
@@ -103,12 +104,13 @@ def _section(number: int, section: Section) -> str:
 def _card(card: Card) -> str:
     images = "".join(map(_figure, card.images))
     bars = "".join(
-        f'<span><i style="height:{100 * share:.0f}%"></i>{escape(name)}</span>'
+        f'<span>{100 * share:.0f} %<i style="height:{4 * share:.2f}rem"></i>{escape(name)}</span>'
         for name, share in card.bars
     )
     return (
         "<article>"
         + (f'<div class="shown">{images}</div>' if images else "")
+        + (f"<b>{escape(card.title)}</b>" if card.title else "")
         + f"<p>{escape(card.text)}</p>"
         + (f'<div class="bars">{bars}</div>' if bars else "")
         + "</article>"
