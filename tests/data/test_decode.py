@@ -380,6 +380,7 @@ def test_a_large_jpeg_is_decoded_at_a_fraction(monkeypatch: pytest.MonkeyPatch) 
     assert pixels[:, 9, 9].tolist() == pytest.approx([200, 30, 90], abs=3)
     for data, side in (
         (encode(image, "jpeg"), None),
+        (encode(image, "jpeg"), 200),  # not at a fraction, which would be too small
         (encode(image, "jpeg", progressive=True), 30),  # the decoder would hold all of it
         (encode(image), 30),
     ):

@@ -7,6 +7,7 @@ floating-point in 0 … 1 or, where one is above 1, in 0 … 255.
 """
 
 import io
+import math
 import re
 import threading
 import warnings
@@ -108,11 +109,7 @@ def try_decode(
                     "pip install 'fewmore[heic]'; or save it as JPEG"
                 )
             stream.seek(0)
-            side = square or short_side
-            with _open(stream, side) as file:
-                if side:
-                    # Decode a large JPEG at a fraction of its size, at least twice the target.
-                    file.draft(None, (2 * side, 2 * side))
+            with _open(stream, square or short_side) as file:
                 return _pixels(file, short_side, square, enlarge)
     except UnidentifiedImageError:
         return "it is empty, or of no known image format"
@@ -124,19 +121,26 @@ def try_decode(
 
 
 def _open(stream: IO[bytes], side: int | None) -> Image.Image:
-    """Open a file; a JPEG may have more pixels than Pillow allows if it is read at a fraction."""
+    """Open a file; a large JPEG is decoded at a fraction of its size, at least twice the side.
+
+    Pillow's limit of pixels is for what is decoded, so such a file may have more.
+    """
     try:
-        return Image.open(stream)
+        file = Image.open(stream)
     except Image.DecompressionBombError:
         stream.seek(0)
-        if side is None or stream.read(2) != _JPEG:
+        if stream.read(2) != _JPEG:
             raise
         stream.seek(0)
         file = JpegImageFile(stream)
         # The decoder of a progressive file holds all of its pixels, whatever the fraction.
         if file.info.get("progressive") or file.width * file.height > MAX_JPEG_PIXELS:
             raise
-        return file
+    if side:
+        file.draft(None, (2 * side, 2 * side))
+    if file.width * file.height > 2 * (Image.MAX_IMAGE_PIXELS or math.inf):
+        raise Image.DecompressionBombError
+    return file
 
 
 def to_uint8(values: np.ndarray) -> np.ndarray:
