@@ -43,7 +43,7 @@ def test_the_snippets_run(
     out = capsys.readouterr().out
     assert "6 classes: goldfinch, robin, wren, zebra, okapi and 1 more" in out
     assert names["birds"].score(names["X_test"], names["y_test"]) == 1.0
-    assert names["vectors"].score(names["test_features"], names["y_test"]) == 1.0
+    assert names["vectors"].score(names["features"], names["digits"]) > 0.85
     assert names["same"].classes_.tolist() == names["birds"].classes_.tolist()
     (command,) = [line for kind, line in SNIPPETS if kind == "bash" and "fewmore card" in line]
     names["birds"].save("birds.fewmore")

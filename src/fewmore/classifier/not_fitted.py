@@ -3,10 +3,10 @@
 Imported where it is raised: scikit-learn takes seconds to import.
 """
 
-import sklearn.exceptions
+from sklearn.exceptions import NotFittedError as SklearnError
 
-import fewmore.errors
+from fewmore import errors
 
 
-class NotFittedError(fewmore.errors.NotFittedError, sklearn.exceptions.NotFittedError):  # type: ignore[misc]
+class NotFittedError(errors.NotFittedError, SklearnError):  # type: ignore[misc]
     """Report a use before `fit`."""
