@@ -15,7 +15,17 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from sections import accuracy, augmentations, contents, gaps, listings, recorded, speed, studies
+from sections import (
+    accuracy,
+    augmentations,
+    checks,
+    contents,
+    gaps,
+    listings,
+    recorded,
+    speed,
+    studies,
+)
 
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.research.published import ROW_OF_METHOD
@@ -33,6 +43,7 @@ MEASURED = (
     "transport",
     "resolution",
     "oneseed",
+    "check",
 )
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -56,6 +67,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "tree": listings.tree,
     "demo": speed.demo,
     "confidences": speed.confidences,
+    "check": checks.planted,
     "one seed": speed.one_seed,
 }
 

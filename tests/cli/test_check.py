@@ -101,6 +101,20 @@ def test_check_refuses_with_a_sentence(
     assert err.count("\n") == 1
 
 
+@pytest.mark.usefixtures("small_pretrained")
+def test_check_without_weights_says_where_to_put_them(
+    photos: Photos, fewmore: Fewmore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos("photos", COUNTS)
+    monkeypatch.setenv("FEWMORE_DATA", str(tmp_path / "empty"))
+    code, out, err = fewmore("check", "photos")
+    assert (code, out) == (2, "")
+    sentence = err.splitlines()[-1]
+    assert sentence.startswith("fewmore: ")
+    assert str(tmp_path / "empty" / "weights" / "small.pth") in sentence
+    assert "from scratch" not in sentence
+
+
 def test_check_a_model(small_model: Path, photos: Photos, fewmore: Fewmore, tmp_path: Path) -> None:
     shutil.copy(small_model, tmp_path / "birds.fewmore")
     code, out, err = fewmore("check", "birds.fewmore")

@@ -12,6 +12,7 @@ from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.fitting.base import MIN_IMAGES
 from fewmore.classifier.inputs import ImagesByClass, collect_images
 from fewmore.classifier.text import count_noun
+from fewmore.errors import DownloadError
 
 BLURRED = 100.0  # variance of the Laplacian below which an image may be blurred
 BLURRED_BELOW = 4.0  # and so many standard deviations below the usual image, in logarithms
@@ -31,7 +32,10 @@ def check_folder(
     """
     progress = progress or (lambda stage, done, total: None)
     source = collect_images(images)
-    embedder = (classifier or IncrementalClassifier()).build_embedder(progress)
+    try:
+        embedder = (classifier or IncrementalClassifier()).build_embedder(progress)
+    except DownloadError as error:  # which advises to train from scratch: no help here
+        raise error.__cause__ or error from None
     measured = measure(source, embedder, progress)
     return check_measured(measured, embedder.transform.size)
 
@@ -160,6 +164,6 @@ def _quality(measured: Measured, size: int) -> list[Finding]:
             findings.append(_finding(measured, "tiny", message, index, short_side=side))
         elif logarithms[index] < limit:
             sharpness = float(measured.sharpness[index])
-            message = f"sharpness {sharpness:.0f}; usual here: {float(median.exp()):.0f}"
+            message = f"sharpness {sharpness:.1f}; usual here: {float(median.exp()):.1f}"
             findings.append(_finding(measured, "blurred", message, index, sharpness=sharpness))
     return findings

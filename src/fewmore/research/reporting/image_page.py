@@ -119,7 +119,8 @@ def _card(card: Card) -> str:
 
 def _figure(shown: Shown) -> str:
     try:
-        pixels = decode_image(shown.image, shown.caption, TINY if shown.is_example else THUMBNAIL)
+        side = THUMBNAIL // 2 if shown.is_example else THUMBNAIL
+        pixels = decode_image(shown.image, shown.caption, side)
         image = Image.fromarray(pixels.permute(1, 2, 0).numpy())
         tag = image_tag(image, shown.caption)
     except FewmoreError:
