@@ -16,6 +16,7 @@ import torch
 from fewmore import IncrementalClassifier
 from fewmore.classifier import export, onnx_graphs
 from fewmore.classifier.export import to_onnx
+from fewmore.classifier.whitening import Whitening
 from fewmore.errors import ConfigError, ExportError, NotFittedError, StateError
 from fewmore.nn.adapter import Adapter
 
@@ -96,6 +97,21 @@ def test_onnxruntime_gives_what_the_classifier_gives_and_only_what_changed_is_wr
     classifier.forget(classifier.classes_[1:])
     assert [file.written for file in to_onnx(classifier, folder)] == [False, False, True, True]
     assert_agree(classifier, folder, 1)
+
+
+def test_whitening_is_part_of_the_backbone(
+    classifier: IncrementalClassifier, tmp_path: Path
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.linalg.qr(torch.randn(classifier.model.dim, 5, generator=generator)).Q
+    whitening = Whitening(torch.rand(classifier.model.dim, generator=generator), 0.9 * directions)
+    classifier._set_model(
+        replace(classifier.model, whitening=whitening),
+        classifier.embedder.backbone,
+        classifier.scorer.head,
+    )
+    to_onnx(classifier, tmp_path)
+    assert_agree(classifier, tmp_path, 3)
 
 
 def test_a_damaged_file_is_not_kept(

@@ -115,7 +115,7 @@ class Scorer:
         """Return the cosine of a mean of `count` images with each class mean, (N,), corrected."""
         norm = mean.norm()
         closeness = self.unit_prototypes @ mean.to(self.unit_prototypes) * self.norm_correction
-        correction = _norm_correction(norm.square(), count, self.head.variance)
+        correction = norm_correction(norm.square(), count, self.head.variance)
         return closeness * float(correction / norm.clamp(min=1e-12))
 
     def _context_for(self, classes: tuple[KnownClass, ...]) -> Context | None:
@@ -180,11 +180,11 @@ def _unit_means(classes: Sequence[KnownClass], head: Head) -> tuple[Tensor, Tens
     means = torch.stack([known.mean for known in classes])
     norms = means.norm(dim=1, keepdim=True).clamp(min=1e-12)
     counts = torch.tensor([known.count for known in classes])
-    correction = _norm_correction(norms.squeeze(1).square(), counts, head.variance)
+    correction = norm_correction(norms.squeeze(1).square(), counts, head.variance)
     return (means / norms).float().to(head.device), correction.float().to(head.device)
 
 
-def _norm_correction(squared_norm: Tensor, count: Tensor | int, variance: float) -> Tensor:
+def norm_correction(squared_norm: Tensor, count: Tensor | int, variance: float) -> Tensor:
     """Return how much longer the mean of `count` images is than the mean of very many.
 
     E‖mean‖² = ‖true mean‖² + variance / count.

@@ -35,8 +35,9 @@ class Model:
         """Return what features and classes are compared by."""
         if self.adapter is not None:
             return "adapter"
-        is_whitened = self.whitening is not None and self.whitening.damping.shape[1]
-        return "whitened cosine" if is_whitened else "plain cosine"
+        if self.whitening is None or not bool(self.whitening.center.any()):
+            return "plain cosine"
+        return "whitened cosine" if self.whitening.damping.shape[1] else "centered cosine"
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes of each part."""

@@ -62,12 +62,14 @@ class Covariance:
             vectors = residuals.T @ vectors / eigenvalues.sqrt()
         return cls(center, vectors.float(), eigenvalues / freedom)
 
-    def whitening(self, shrinkage: float) -> Whitening:
+    def whitening(self, shrinkage: float | None) -> Whitening:
         """Return the whitening by this covariance, shrunk towards a multiple of the identity.
 
-        A shrinkage of one is no whitening: features are centered and scaled alone.
+        With a shrinkage of one, features are centered and scaled alone; with None, scaled alone.
         """
         directions = self.directions[:, -MAX_DIRECTIONS:]
+        if shrinkage is None:
+            return Whitening(torch.zeros_like(self.center), directions[:, :0])
         if shrinkage == 1.0:
             return Whitening(self.center, directions[:, :0])
         floor = shrinkage * self.eigenvalues.sum() / len(self.center)

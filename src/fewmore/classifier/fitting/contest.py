@@ -1,8 +1,8 @@
 """Choose how features are whitened, by sessions simulated on held-out base images.
 
 In each session the old classes alone decide on mean, covariance and variance, as they do when
-classes are learnt later. Plain cosine and whitened cosine with several shrinkages compete, each
-with several strengths of the correction for few images.
+classes are learnt later. The plain cosine, a centered one and whitened ones with several
+shrinkages compete, each with several strengths of the correction for few images.
 """
 
 import math
@@ -14,12 +14,13 @@ from torch import Tensor
 
 from fewmore.classifier.fitting.base import BaseFeatures
 from fewmore.classifier.fitting.sessions import Session
-from fewmore.classifier.heads import Head, Scorer
+from fewmore.classifier.heads import Head, Scorer, norm_correction
 from fewmore.classifier.whitening import Covariance, Whitening
 
-SHRINKAGES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # the simplest first: 1 is the plain cosine
+SHRINKAGES = (None, 1.0, 0.9, 0.8, 0.7, 0.6)  # None: the plain cosine; 1: a centered one
 CORRECTIONS = (1.0, 0.8, 0.6, 0.4, 0.2)  # shares of the variance that few images are corrected by
 MAX_LOSS = {1: 0.05, 5: 0.03}  # accuracy that old classes may lose, by shots of the new ones
+MIN_QUERIES = 200  # of old classes, or their losses are too uncertain to decide anything
 DEFAULT_CORRECTION = 0.6  # where nothing is held out
 
 
@@ -27,7 +28,7 @@ DEFAULT_CORRECTION = 0.6  # where nothing is held out
 class Choice:
     """Hold what won, and its accuracy on the simulated sessions beside the plain cosine's."""
 
-    shrinkage: float = 1.0
+    shrinkage: float | None = None
     correction: float = DEFAULT_CORRECTION
     accuracy: float | None = None
     plain_accuracy: float | None = None
@@ -42,8 +43,9 @@ class Choice:
         """Say what won."""
         if self.accuracy is None or self.plain_accuracy is None:
             return "classes are compared by the plain cosine: nothing is held out to choose by"
-        name = f"a cosine whitened with shrinkage {self.shrinkage:g}"
-        kind = "the plain cosine" if self.shrinkage == 1.0 else name
+        kind = "the plain cosine"
+        if self.shrinkage is not None:
+            kind = f"a cosine whitened with shrinkage {self.shrinkage:g}"
         return (
             f"classes are compared by {kind}: {100 * self.accuracy:.1f} % of held-out images are "
             f"right in simulated sessions, {100 * self.plain_accuracy:.1f} % by the plain cosine"
@@ -90,8 +92,7 @@ def _compare(base: BaseFeatures, sessions: Sequence[Session]) -> tuple[Tensor, T
         is_old = session.is_old[labels]
         asked[queries] += 1
         old_queries[session.shots] = old_queries.get(session.shots, 0) + int(is_old.sum())
-        for place, scorer, features in _scorers(base, session):
-            scores = scorer.scores(features)
+        for place, scores in _scores(base, session):
             is_right = scores.argmax(1) == labels
             correct[place][queries] += is_right.cpu()
             if session.shots in MAX_LOSS:
@@ -100,20 +101,27 @@ def _compare(base: BaseFeatures, sessions: Sequence[Session]) -> tuple[Tensor, T
                     (alone & is_old).sum() - (is_right & is_old).sum()
                 )
     held = asked > 0
-    losses = [lost[shots] / max(1, old_queries[shots]) - most for shots, most in MAX_LOSS.items()]
+    losses = [
+        lost[shots] / old_queries[shots] - most
+        if old_queries[shots] >= MIN_QUERIES
+        else torch.full(shape, -most)
+        for shots, most in MAX_LOSS.items()
+    ]
     return correct[..., held] / asked[held], torch.stack(losses, -1)
 
 
-def _scorers(
-    base: BaseFeatures, session: Session
-) -> Iterator[tuple[tuple[int, int], Scorer, Tensor]]:
-    """Yield each contestant's place in the grid, its scorer, and the queries' features."""
+def _scores(base: BaseFeatures, session: Session) -> Iterator[tuple[tuple[int, int], Tensor]]:
+    """Yield each contestant's place in the grid, and its scores of the queries (q, C)."""
     old = base.select(session.known)
     covariance = Covariance.within(old.features, old.labels)
     for row, shrinkage in enumerate(SHRINKAGES):
         whitened = base.whitened(covariance.whitening(shrinkage))
         variance = whitened.select(session.known).variance()
         classes = whitened.select(session.learnt).classes()
+        uncorrected = Scorer.build(Head(base.features.device, base.features.shape[1]), classes)
+        cosines = uncorrected.similarity(whitened.features[session.queries])
+        squares = torch.stack([known.mean for known in classes]).square().sum(1)
+        counts = torch.tensor([known.count for known in classes])
         for column, correction in enumerate(CORRECTIONS):
-            head = Head(base.features.device, base.features.shape[1], correction * variance)
-            yield (row, column), Scorer.build(head, classes), whitened.features[session.queries]
+            factors = norm_correction(squares, counts, correction * variance)
+            yield (row, column), cosines * factors.to(cosines)

@@ -1,0 +1,100 @@
+"""The choice of a head: it takes evidence, and one image does not wreck old classes."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from fewmore.classifier.classes import SupportSet
+from fewmore.classifier.fitting.base import NEVER, BaseFeatures
+from fewmore.classifier.fitting.contest import MAX_LOSS
+from fewmore.classifier.fitting.frozen import fit_features
+from fewmore.classifier.fitting.sessions import simulate_sessions
+from fewmore.classifier.heads import Scorer
+
+DIM = 24
+
+
+class World:
+    """Draw images of classes, whose features have nuisance directions and uneven lengths."""
+
+    def __init__(self, classes: int, nuisance: float, noise: float = 0.3, seed: int = 0) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.means = torch.randn(classes, DIM, generator=self.generator)
+        self.noise = torch.full((DIM,), noise)
+        self.noise[:6] += nuisance
+
+    def draw(self, label: int, count: int) -> Tensor:
+        noise = torch.randn(count, DIM, generator=self.generator) * self.noise
+        lengths = 0.5 + torch.rand(count, 1, generator=self.generator)
+        return (3 + self.means[label] + noise) * lengths
+
+    def base(self, classes: int, images: int) -> BaseFeatures:
+        features = torch.cat([self.draw(label, images) for label in range(classes)])
+        labels = torch.arange(classes).repeat_interleave(images)
+        names = tuple(f"class {label}" for label in range(classes))
+        return BaseFeatures(names, features, labels, torch.full_like(labels, NEVER))
+
+
+def accuracy(scorer: Scorer, features: Tensor, label: int) -> float:
+    return float((scorer.scores(features).argmax(1) == label).float().mean())
+
+
+def test_ten_classes_of_one_image_do_not_wreck_the_old_ones():
+    """Raw lengths decided on the correction once, and a short image's class swallowed others."""
+    world = World(22, nuisance=1.0)
+    base, whitening, head, _ = fit_features(world.base(12, 20), seed=0)
+    queries = [whitening(world.draw(label, 20)) for label in range(12)]
+    scorer = Scorer.build(head, base.classes())
+    new = [
+        SupportSet(f"new {label}", whitening(world.draw(label, 1))).to_class()
+        for label in range(12, 22)
+    ]
+
+    def old_accuracy(scorer: Scorer) -> float:
+        return sum(accuracy(scorer, of, label) for label, of in enumerate(queries)) / 12
+
+    before = old_accuracy(scorer)
+    after = old_accuracy(scorer.with_classes((*scorer.classes, *new)))
+    assert before > 0.9
+    assert before - after <= MAX_LOSS[1]
+
+
+def test_whitening_wins_where_images_of_a_class_differ_in_few_directions():
+    world = World(12, nuisance=4.0)
+    base, whitening, _, calibration = fit_features(world.base(12, 20), seed=0)
+    assert whitening.damping.shape[1] > 0
+    assert calibration.sessions_chosen > calibration.sessions_plain + 0.05
+    assert "whitened with shrinkage" in base.notes[-1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_better_by_chance_is_not_chosen(seed: int):
+    """Round classes and few images: there is nothing to whiten."""
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.randn(5, DIM, generator=generator)
+    labels = torch.arange(5).repeat_interleave(6)
+    features = means[labels] + 0.1 * torch.randn(30, DIM, generator=generator)
+    names = tuple("abcde")
+    raw = BaseFeatures(names, features, labels, torch.full_like(labels, NEVER))
+    base, whitening, _, _ = fit_features(raw, seed)
+    assert whitening.damping.shape[1] == 0
+    assert not bool(whitening.center.any())
+    assert "by the plain cosine:" in base.notes[-1]
+
+
+def test_sessions_keep_queries_and_shots_apart():
+    world = World(9, nuisance=1.0)
+    base = world.base(9, 8)
+    folds = torch.arange(72) % 5
+    folds[:8] = NEVER  # the first class is never held out, and so never new
+    base = BaseFeatures(base.names, base.features, base.labels, folds)
+    sessions = list(simulate_sessions(base, torch.Generator().manual_seed(0)))
+    assert {session.shots for session in sessions} == {0, 1, 5}
+    for session in sessions:
+        assert not bool(session.learnt[session.queries].any())
+        assert not bool(session.rest[session.queries].any())
+        assert bool(session.is_old[0])
+        learnt = torch.bincount(base.labels[session.learnt], minlength=9)
+        assert (learnt[~session.is_old] == session.shots).all()
+        assert int((~session.is_old).sum()) == (3 if session.shots else 0)
+        assert not bool((~session.is_old)[base.labels[session.known]].any())
