@@ -287,6 +287,7 @@ def strength(measure: str, **changed: float) -> float:
     if measure == "ink":
         return float(dark.mean())
     if measure == "off center":
+        columns = np.arange(SIDE) - (SIDE - 1) / 2
         return float(
             np.abs(
                 (dark.any(2) * (np.arange(SIDE) - (SIDE - 1) / 2)).sum(2) / dark.any(2).sum(2)
