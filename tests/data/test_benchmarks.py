@@ -47,7 +47,7 @@ def test_the_table_has_the_published_protocol() -> None:
         for name, b in BENCHMARKS.items()
     }
     assert shapes == {
-        "glyphs": (100, 60, 5, 5, 9, "resnet8", 32),
+        "glyphs": (100, 60, 5, 5, 9, "resnet8", 24),
         "cifar100": (100, 60, 5, 5, 9, "resnet20", 32),
         "miniimagenet": (100, 60, 5, 5, 9, "resnet18", 84),
         "cub200": (200, 100, 10, 5, 11, "resnet18", 224),

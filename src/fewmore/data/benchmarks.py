@@ -134,7 +134,7 @@ BENCHMARKS = {
             shot=5,
             backbone="resnet8",
             pretrained=False,
-            transform=Transform(32, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), "pad", pad=2, flip=False),
+            transform=Transform(24, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), "pad", pad=2, flip=False),
         ),
         Benchmark(
             name="cifar100",
