@@ -288,11 +288,7 @@ def strength(measure: str, **changed: float) -> float:
         return float(dark.mean())
     if measure == "off center":
         columns = np.arange(SIDE) - (SIDE - 1) / 2
-        return float(
-            np.abs(
-                (dark.any(2) * (np.arange(SIDE) - (SIDE - 1) / 2)).sum(2) / dark.any(2).sum(2)
-            ).mean()
-        )
+        return float(np.abs((dark.any(2) * columns).sum(2) / dark.any(2).sum(2)).mean())
     if measure == "sharpness":
         return float(np.abs(np.diff(shown)).max((2, 3)).mean())
     if measure == "grain":
