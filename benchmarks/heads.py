@@ -6,7 +6,8 @@ Features are mobilenet_v2's, embedded once and kept in the work folder. Each res
 choices of classes: base classes of 30 images, ten new ones of few, ten that are never shown. The
 alternatives are trained anew when the new classes come. Their settings are tuned by
 cross-validation for balanced accuracy on the training images of the first choice; ours are chosen
-by `fit` on base images. Test images choose nothing. "Before" is the head of commit c2715c9.
+by `fit` on base images. Test images choose no setting; docs/log.md says
+what of the design was decided after looking at some. "Before" is the head of commit c2715c9.
 """
 
 import os
