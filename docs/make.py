@@ -45,6 +45,7 @@ MEASURED = (
     "resolution",
     "oneseed",
     "check",
+    "spread",
 )
 
 PARTS: dict[str, Callable[[], str]] = {
