@@ -25,6 +25,8 @@ TRANSFORM = Transform(8, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), "pad", pad=1, flip
 SMALL_SETTINGS = (
     "pretrain.epochs=2",
     "pretrain.batch=24",
+    "pretrain.schedule=milestones",
+    "pretrain.warm_up=0",
     "pretrain.milestones=1",
     "session.epochs=2",
     "session.batch=16",
