@@ -169,7 +169,7 @@ def test_the_example_of_a_users_own_method_runs(
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(glyphs, "load", partial(glyphs.load, train_per_class=8, test_per_class=1))
-    small = "--base 20 --way 40 --device cpu --set pretrain.epochs=1 --set pretrain.milestones=1"
+    small = "--base 20 --way 40 --device cpu --set pretrain.epochs=1"
     arguments = [*shlex.split(command), *small.split(), "--runs", str(tmp_path / "runs")]
     monkeypatch.setattr(sys, "argv", arguments)
     with pytest.raises(SystemExit) as ended:

@@ -12,9 +12,7 @@ import pytest
 from fewmore.data import glyphs
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALLER = {
-    '"pretrain.epochs=8", "pretrain.milestones=6"': '"pretrain.epochs=1", "pretrain.milestones="'
-}
+SMALLER = {'"pretrain.epochs=8"': '"pretrain.epochs=1"'}
 
 
 @pytest.fixture(scope="module")

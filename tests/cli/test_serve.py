@@ -150,7 +150,7 @@ def test_the_demo_is_trained_once(
     for _ in range(2):
         code, _, err = fewmore("serve", "--demo", "--port", 0)
         assert (code, err) == (0, "")
-    assert trained == [dict.fromkeys(glyphs.CLASSES[:60], 6)]
+    assert trained == [dict.fromkeys(glyphs.CLASSES[:60], 3)]
     folder = tmp_path / "data" / "demo"
     assert len(list((folder / f"{demo.FILE}.thumbnails").iterdir())) == 180
     assert IncrementalClassifier.load(folder / demo.FILE).classes_ == list(glyphs.CLASSES[:60])

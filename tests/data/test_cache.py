@@ -138,7 +138,7 @@ def broken(folder: Path) -> dict[str, Path]:
     for name, content in contents.items():
         paths[name] = folder / name
         paths[name].write_bytes(content)
-    Image.fromarray(np.full((2, 2), 7.5, np.float32)).save(folder / "float.tiff")
+    Image.fromarray(np.full((2, 2), 750, np.float32)).save(folder / "float.tiff")
     return {**paths, "float.tiff": folder / "float.tiff"}
 
 

@@ -327,7 +327,7 @@ def test_a_class_called_linear_has_its_own_settings(linear):
     made = recipe("quick", BENCHMARKS["cifar100"], name, ["power=2", "session.lr=0.3"])
     assert type(made.method) is find(name).load().config_type
     assert (made.method.power, made.method.session.epochs, made.method.session.lr) == (2, 7, 0.3)
-    assert made.pretrain.lr == 0.01, "as for the cosine head that it trains with"
+    assert made.pretrain == recipe("quick", BENCHMARKS["cifar100"], "cec").pretrain
     assert recipe("paper", BENCHMARKS["cifar100"], name).method.power == 1
     method = find(name).build(made, Runtime(), 0)
     assert method.config is made.method

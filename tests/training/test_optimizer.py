@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
         ({"ema": -0.1}, r"ema must lie in \[0, 1\), not -0.1"),
         ({"ema": float("nan")}, "ema .* not nan"),
         ({"warm_up": -1}, "warm_up must not be negative, and is -1"),
-        ({"warm_up": 7, "epochs": 7}, "warm_up must be below the number of rounds, 7, and is 7"),
+        ({"warm_up": 8, "epochs": 7}, "warm_up must be at most the number of rounds, 7, and is 8"),
     ],
 )
 def test_settings_that_cannot_be_are_named(changed: dict[str, Any], words: str) -> None:
@@ -40,10 +40,16 @@ def test_settings_that_cannot_be_are_named(changed: dict[str, Any], words: str) 
         EpochsConfig(**changed)
 
 
-def test_a_warm_up_as_long_as_stage_2_is_refused() -> None:
-    PseudoConfig(episodes=100, warm_up=1)
-    with pytest.raises(ConfigError, match="warm_up must be below the number of rounds, 2"):
-        PseudoConfig(episodes=100, warm_up=2)
+def test_a_warm_up_longer_than_stage_2_is_refused() -> None:
+    PseudoConfig(episodes=100, warm_up=2)
+    with pytest.raises(ConfigError, match="warm_up must be at most the number of rounds, 2"):
+        PseudoConfig(episodes=100, warm_up=3)
+
+
+@pytest.mark.parametrize("schedule", ["milestones", "cosine"])
+def test_a_training_of_warm_up_alone_ends_at_the_full_rate(schedule: Any) -> None:
+    config = OptimizerConfig(schedule=schedule, warm_up=4)
+    assert [config.lr_factor(round_, 4) for round_ in range(4)] == [0.25, 0.5, 0.75, 1]
 
 
 def test_nesterov_without_momentum_is_no_matter_of_adamw() -> None:

@@ -73,7 +73,7 @@ main()
 """
 
 SMALL = ["backbone=resnet8", "transform.size=16", "transform.resize=18"]
-SMALL += ["pretrain.epochs=12", "pretrain.batch=16", "pretrain.milestones=8,10"]
+SMALL += ["pretrain.epochs=12", "pretrain.batch=16"]
 SESSIONS = ["session.epochs=6"]  # of methods that train in a session
 ADAMW = [
     f"{stage}.{setting}"

@@ -45,7 +45,6 @@ def demo_model(out: "Console", thumbnails: bool) -> Path:
 
 
 def _train(out: "Console", path: Path, thumbnails: bool) -> None:
-    recipe = _recipe()
     out.print("the demo's model is trained once, which takes a few minutes:")
     with stages(out) as progress:
 
@@ -55,15 +54,14 @@ def _train(out: "Console", path: Path, thumbnails: bool) -> None:
         drawn = glyphs.render("train", IMAGES, on_progress=report, difficulty=DIFFICULTY)
         names = glyphs.CLASSES[: BENCHMARKS["glyphs"].base]
         images = {name: _images_of(drawn, label) for label, name in enumerate(names)}
-        classifier = IncrementalClassifier(weights=None, recipe=recipe).fit(
+        classifier = IncrementalClassifier(weights=None, recipe=_recipe()).fit(
             images, progress=progress
         )
     if thumbnails:
         folder = Thumbnails(thumbnail_folder(path))
+        transform = classifier.embedder.transform
         for of_class in images.values():
-            squares = [
-                center_square(image, "", recipe.transform) for image in of_class[:THUMBNAILS]
-            ]
+            squares = [center_square(image, "", transform) for image in of_class[:THUMBNAILS]]
             folder.add((image_hash(square), square) for square in squares)
     classifier.save(path)
 

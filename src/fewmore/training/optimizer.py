@@ -61,17 +61,17 @@ class OptimizerConfig:
         return unread
 
     def check_rounds(self, rounds: int) -> None:
-        """Refuse a warm-up that does not end before training does."""
-        if self.warm_up >= rounds:
+        """Refuse a warm-up that is longer than the training."""
+        if self.warm_up > rounds:
             raise ConfigError(
-                f"optimizer: warm_up must be below the number of rounds, {rounds}, "
+                f"optimizer: warm_up must be at most the number of rounds, {rounds}, "
                 f"and is {self.warm_up}"
             )
 
     def lr_factor(self, round_: int, rounds: int) -> float:
         """Return the factor of the learning rate in one of the rounds, counted from 0."""
         if self.schedule == "cosine":
-            done = max(0, round_ - self.warm_up) / (rounds - self.warm_up)
+            done = max(0, round_ - self.warm_up) / max(1, rounds - self.warm_up)
             factor = (1 + math.cos(math.pi * done)) / 2
         else:
             factor = self.decay ** sum(round_ >= m for m in self.milestones)
