@@ -160,7 +160,7 @@ def test_the_last_of_equal_settings_counts():
         ("pretrain.optimizer=adam", r"'adam' is not sgd or adamw; it was 'sgd'"),
         ("pretrain.schedule=step", r"'step' is not milestones or cosine; it was 'milestones'"),
         ("pretrain.ema=1", r"ema must lie in \[0, 1\), not 1.0"),
-        ("pretrain.warm_up=100", r"warm_up must be below the number of rounds, 100, and is 100"),
+        ("pretrain.warm_up=101", r"warm_up must be at most the number of rounds, 100, and is 101"),
         ("transform.resize=big", r"'big' is not a whole number or none"),
         ("transform.stored=64", r"it has no effect with crop=pad; leave it out"),
         ("transform.resize=8", r"resize \(8\) must not be smaller than size \(32\)"),

@@ -276,9 +276,9 @@ def test_an_average_does_not_change_the_training_beside_it() -> None:
     assert losses[0] == losses[1]
 
 
-def test_a_warm_up_as_long_as_the_training_is_refused() -> None:
-    config = OptimizerConfig(warm_up=3)
-    with pytest.raises(ConfigError, match="warm_up must be below the number of rounds, 3"):
+def test_a_warm_up_longer_than_the_training_is_refused() -> None:
+    config = OptimizerConfig(warm_up=4)
+    with pytest.raises(ConfigError, match="warm_up must be at most the number of rounds, 3"):
         train("stage", {}, [], noisy_loss(network()), lambda g: INPUTS, 3, config, Runtime(), 0)
 
 
