@@ -9,7 +9,6 @@ once and labelled anew for each seed.
 """
 
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from common import Row, make_parser, print_row, record
+from common import Row, parse_photos, print_row, record
 from PIL import Image
 
 from fewmore import IncrementalClassifier
@@ -27,7 +26,6 @@ from fewmore.classifier.checking.findings import CheckResult
 from fewmore.classifier.checking.folder import check_measured
 from fewmore.classifier.checking.measure import Measured, measure
 from fewmore.classifier.inputs import collect_images
-from fewmore.data.paths import data_root
 
 PHOTOS = 1000
 SWAPPED = 20
@@ -135,14 +133,7 @@ def make_row(
 
 def main() -> None:
     """Measure the command, then labels of several shapes of folders and seeds."""
-    parser = make_parser(__doc__)
-    parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--work", type=Path, default=Path("/tmp"), help="for temporary files")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    root = data_root(args.data_root)
-    os.environ["FEWMORE_DATA"] = str(root)  # the weights are there too
+    root, args = parse_photos(__doc__)
     command, quality = measure_command(root, args.work)
     rows = [print_row(command)]
     for shape in SHAPES:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -13,6 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from fewmore.cli.research_options import command_line
+from fewmore.data.paths import data_root
 from fewmore.research.machine import commit, machine_facts
 
 Row = dict[str, object]
@@ -34,6 +36,22 @@ def parse_device(doc: str | None) -> tuple[torch.device, Path | None]:
     args = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     return args.device, args.record
+
+
+def parse_photos(doc: str | None) -> tuple[Path, argparse.Namespace]:
+    """Parse the options of a measurement on photos; return the data root and all options.
+
+    PyTorch uses `--threads`, and weights are looked for in the data root, by other processes too.
+    """
+    parser = make_parser(doc)
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--work", type=Path, default=Path("/tmp"), help="for temporary files")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    root = data_root(args.data_root)
+    os.environ["FEWMORE_DATA"] = str(root)
+    return root, args
 
 
 def median_ms(

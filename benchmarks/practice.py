@@ -8,7 +8,6 @@ which have seen the classes of miniImageNet: the accuracies here tell what a use
 objects, not how well unseen classes are learnt.
 """
 
-import os
 import statistics
 import tempfile
 import time
@@ -20,7 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import torch
-from common import Row, make_parser, print_row, record
+from common import Row, parse_photos, print_row, record
 from PIL import Image
 from torch import Tensor
 
@@ -34,7 +33,6 @@ from fewmore.classifier.model import Model
 from fewmore.classifier.results import Prediction
 from fewmore.data.augment import normalize
 from fewmore.data.decode import decode_image
-from fewmore.data.paths import data_root
 from fewmore.errors import MissingData
 from fewmore.methods.recipe import override
 from fewmore.nn.adapter import Adapter
@@ -307,14 +305,7 @@ def peak_of_training(folder: Path, start: str, threads: int) -> float:
 
 def main() -> None:
     """Measure everything in turn."""
-    parser = make_parser(__doc__)
-    parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--work", type=Path, default=Path("/tmp"), help="for temporary files")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    root = data_root(args.data_root)
-    os.environ["FEWMORE_DATA"] = str(root)  # the weights are there too, for other processes as well
+    root, args = parse_photos(__doc__)
     train = list_miniimagenet(root, "train")
     test = list_miniimagenet(root, "test")
     classifier, rows = measure_training(train, test)

@@ -1,8 +1,10 @@
 """Share what tests of the fast path need."""
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from fewmore.accel.side_streams import SideStreams
@@ -31,3 +33,17 @@ class AtOnce(SideStreams):
 def at_once() -> AtOnce:
     """Return side streams that are none."""
     return AtOnce()
+
+
+@pytest.fixture
+def full_precision() -> Iterator[None]:
+    """Without TF32 and with kernels that repeat, so that results can be compared closely."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.allow_tf32, cudnn.deterministic
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cudnn.allow_tf32, cudnn.deterministic = False, True
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cudnn.allow_tf32, cudnn.deterministic = before

@@ -1,7 +1,6 @@
 """Test what only a GPU can show: no step waits, captured steps equal eager ones, runs share it."""
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +41,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here"),
     pytest.mark.filterwarnings("default"),  # drivers and compilers warn of things that are not ours
+    pytest.mark.usefixtures("full_precision"),
 ]
 
 CUDA = torch.device("cuda", 0)
@@ -50,20 +50,6 @@ MEAN_STD = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
 PAD = Transform(16, **MEAN_STD, pad=2)
 RESIZED = Transform(16, **MEAN_STD, crop="resized", scale=(0.3, 1.0), resize=18)
 CONFIG = PretrainConfig(epochs=2, batch=16, lr=0.01, milestones=(1,))
-
-
-@pytest.fixture(autouse=True)
-def full_precision() -> Iterator[None]:
-    """Without TF32 and with kernels that repeat, so that results can be compared closely."""
-    cudnn = torch.backends.cudnn
-    before = cudnn.allow_tf32, cudnn.deterministic
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cudnn.allow_tf32, cudnn.deterministic = False, True
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cudnn.allow_tf32, cudnn.deterministic = before
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """Test losses in captured steps as docs/training.md has them, and the settings of stage 1."""
 
 import random
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,20 +37,6 @@ def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
     for mark in gpu:
         test = mark(test)
     return test
-
-
-@pytest.fixture
-def full_precision() -> Iterator[None]:
-    """Without TF32 and with kernels that repeat, so that results can be compared closely."""
-    cudnn = torch.backends.cudnn
-    before = cudnn.allow_tf32, cudnn.deterministic
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cudnn.allow_tf32, cudnn.deterministic = False, True
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cudnn.allow_tf32, cudnn.deterministic = before
 
 
 # The sentence

@@ -196,37 +196,6 @@ def pseudo_incremental(
     adapter.eval()
 
 
-def pseudo_incremental_on_features(
-    adapter: Adapter,
-    views: Tensor,
-    base: ImageSet,
-    config: PseudoConfig,
-    runtime: Runtime,
-    seed: int,
-    stage: str = "pseudo-incremental",
-) -> None:
-    """Train the adapter with a frozen backbone, on features that were computed once.
-
-    `views` are the features of the base images, (4, n, d); view k is rotated by k · 90°.
-    """
-    episodes = _Episodes(base, config)
-    quarters = tuple(angle // 90 % 4 for angle in config.angles)
-
-    def loss_of(row: Tensor, generator: Generator) -> Tensor:
-        base_positions, new_positions, angles = episodes.unpack(row)
-        view_of_image = _lookup(angles, quarters).repeat_interleave(new_positions.shape[1])
-        features = torch.cat(
-            [views[0, base_positions.flatten()], views[view_of_image, new_positions.flatten()]]
-        )
-        return episodes.loss(adapter, features, base_positions, new_positions, generator)
-
-    adapter.train()
-    groups = [ParameterGroup(list(adapter.parameters()))]
-    modules: dict[str, nn.Module] = {"adapter": adapter}
-    train(stage, modules, groups, loss_of, episodes.sample, config.rounds, config, runtime, seed)
-    adapter.eval()
-
-
 class _Episodes:
     """Sample rounds of episodes, each packed into one row: image positions and angle numbers."""
 
