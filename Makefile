@@ -2,7 +2,7 @@
 # make test    install the test tools, then check lint, types and layers, and run the tests
 # make soak    run the long forms of the tests: hundreds of kills, thousands of cases
 # make bench   measure speed and memory on this machine, as far as no dataset is needed
-# make docs    fill in the generated parts of README.md and docs/*.md
+# make docs    fill in the generated parts of README.md, docs/*.md and docs/results/*.md
 # make notebook  execute examples/research.ipynb and write its outputs
 
 PYTHON ?= python3

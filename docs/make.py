@@ -1,9 +1,10 @@
-"""Fill in the generated parts of README.md and docs/*.md: `make docs`.
+"""Fill in the generated parts of README.md, docs/*.md and docs/results/*.md: `make docs`.
 
 A part stands between `<!-- NAME -->` and `<!-- /NAME -->`. Its text comes from results/ and from
 the code; no number is typed by hand. `python docs/make.py --check` only names the stale files.
 
     results/BENCHMARK-METHOD….json     accuracy, a row each
+    results/re-encoded/*.json          the same from re-encoded images, to show what that costs
     results/explain/*.json             runs with other settings, to explain gaps to published rows
     results/studies/STUDY-BENCHMARK/   written by `fewmore reproduce`; judged by docs/claims
     results/bench-….json               speed and memory
@@ -17,15 +18,18 @@ from pathlib import Path
 
 from sections import (
     accuracy,
+    answer,
     augmentations,
     checks,
     contents,
+    encoding,
     gaps,
     heads,
     listings,
     recorded,
     speed,
     studies,
+    verdicts,
 )
 
 from fewmore.data.benchmarks import BENCHMARKS
@@ -51,6 +55,9 @@ MEASURED = (
 PARTS: dict[str, Callable[[], str]] = {
     **{f"table {name}": partial(accuracy.table, name) for name in BENCHMARKS},
     **{f"summary {name}": partial(accuracy.summary, name) for name in BENCHMARKS},
+    **{f"provenance {name}": partial(accuracy.provenance, name) for name in BENCHMARKS},
+    **{f"figure {name}": partial(answer.figure, name) for name in BENCHMARKS},
+    **{f"published {name}": partial(answer.against_published, name) for name in contents.NAMES},
     **{f"gaps {name}": partial(gaps.gaps, name) for name in BENCHMARKS},
     **{f"study {name}": partial(studies.study, name) for name in studies.ALT},
     **{f"bench {name}": partial(speed.bench, name) for name in MEASURED},
@@ -59,7 +66,12 @@ PARTS: dict[str, Callable[[], str]] = {
     "contents selection": contents.selection,
     "contents programs": contents.programs,
     "batch leak": contents.batch_leak,
-    "verdicts": studies.verdicts,
+    "answers": answer.answers,
+    "encoding": encoding.cost,
+    "resolution": encoding.resolution,
+    "verdicts": verdicts.verdicts,
+    "rules": verdicts.rules,
+    "claims": verdicts.claims,
     "graph or encoder": accuracy.graph_or_encoder,
     "methods": listings.methods,
     "catalogue": listings.catalogue,
@@ -83,7 +95,8 @@ def fill(text: str) -> str:
 def pages() -> Iterator[Path]:
     """Yield the pages that may have generated parts."""
     yield recorded.ROOT / "README.md"
-    yield from sorted((recorded.ROOT / "docs").glob("*.md"))
+    for folder in ("docs", "docs/results"):
+        yield from sorted((recorded.ROOT / folder).glob("*.md"))
 
 
 def draw_figures() -> None:

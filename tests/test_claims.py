@@ -1,4 +1,4 @@
-"""Test how the paper's claims are judged and shown in docs/results.md, on made-up results."""
+"""Test how the paper's claims are judged, and what the pages on results say of made-up results."""
 
 import dataclasses
 import importlib
@@ -103,14 +103,15 @@ def record(tmp_path: Path) -> Record:
     """Return a function that writes results.
 
     record("rotation-cifar100", result(…), …) writes a study, record("", …) the main results,
-    record("explain", …) experiments.
+    record("explain", …) experiments, record("re-encoded", …) rows of re-encoded files.
     """
 
     def record(name: str, *rows: RunResult) -> None:
-        folder = tmp_path / "results" / (f"studies/{name}/results" if "-" in name else name)
+        study = name not in ("", "explain", "re-encoded")
+        folder = tmp_path / "results" / (f"studies/{name}/results" if study else name)
         for row in rows:
             results.write(folder / f"{results.file_name(row)}.json", row)
-        if "-" in name:
+        if study:
             (folder.parent / "table.md").write_text(f"**table of {name}**\n")
 
     return record
@@ -409,7 +410,7 @@ def test_claims_are_judged_on_cub200_once_it_was_measured(
         if (each.where, each.measure) == ("cub200", "last session")
     ]
     assert last.verdict == "holds"
-    assert "| cub200 | CEC | TOPIC | PD | 23.57 / 42.40 |" in sections.studies.study("comparison")
+    assert "| cub200 | CEC | TOPIC | PD | 23.57 / 42.40 |" in sections.verdicts.claims()
     assert "![cub200: bars" in sections.studies.study("ablation")
 
 
@@ -463,37 +464,45 @@ def test_claims_look_for_what_the_studies_run(
 def test_what_is_not_measured_is_said_with_the_command(
     sections: ModuleType, claims: ModuleType
 ) -> None:
-    assert sections.studies.verdicts().count("**not measured yet**") == len(claims.paper.CLAIMS)
+    assert sections.verdicts.verdicts().count("**not measured yet**") == len(claims.paper.CLAIMS)
     for study in sections.studies.ALT:
         assert f"`fewmore reproduce {study} --benchmark cifar100" in sections.studies.study(study)
         assert "![" not in sections.studies.study(study)
-    assert sections.gaps.gaps("cifar100").startswith("No row of cifar100 ends more than 5 points")
+        assert f"`fewmore reproduce {study} --benchmark cub200" in sections.studies.study(study)
+        assert f"`fewmore reproduce {study} --benchmark cifar100" in sections.verdicts.claims() or (
+            study == "tsne"
+        )
+    assert sections.gaps.gaps("cifar100") == "Not measured yet.\n"
 
 
 def test_a_measured_study_is_shown(sections: ModuleType, record: Record, tmp_path: Path) -> None:
     record("comparison-cifar100", *comparison("cifar100"))
     text = sections.studies.study("comparison")
     assert "![cifar100: accuracy by session of all methods; published rows dashed]" in text
-    assert "](../results/studies/comparison-cifar100/sessions.png)" in text
+    assert "](../../results/studies/comparison-cifar100/sessions.png)" in text
     assert "**table of comparison-cifar100**" in text
     assert "16 runs, 8.0 minutes in all, on a machine, 2026-01-02" in text
     assert "On miniimagenet not measured yet" in text
-    assert "Verdict: **holds**, as far as measured: rows are missing on miniimagenet." in text
+    assert "On cub200 not measured yet" in text
+    judged = sections.verdicts.claims()
+    assert "Verdict: **holds**, as far as measured: rows are missing on miniimagenet." in judged
     assert (
         "| cifar100 | CEC | TOPIC | PD | 23.93 / 34.73 | 20.81 ± 0.07 / 40.58 ± 0.07 "
-        "| +19.77 ± 0.00 | 0.00 | 2 | holds |" in text
+        "| +19.77 ± 0.00 | 0.00 | 2 | holds |" in judged
     )
 
 
 def test_the_overview_leads_to_the_claims(sections: ModuleType, record: Record) -> None:
     record("ablation-cifar100", *ablation())
-    page = "\n".join(map(sections.studies.study, sections.studies.ALT))
     headings = [
         re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
-        for title in re.findall(r"^### (.*)$", page, re.MULTILINE)
+        for title in re.findall(r"^## (.*)$", sections.verdicts.claims(), re.MULTILINE)
     ]
-    assert sorted(re.findall(r"\(#(.*?)\)", sections.studies.verdicts())) == sorted(headings)
-    assert "| **holds** | 4 | 0 | 0 |" in sections.studies.verdicts()
+    table = sections.verdicts.verdicts()
+    studies = "\n".join(map(sections.studies.study, sections.studies.ALT))
+    assert re.findall(r"\(results/claims\.md#(.*?)\)", table) == headings
+    assert sorted(re.findall(r"\(claims\.md#(.*?)\)", studies)) == sorted(headings)
+    assert "| **holds** | 4 of 4 | – | – |" in table
 
 
 def test_gaps_come_with_the_experiments_that_explain_them(
@@ -571,3 +580,114 @@ def test_the_readmes_table_is_the_papers_comparison(sections: ModuleType, record
         "| cec (2 seeds) | 70.00 ± 0.00 | 49.19 ± 0.07 | *49.14* | 20.81 ± 0.07 | *23.93* |"
     )
     assert lines[10] == ""
+
+
+# ---- the first page
+
+
+def flat(text: str) -> str:
+    """Undo the wrapping of lines."""
+    return " ".join(text.split())
+
+
+def test_without_results_the_first_page_says_what_is_missing(sections: ModuleType) -> None:
+    answers = sections.answer.answers()
+    assert answers.count(": not measured yet.**") == 3
+    assert "`fewmore run cub200 -m decoupled-cosine -m cec --seeds 5`" in flat(answers)
+    assert "earlier methods" not in answers
+    assert sections.answer.against_published("cub200") == "Not measured yet.\n"
+    assert sections.answer.figure("cub200") == "CUB200 is not measured yet.\n"
+
+
+def test_the_first_page_answers_whether_the_paper_is_reproduced(
+    sections: ModuleType, record: Record
+) -> None:
+    together: dict[str, Any] = {"command": "fewmore run cifar100 -m decoupled-cosine -m cec"}
+    record(
+        "",
+        result("cec", [48.0, 49.0, 48.5], **together),
+        result("decoupled-cosine", [46.5, 47.0, 46.8], **together),
+        result("icarl", [40.0]),
+        result("finetune", [3.0]),
+        result("cec", [42.0, 42.2], benchmark="miniimagenet"),
+        result("decoupled-cosine", [41.0, 41.1], benchmark="miniimagenet"),
+    )
+    record(
+        "comparison-cub200",
+        result("cec", [40.0], benchmark="cub200"),
+        result("decoupled-cosine", [41.0], benchmark="cub200"),
+    )
+    answers = flat(sections.answer.answers())
+    assert (
+        "**[CIFAR100](results/cifar100.md): yes.** CEC ends at 48.50 ± 0.50, 0.64 below the "
+        "published 49.14, and Decoupled-Cosine ends at 46.77 ± 0.25, 0.91 below the published "
+        "47.68. On the same stage 1 CEC is 1.73 ± 0.25 above Decoupled-Cosine (3 seeds; "
+        "published: 1.46 above)." in answers
+    )
+    assert "miniImageNet](results/miniimagenet.md): in part.** CEC ends at 42.10" in answers
+    assert "On the same seeds CEC is 1.05 ± 0.07 above Decoupled-Cosine (2 seeds;" in answers
+    assert "CUB200](results/cub200.md): no.** CEC ends at 40.00, 12.28 below" in answers
+    assert "CEC is 1.00 below Decoupled-Cosine (1 seed; published: 2.97 above)" in answers
+    assert "iCaRL end far from their published rows, by +26.27 points on CIFAR100." in answers
+
+
+def test_the_first_pages_table_has_ours_the_published_row_and_the_difference(
+    sections: ModuleType, record: Record
+) -> None:
+    rows = [row for row in comparison("cifar100") if row.method not in ("cec", "eeil")]
+    record("comparison-cifar100", *rows, result("cec", [1.0]))
+    record(
+        "",
+        result("cec", [49.0, 49.2], commit="ba9876543210"),
+        result("cec", [30.0], recipe="mild"),
+        result("decoupled-l2", [48.0]),
+    )
+    lines = sections.answer.against_published("cifar100").splitlines()
+    methods = [line.removeprefix("| ").partition(":")[0] for line in lines[2:10]]
+    assert methods == [
+        "CEC",
+        "Decoupled-Cosine",
+        "Decoupled-DeepEMD",
+        "TOPIC",
+        "NCM (`lucir`)",
+        "iCaRL",
+        "Ft-CNN (`finetune`)",
+        "stage 1, nothing learnt",
+    ]
+    assert lines[2].startswith("| CEC: 2 seeds | 49.10 ± 0.14 | *49.14* | -0.04 |")
+    assert lines[2].endswith("| 20.90 ± 0.14 | *23.93* |")
+    notes = flat(" ".join(lines[10:]))
+    assert "Not measured: EEIL, joint." in notes
+    assert "More than 5 points" not in notes
+    assert "The rows come from 2 commits: ba9876543210 (cec), 0123456789ab (" in notes
+    record("", result("cec", [60.0, 60.2]))
+    notes = flat(sections.answer.against_published("cifar100"))
+    assert "More than 5 points from the published row end CEC: [why](results/cifar100.md#" in notes
+    assert "commits" not in notes
+
+
+def test_re_encoded_files_are_compared_with_the_original_ones(
+    sections: ModuleType, record: Record
+) -> None:
+    on: dict[str, Any] = {"benchmark": "miniimagenet"}
+    old = [result("cec", [42.0], **on), result("decoupled-cosine", [41.0], **on)]
+    record("", *old, result("topic", [36.0], **on))
+    assert sections.encoding.files("miniimagenet") == ""
+    record("re-encoded", *old)
+    assert sections.encoding.files("miniimagenet") == "All rows are of re-encoded files."
+    assert sections.encoding.files("cifar100") == ""
+    assert flat(sections.encoding.cost()) == (
+        "From re-encoded files end CEC at 42.00 and Decoupled-Cosine at 41.00; rows of the "
+        "original files are not recorded yet."
+    )
+    on |= {"date": "2026-02-03T04:05:06+00:00", "commit": "ba9876543210", "base": 71.0}
+    record("", result("cec", [43.0, 43.2], **on), result("decoupled-cosine", [42.5], **on))
+    assert sections.encoding.files("miniimagenet") == "Of re-encoded files still: TOPIC."
+    cost = sections.encoding.cost()
+    assert "| CEC | base session | 70.00 | 71.00 ± 0.00 | +1.00 | *72.00* |" in cost
+    assert "| Decoupled-Cosine | last session | 41.00 | 42.50 | +1.50 | *45.63* |" in cost
+    assert flat(cost).endswith(
+        "Re-encoded files cost 1.10 points of CEC's last session and 1.50 points of "
+        "Decoupled-Cosine's last session. The code differs too: commit 0123456789ab for "
+        "re-encoded, ba9876543210 for original files."
+    )

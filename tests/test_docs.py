@@ -36,7 +36,7 @@ def test_generated_parts_are_up_to_date() -> None:
 TRANSLATED = {"command", "settings", "extra", "keeps"}
 RECORDED = [
     path
-    for pattern in ("*.json", "explain/*.json", "studies/*/results/*.json")
+    for pattern in ("*.json", "re-encoded/*.json", "explain/*.json", "studies/*/results/*.json")
     for path in sorted((ROOT / "results").glob(pattern))
 ]
 
@@ -142,13 +142,39 @@ def test_studies_are_where_the_page_looks_for_them() -> None:
         assert {row.benchmark for row in rows} == {folder.name.rpartition("-")[2]}
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name
-)
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "results").glob("*.md")),
+]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the addresses that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        if not target.startswith("http"):
-            assert (page.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith("http"):
+            continue
+        name, _, anchor = target.partition("#")
+        there = page.parent / name if name else page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+def test_the_first_screen_of_the_results_answers_the_question() -> None:
+    """Count lines of the source, where a paragraph is about as long as on a screen."""
+    lines = (ROOT / "docs" / "results.md").read_text().splitlines()
+    first_screen = "\n".join(lines[:30])
+    for name in ("CIFAR100", "miniImageNet", "CUB200"):
+        assert re.search(
+            rf"^- \*\*\[{name}\]\S+: (yes|in part|no|not measured yet)\.", first_screen, re.M
+        )
+    assert len(lines) < 250, "long tables have pages of their own"
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -15,7 +15,7 @@ UNMEASURED = "Not measured yet.\n"
 
 
 def table(benchmark: str) -> str:
-    """Write accuracy by session, measured and published, and the provenance of each row."""
+    """Write accuracy by session, measured and published."""
     rows = recorded.read_results(benchmark)
     if not rows:
         return UNMEASURED
@@ -23,7 +23,7 @@ def table(benchmark: str) -> str:
     for group in tables.groups(rows):
         parts.append(formats.to_markdown(tables.build(group, with_nothing_learnt=True)))
         parts.append(below_nothing_learnt(group))
-    return "\n".join(parts) + "\n" + _provenance(rows)
+    return "\n".join(filter(None, parts))
 
 
 def below_nothing_learnt(rows: Sequence[RunResult]) -> str:
@@ -47,8 +47,22 @@ def below_nothing_learnt(rows: Sequence[RunResult]) -> str:
     return paragraph(text) + "\n"
 
 
-def _provenance(rows: Sequence[RunResult]) -> str:
+def several_commits(rows: Sequence[RunResult]) -> str:
+    """Name the commits of the rows of a table; empty where all rows are of one."""
+    named: dict[str, list[str]] = {}
+    for name, row in zip(results.names(rows), rows, strict=True):
+        named.setdefault((row.commit or "unknown")[:12], []).append(name)
+    if len(named) < 2:
+        return ""
+    commits = ", ".join(f"{commit} ({', '.join(of)})" for commit, of in named.items())
+    return f"The rows come from {len(named)} commits: {commits}."
+
+
+def provenance(benchmark: str) -> str:
     """Write command, seeds, machine, date and time of each result."""
+    rows = recorded.read_results(benchmark)
+    if not rows:
+        return UNMEASURED
     titles = (
         "method",
         "seeds",
@@ -77,7 +91,9 @@ def _provenance(rows: Sequence[RunResult]) -> str:
                 f"`{result.command}`",
             )
         )
-    return "\n".join(markdown_table(titles, lines)) + "\n"
+    text = "\n".join(markdown_table(titles, lines)) + "\n"
+    commits = several_commits(rows)
+    return f"{paragraph(commits)}\n\n{text}" if commits else text
 
 
 def summary(benchmark: str) -> str:
@@ -103,8 +119,9 @@ def summary(benchmark: str) -> str:
     cells = [_summary_cells(row, result) for row, result in zip(measured, rows, strict=True)]
     devices = ", ".join(sorted({str(result.machine["device"]) for result in rows}))
     dates = ", ".join(sorted({result.date[:10] for result in rows}))
-    about = f"{devices}, {dates}; docs/results.md has all sessions, commands, seeds and times."
-    lines = [*markdown_table(titles, cells, "lrrrrrrr"), "", about]
+    page = f"docs/results/{benchmark}.md"
+    about = f"{devices}, {dates}; [{page}]({page}) has all sessions, commands, seeds and times."
+    lines = [*markdown_table(titles, cells, "lrrrrrrr"), "", paragraph(about)]
     bound = below_nothing_learnt(rows).rstrip()
     return "\n".join([*lines, *(["", bound] if bound else [])]) + "\n"
 

@@ -3,13 +3,12 @@
 import math
 from collections.abc import Sequence
 
-from claims.evidence import Evidence
-
 from fewmore.methods import METHODS
 from fewmore.research.published import published_row
 from fewmore.research.reporting import tables
 from fewmore.research.results import RunResult
 from sections import recorded
+from sections.accuracy import UNMEASURED
 from sections.markdown import italic, markdown_table, mean_and_std
 
 GAP = 5.0  # points at the last session that need an explanation
@@ -27,17 +26,13 @@ TITLES = (
 def gaps(benchmark: str) -> str:
     """Write rows far from the published ones, each above the same method with other settings."""
     measured = recorded.read_results(benchmark)
-    compared = Evidence(recorded.RESULTS).rows("comparison", benchmark)
-    # The main table's row replaces the study's where both exist.
-    official = {
-        result.method: result
-        for result in (*compared, *measured)
-        if not result.settings and result.recipe == "official"
-    }
+    compared = recorded.read_compared(benchmark)
     rows = [
-        official[name] for name in METHODS if name in official and published_row(official[name])
+        compared[name] for name in METHODS if name in compared and published_row(compared[name])
     ]
-    far = [row for row in rows if abs(_last_gap(row)) > GAP]
+    if not rows:
+        return UNMEASURED
+    far = [row for row in rows if abs(last_gap(row)) > GAP]
     if not far:
         return f"No row of {benchmark} ends more than {GAP:.0f} points from the published one.\n"
     others = [row for row in measured if row not in rows] + recorded.read_explanations()
@@ -79,7 +74,8 @@ def _gap_line(name: str, result: RunResult, published_as: RunResult) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _last_gap(result: RunResult) -> float:
+def last_gap(result: RunResult) -> float:
+    """Return how far above the published row a result ends; NaN where there is none."""
     published = published_row(result)
     if published is None:
         return math.nan

@@ -5,8 +5,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from claims.evidence import Evidence
+
 from fewmore.methods import METHODS
 from fewmore.research import results
+from fewmore.research.published import OFFICIAL
 from fewmore.research.results import RunResult
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -48,3 +51,22 @@ def read_results(benchmark: str) -> list[RunResult]:
 def read_explanations() -> list[RunResult]:
     """Read the runs with changed settings that explain gaps to published rows."""
     return [results.read(path) for path in sorted((RESULTS / "explain").glob("*.json"))]
+
+
+def read_compared(benchmark: str) -> dict[str, RunResult]:
+    """Read the row of each method that can be set beside a published one.
+
+    It is that of the main results or, where there is none, of the comparison.
+    """
+    rows = (*Evidence(RESULTS).rows("comparison", benchmark), *read_results(benchmark))
+    return {
+        row.method: row
+        for row in rows
+        if not row.settings and row.recipe == "official" and row.split == OFFICIAL
+    }
+
+
+def read_re_encoded(benchmark: str) -> dict[str, RunResult]:
+    """Read the rows, by method, that were measured from re-encoded copies of the images."""
+    rows = map(results.read, sorted((RESULTS / "re-encoded").glob(f"{benchmark}-*.json")))
+    return {row.method: row for row in rows}

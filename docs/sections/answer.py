@@ -1,0 +1,193 @@
+"""Answer whether fewmore reproduces the paper: a sentence, a table and a figure per benchmark."""
+
+from collections.abc import Sequence
+
+from claims.evidence import Evidence, side
+from claims.judge import CERTAINTY, HOLDS, LAST, Comparison
+
+from fewmore.methods import METHODS
+from fewmore.research import published
+from fewmore.research.published import ROW_OF_METHOD, published_row
+from fewmore.research.reporting import tables
+from fewmore.research.results import RunResult
+from sections import encoding, gaps, recorded
+from sections.accuracy import UNMEASURED, several_commits
+from sections.contents import NAMES
+from sections.markdown import bullet, italic, markdown_table, mean_and_std, paragraph
+
+NEAR = 1.5  # points at the last session
+OWN = ("cec", "decoupled-cosine")  # the paper's method, and what it is built on
+PAPERS = (*OWN, "decoupled-deepemd")  # the rows that the paper measured first
+EARLIER = tuple(method for method in reversed(ROW_OF_METHOD) if method not in PAPERS)
+ORDER = (*PAPERS, *EARLIER, "joint")
+WORDS = {2: "yes", 1: "in part", 0: "no"}  # by the number of conditions that hold
+RULE = (
+    f"*Yes* says that CEC and Decoupled-Cosine both end within {NEAR} points of their published "
+    "rows, and that CEC is above Decoupled-Cosine, seed by seed, at "
+    f"{CERTAINTY:.0%} certainty; *in part* that one of the two is so, *no* that neither is. The "
+    f"bound of {NEAR} points was set when CIFAR100 and miniImageNet had been measured."
+)
+TITLES = (
+    "method",
+    "last session",
+    "*published*",
+    "difference",
+    "average",
+    "*published*",
+    "PD",
+    "*published*",
+)
+
+
+def answers() -> str:
+    """Write the answer for each benchmark of the paper, and the rule behind it."""
+    items = [*map(_answer, NAMES), _earlier()]
+    return "\n".join([*map(bullet, filter(None, items)), "", paragraph(RULE)]) + "\n"
+
+
+def _answer(benchmark: str) -> str:
+    rows = recorded.read_compared(benchmark)
+    name = f"[{NAMES[benchmark]}](results/{benchmark}.md)"
+    missing = [ROW_OF_METHOD[method] for method in OWN if method not in rows]
+    if missing:
+        options = " ".join(f"-m {method}" for method in reversed(OWN))
+        return (
+            f"**{name}: not measured yet.** {' and '.join(missing)} would be by "
+            f"`fewmore run {benchmark} {options} --seeds 5`."
+        )
+    gain = _gain(benchmark, rows)
+    near = all(abs(gaps.last_gap(rows[method])) <= NEAR for method in OWN)
+    word = WORDS[near + (gain.verdict == HOLDS)]
+    ends = ", and ".join(_end(rows[method]) for method in OWN)
+    return f"**{name}: {word}.** {ends}. {_gain_text(gain, [rows[method] for method in OWN])}"
+
+
+def _earlier() -> str:
+    """Say how far the rows of earlier methods are from published ones; empty if none is far."""
+    compared = {name: recorded.read_compared(benchmark) for benchmark, name in NAMES.items()}
+    differences = {
+        name: {method: gaps.last_gap(rows[method]) for method in EARLIER if method in rows}
+        for name, rows in compared.items()
+    }
+    far = [
+        method
+        for method in EARLIER
+        if any(abs(of.get(method, 0)) > gaps.GAP for of in differences.values())
+    ]
+    ranges = []
+    for name, of in differences.items():
+        values = [of[method] for method in far if method in of]
+        if values:
+            ends = dict.fromkeys((f"{min(values):+.2f}", f"{max(values):+.2f}"))
+            ranges.append(f"{' to '.join(ends)} points on {name}")
+    if not ranges:
+        return ""
+    names = ", ".join(ROW_OF_METHOD[method] for method in far)
+    link = "results/cifar100.md#far-from-the-published-rows"
+    return (
+        f"**The earlier methods: no.** {names} end far from their published rows, by "
+        f"{', '.join(ranges)}. The reasons were [tested]({link})."
+    )
+
+
+def _gain(benchmark: str, rows: dict[str, RunResult]) -> Comparison:
+    """Compare CEC with Decoupled-Cosine at the last session, seed by seed."""
+    printed = published.published(benchmark)
+    cec, cosine = (
+        side(name, [rows[method]], LAST, method, {}, printed[name])
+        for method, name in ((method, ROW_OF_METHOD[method]) for method in OWN)
+    )
+    return Evidence(recorded.RESULTS).compare(benchmark, cec, cosine, LAST)
+
+
+def _gain_text(gain: Comparison, rows: Sequence[RunResult]) -> str:
+    if gain.gain is None:
+        return "The two have no seed in common."
+    cec, cosine = (value or 0.0 for value in gain.published)
+    # Methods of one command share stage 1.
+    shared = len({(row.commit, row.command) for row in rows}) == 1
+    by = mean_and_std(abs(gain.gain.mean), gain.gain.std)
+    return (
+        f"On the same {'stage 1' if shared else 'seeds'} CEC is {by} "
+        f"{'above' if gain.gain.mean >= 0 else 'below'} Decoupled-Cosine "
+        f"({gain.gain.seeds} seed{'s' if gain.gain.seeds > 1 else ''}; "
+        f"published: {_apart(cec - cosine)})."
+    )
+
+
+def _end(row: RunResult) -> str:
+    """Say where a row ends: "CEC ends at 48.25 ± 0.28, 0.89 below the published 49.14"."""
+    printed = published_row(row)
+    last = tables.mean_cell(row.last)
+    end = f"{ROW_OF_METHOD[row.method]} ends at {mean_and_std(last.mean, last.std)}"
+    if printed is None:
+        return end
+    return f"{end}, {_apart(gaps.last_gap(row))} the published {printed.sessions[-1]:.2f}"
+
+
+def _apart(difference: float) -> str:
+    return f"{abs(difference):.2f} {'above' if difference >= 0 else 'below'}"
+
+
+def against_published(benchmark: str) -> str:
+    """Write each row beside the published one, and say what is not measured."""
+    rows = recorded.read_compared(benchmark)
+    measured = [rows[method] for method in METHODS if method in rows and method in ORDER]
+    if not measured:
+        return UNMEASURED
+    table = tables.build(measured, with_published=False, with_nothing_learnt=True)
+    computed, rest = table.rows[: -len(measured)], table.rows[-len(measured) :]
+    pairs = zip(rest, measured, strict=True)
+    ordered = sorted(pairs, key=lambda pair: ORDER.index(pair[1].method))
+    cells = [_cells(*pair) for pair in ordered] + [_cells(row, None) for row in computed]
+    measured = [result for _, result in ordered]
+    notes = " ".join(filter(None, _notes(benchmark, measured)))
+    lines = markdown_table(TITLES, cells, "lrrrrrrr") + (["", paragraph(notes)] if notes else [])
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: tables.Row, result: RunResult | None) -> list[str]:
+    """Format a row; a computed one has no result, and no published row."""
+    printed = published_row(result) if result else None
+    last, average, drop = row.cells[-len(tables.SUMMARY) - 1 :][:3]
+    difference = tables.Cell(gaps.last_gap(result) if result and printed else None, signed=True)
+    method = result.method if result else row.name
+    name = ROW_OF_METHOD.get(method, method)
+    if result and name.lower() != method:
+        name += f" (`{method}`)"
+    return [
+        f"{name}: {row.detail}",
+        mean_and_std(last.mean, last.std),
+        italic(printed.sessions[-1] if printed else None),
+        difference.text,
+        mean_and_std(average.mean, average.std),
+        italic(printed.average if printed else None),
+        mean_and_std(drop.mean, drop.std),
+        italic(printed.pd if printed else None),
+    ]
+
+
+def _notes(benchmark: str, measured: Sequence[RunResult]) -> list[str]:
+    """Say what is missing, what is far from published rows, and where rows differ in origin."""
+    known = {row.method for row in measured}
+    missing = [ROW_OF_METHOD.get(method, method) for method in ORDER if method not in known]
+    far = [ROW_OF_METHOD[row.method] for row in measured if abs(gaps.last_gap(row)) > gaps.GAP]
+    link = f"results/{benchmark}.md#far-from-the-published-rows"
+    return [
+        f"Not measured: {', '.join(missing)}." if missing else "",
+        f"More than {gaps.GAP:.0f} points from the published row end {', '.join(far)}: "
+        f"[why]({link})."
+        if far
+        else "",
+        encoding.files(benchmark),
+        several_commits(measured),
+    ]
+
+
+def figure(benchmark: str) -> str:
+    """Show the figure that docs/make.py draws, or say that there is nothing to draw."""
+    name = NAMES.get(benchmark, benchmark)
+    if not recorded.read_results(benchmark):
+        return f"{name} is not measured yet.\n"
+    folder = "figures" if benchmark in NAMES else "../figures"  # others have only their own page
+    return f"![accuracy by session on {name}]({folder}/{benchmark}.png)\n"

@@ -1,0 +1,121 @@
+"""Write what the size and the encoding of the image files cost."""
+
+from statistics import fmean
+
+from fewmore.research.published import ROW_OF_METHOD, published_row
+from fewmore.research.reporting import tables
+from fewmore.research.results import RunResult
+from sections import recorded
+from sections.markdown import italic, markdown_table, mean_and_std, paragraph
+
+BENCHMARK = "miniimagenet"  # the one that was measured from re-encoded files too
+SESSIONS = {"base session": 0, "last session": -1}
+
+
+def cost() -> str:
+    """Write the rows of re-encoded files beside those of the original files, once there are any."""
+    pairs = _pairs()
+    if not pairs:
+        rows = recorded.read_re_encoded(BENCHMARK).values()
+        ends = " and ".join(f"{ROW_OF_METHOD[row.method]} at {_mean(row, -1)}" for row in rows)
+        text = f"From re-encoded files end {ends}; rows of the original files are not recorded yet."
+        return paragraph(text) + "\n"
+    titles = ("method", "session", "re-encoded", "original", "difference", "*published*")
+    lines = []
+    for before, now in pairs:
+        printed = published_row(now)
+        for name, session in SESSIONS.items():
+            difference = _accuracy(now, session) - _accuracy(before, session)
+            lines.append(
+                (
+                    ROW_OF_METHOD[now.method],
+                    name,
+                    _mean(before, session),
+                    _mean(now, session),
+                    tables.Cell(difference, signed=True).text,
+                    italic(printed.sessions[session] if printed else None),
+                )
+            )
+    return "\n".join([*markdown_table(titles, lines, "llrrrr"), "", paragraph(_text(pairs))]) + "\n"
+
+
+def _text(pairs: list[tuple[RunResult, RunResult]]) -> str:
+    """Say in words what re-encoding costs, and what else differs between the rows."""
+    costs = " and ".join(
+        f"{_accuracy(now, -1) - _accuracy(before, -1):.2f} points of "
+        f"{ROW_OF_METHOD[now.method]}'s last session"
+        for before, now in pairs
+    )
+    text = f"Re-encoded files cost {costs}."
+    before, now = (
+        ", ".join(sorted({(row.commit or "unknown")[:12] for row in rows}))
+        for rows in zip(*pairs, strict=True)
+    )
+    if before != now:
+        text += f" The code differs too: commit {before} for re-encoded, {now} for original files."
+    return text
+
+
+def files(benchmark: str) -> str:
+    """Say which rows of a benchmark come from re-encoded files; empty where none does."""
+    if benchmark != BENCHMARK or not recorded.read_re_encoded(benchmark):
+        return ""
+    pairs = _pairs()
+    if not pairs:
+        return "All rows are of re-encoded files."
+    first = min(now.date for _, now in pairs)
+    rows = recorded.read_compared(benchmark).values()
+    older = [ROW_OF_METHOD.get(row.method, row.method) for row in rows if row.date < first]
+    return f"Of re-encoded files still: {', '.join(older)}." if older else ""
+
+
+def resolution() -> str:
+    """Say what smaller files and a second lossy encoding cost at half the size."""
+    path = recorded.RESULTS / "bench-resolution-gpu.json"
+    measured = {
+        (row["stage 1 of"], row["seen at"], row["files of"]): row["test accuracy %"]
+        for row in recorded.read_benchmark(path)["rows"]
+    }
+    small, large = "42 pixels", "84 pixels"
+    theirs, ours = (measured[name, large, large] for name in ("torchvision", "fewmore"))
+    full = measured["torchvision", small, large]
+    halved = measured["torchvision", small, small]
+    lossy = measured["torchvision", small, f"{small}, lossy once more"]
+    text = (
+        f"On the same files torchvision's stage 1 ends {theirs - ours:.2f} points above ours, one "
+        f"run each. At 42 pixels, crops from files of 42 instead of 84 pixels cost "
+        f"{full - halved:.2f} points, and saving those as lossy WebP {halved - lossy:.2f} more: "
+        f"together {full - lossy:.2f}."
+    )
+    gap = _base_gap()
+    if gap is not None:
+        text += f" In miniImageNet's base session CEC is {gap:.2f} points below the published row."
+    return paragraph(text) + "\n"
+
+
+def _base_gap() -> float | None:
+    row = recorded.read_compared(BENCHMARK).get("cec")
+    printed = published_row(row) if row else None
+    if row is None or printed is None or printed.sessions[0] is None:
+        return None
+    return printed.sessions[0] - _accuracy(row, 0)
+
+
+def _pairs() -> list[tuple[RunResult, RunResult]]:
+    """Return the rows of re-encoded and of original files; none where only the first are there."""
+    compared = recorded.read_compared(BENCHMARK)
+    both = [
+        (row, compared[method])
+        for method, row in recorded.read_re_encoded(BENCHMARK).items()
+        if method in compared
+    ]
+    return [(before, now) for before, now in both if before.accuracy != now.accuracy]
+
+
+def _accuracy(row: RunResult, session: int) -> float:
+    return fmean(run[session] for run in row.accuracy)
+
+
+def _mean(row: RunResult, session: int) -> str:
+    cell = tables.mean_cell([run[session] for run in row.accuracy])
+    return mean_and_std(cell.mean, cell.std)
