@@ -100,9 +100,17 @@ def print_row(row: Row) -> Row:
 
 
 def record(
-    name: str, device: torch.device, rows: list[Row], about: Row, folder: Path | None
+    name: str,
+    device: torch.device,
+    rows: list[Row],
+    about: Row,
+    folder: Path | None,
+    part: str | None = None,
 ) -> None:
-    """Print what was measured, and write it to bench-<name>-<gpu or cpu>.json in the folder."""
+    """Print what was measured, and write it to bench-<name>-<gpu or cpu>.json in the folder.
+
+    A part of a script's measurements has a file of its own, bench-<name>-<part>-….
+    """
     machine = machine_facts(device)
     kind = "gpu" if device.type == "cuda" else "cpu"
     data = " --data-root DATA" if "--data-root" in sys.argv else ""
@@ -122,7 +130,8 @@ def record(
     print(json.dumps(measured["about"], indent=1))
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"bench-{name}-{kind}.json").write_text(json.dumps(measured, indent=1) + "\n")
+        stem = "-".join(filter(None, ("bench", name, part, kind)))
+        (folder / f"{stem}.json").write_text(json.dumps(measured, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ the code; no number is typed by hand. `python docs/make.py --check` only names t
     results/BENCHMARK-METHOD….json     accuracy, a row each
     results/re-encoded/*.json          the same from re-encoded images, to show what that costs
     results/explain/*.json             runs with other settings, to explain gaps to published rows
+    results/choices/*.json             runs with settings chosen by benchmarks/tuning.py
     results/studies/STUDY-BENCHMARK/   written by `fewmore reproduce`; judged by docs/claims
     results/bench-….json               speed and memory
 """
@@ -21,6 +22,7 @@ from sections import (
     answer,
     augmentations,
     checks,
+    choices,
     contents,
     encoding,
     gaps,
@@ -83,6 +85,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "heads": heads.heads,
     "confidences": speed.confidences,
     "check": checks.planted,
+    "choices": choices.choices,
     "one seed": speed.one_seed,
 }
 

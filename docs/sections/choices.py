@@ -1,0 +1,82 @@
+"""Write which settings of the compared methods were chosen, and what they reach on test images."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fewmore.research import results
+from fewmore.research.reporting import tables
+from fewmore.research.results import RunResult
+from sections import recorded
+from sections.markdown import markdown_table, mean_and_std, paragraph
+
+MEASURES = ("last", "base", "novel", "harmonic")
+BY = {"by last": "accuracy after the last session", "by harmonic": "harmonic mean"}
+
+Json = dict[str, Any]
+
+
+def choices() -> str:
+    """Write both choices of each method: on the validation split, and on test images if run."""
+    paths = sorted(recorded.RESULTS.glob("bench-tuning-*-gpu.json"))
+    searches = [recorded.read_benchmark(path) for path in paths]
+    if not searches:
+        return "Not measured yet.\n"
+    rows = [results.read(path) for path in sorted((recorded.RESULTS / "choices").glob("*.json"))]
+    lines = []
+    missing = []
+    for search in searches:
+        about = search["about"]
+        for key, measure in BY.items():
+            row = _find(rows, about, about[key])
+            lines.append([f"`{about['method']}`", measure, *_cells(about[key]), *_test_cells(row)])
+            if row is None:
+                missing.append(f"    {about[key]['command']}")
+    titles = ("method", "the best by", "settings", *MEASURES, "at an edge", *_test_titles())
+    parts = ["\n".join(markdown_table(titles, lines, "lllrrrrlrrrr")), _about(searches)]
+    if missing:
+        commands = "\n".join(dict.fromkeys(missing))
+        parts.append(f"The runs on test images that are not recorded yet:\n\n{commands}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _find(rows: Sequence[RunResult], about: Json, choice: Json) -> RunResult | None:
+    """Return the run with a choice on test images, or None."""
+    wanted = (about["benchmark"], about["method"], choice["settings"])
+    found = (row for row in rows if (row.benchmark, row.method, dict(row.settings)) == wanted)
+    return next(found, None)
+
+
+def _cells(choice: Json) -> list[str]:
+    settings = ", ".join(f"`{name}={text}`" for name, text in choice["settings"].items())
+    numbers = [tables.number(choice.get(name)) for name in MEASURES]
+    return [settings, *numbers, ", ".join(choice["at an edge"]) or "no"]
+
+
+def _test_titles() -> list[str]:
+    return [f"test: {name}" for name in MEASURES]
+
+
+def _test_cells(row: RunResult | None) -> list[str]:
+    if row is None:
+        return ["–"] * len(MEASURES)
+    by_measure = [row.last, *([run[-1] for run in getattr(row, name)] for name in MEASURES[1:])]
+    cells = map(tables.mean_cell, by_measure)
+    return [mean_and_std(cell.mean, cell.std) for cell in cells]
+
+
+def _about(searches: Sequence[Json]) -> str:
+    """Write what was tried, on which images, where and when."""
+    trials = ", ".join(
+        f"{each['about']['trials']} of {each['about']['method']}" for each in searches
+    )
+    failed = sum("error" in row for each in searches for row in each["rows"])
+    seeds = sorted({each["about"]["seeds"] for each in searches})
+    splits = " and ".join(sorted({each["about"]["split"] for each in searches}))
+    commands = ", ".join(sorted({f"`{each['command']}`" for each in searches}))
+    machines = ", ".join(sorted({f"{each['machine']}, {each['date']}" for each in searches}))
+    return paragraph(
+        f"Trials: {trials}, {failed} of which diverged or failed and count as the worst. The first "
+        f"four numbers are means over {' or '.join(map(str, seeds))} seeds on the {splits}, those "
+        "of the test are of the benchmark's own sessions. All trials are in "
+        f"results/bench-tuning-METHOD-gpu.json. {machines}: {commands}"
+    )
