@@ -37,15 +37,25 @@ def read_benchmark(path: Path) -> dict[str, Any]:
 
 
 def read_results(benchmark: str) -> list[RunResult]:
-    """Read all results of a benchmark, in the order of the table of methods."""
+    """Read all results of a benchmark, in the order of the table of methods.
+
+    Rows of the comparison fill in where there is no other.
+    """
     order = list(METHODS)
+    rows = {
+        results.file_name(row): row
+        for row in (
+            *Evidence(RESULTS).rows("comparison", benchmark),
+            *map(results.read, sorted(RESULTS.glob(f"{benchmark}-*.json"))),
+        )
+    }
 
     def key(result: RunResult) -> tuple[int, str, str]:
         known = result.method in order
         position = order.index(result.method) if known else len(order)
         return position, result.recipe or "", str(result.settings)
 
-    return sorted(map(results.read, RESULTS.glob(f"{benchmark}-*.json")), key=key)
+    return sorted(rows.values(), key=key)
 
 
 def read_explanations() -> list[RunResult]:
@@ -54,14 +64,10 @@ def read_explanations() -> list[RunResult]:
 
 
 def read_compared(benchmark: str) -> dict[str, RunResult]:
-    """Read the row of each method that can be set beside a published one.
-
-    It is that of the main results or, where there is none, of the comparison.
-    """
-    rows = (*Evidence(RESULTS).rows("comparison", benchmark), *read_results(benchmark))
+    """Read the row of each method that can be set beside a published one."""
     return {
         row.method: row
-        for row in rows
+        for row in read_results(benchmark)
         if not row.settings and row.recipe == "official" and row.split == OFFICIAL
     }
 
