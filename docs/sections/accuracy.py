@@ -8,7 +8,7 @@ from fewmore.research import results
 from fewmore.research.published import ROW_OF_METHOD, published_row
 from fewmore.research.reporting import formats, nothing_learnt, tables
 from fewmore.research.results import RunResult
-from sections import recorded
+from sections import encoding, recorded
 from sections.markdown import italic, markdown_table, mean_and_std, paragraph
 
 UNMEASURED = "Not measured yet.\n"
@@ -92,8 +92,8 @@ def provenance(benchmark: str) -> str:
             )
         )
     text = "\n".join(markdown_table(titles, lines)) + "\n"
-    commits = several_commits(rows)
-    return f"{paragraph(commits)}\n\n{text}" if commits else text
+    origin = " ".join(filter(None, (encoding.files(rows), several_commits(rows))))
+    return f"{paragraph(origin)}\n\n{text}" if origin else text
 
 
 def summary(benchmark: str) -> str:

@@ -170,7 +170,7 @@ def _notes(benchmark: str, measured: Sequence[RunResult]) -> list[str]:
         f"[why]({link})."
         if far
         else "",
-        encoding.files(benchmark),
+        encoding.files(measured),
         several_commits(measured),
     ]
 

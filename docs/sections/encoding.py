@@ -1,7 +1,9 @@
 """Write what the size and the encoding of the image files cost."""
 
+from collections.abc import Sequence
 from statistics import fmean
 
+from fewmore.research import results
 from fewmore.research.published import ROW_OF_METHOD, published_row
 from fewmore.research.reporting import tables
 from fewmore.research.results import RunResult
@@ -56,16 +58,16 @@ def _text(pairs: list[tuple[RunResult, RunResult]]) -> str:
     return text
 
 
-def files(benchmark: str) -> str:
-    """Say which rows of a benchmark come from re-encoded files; empty where none does."""
-    if benchmark != BENCHMARK or not recorded.read_re_encoded(benchmark):
+def files(rows: Sequence[RunResult]) -> str:
+    """Say which rows of a table come from re-encoded files; empty where none does."""
+    if rows[0].benchmark != BENCHMARK or not recorded.read_re_encoded(BENCHMARK):
         return ""
     pairs = _pairs()
     if not pairs:
         return "All rows are of re-encoded files."
     first = min(now.date for _, now in pairs)
-    rows = recorded.read_compared(benchmark).values()
-    older = [ROW_OF_METHOD.get(row.method, row.method) for row in rows if row.date < first]
+    names = zip(results.names(rows), rows, strict=True)
+    older = [name for name, row in names if row.date < first]
     return f"Of re-encoded files still: {', '.join(older)}." if older else ""
 
 
