@@ -30,12 +30,14 @@ from fewmore.training.optimizer import EpochsConfig
 from fewmore.training.runtime import Runtime
 
 # Epochs and milestones are the paper's. Its rates and its weight of distillation are for hundreds
-# of images of each new class; those here were chosen on the validation split of the base classes
-# (results/bench-tuning-gpu.json). The second part has a tenth of the first one's rate.
+# of images of each new class; these were chosen on the validation split of the base classes
+# (docs/tuning.md). The second part has a tenth of the first one's rate.
+RATE, FROZEN_NORM, WEIGHT = 0.001, True, 5.0
 SESSION = SessionConfig(
-    data_init=False, epochs=40, lr=0.001, milestones=(10, 20, 30), frozen_norm=True
+    data_init=False, epochs=40, lr=RATE, milestones=(10, 20, 30), frozen_norm=FROZEN_NORM
 )
-BALANCED = EpochsConfig(epochs=30, lr=0.0001, milestones=(10, 20))
+BALANCED = EpochsConfig(epochs=30, lr=RATE / 10, milestones=(10, 20))
+DISTILLATION = DistillationConfig(weight=WEIGHT)
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,19 @@ class Config(MethodConfig):
     session: SessionConfig = SESSION
     balanced: EpochsConfig = BALANCED  # the second part
     exemplars: ExemplarConfig = field(default_factory=ExemplarConfig)
-    distillation: DistillationConfig = field(default_factory=lambda: DistillationConfig(weight=5.0))
+    distillation: DistillationConfig = DISTILLATION
 
     head = "linear"
     per_recipe: ClassVar = {
         "quick": {
-            "session": {"epochs": 4, "batch": 64, "milestones": ()},
-            "balanced": {"epochs": 2, "batch": 64, "milestones": ()},
+            "session": {
+                "epochs": 4,
+                "batch": 64,
+                "lr": 0.001,
+                "milestones": (),
+                "frozen_norm": True,
+            },
+            "balanced": {"epochs": 2, "batch": 64, "lr": 0.0001, "milestones": ()},
             "exemplars": {"per_class": 5},
             "distillation": {"weight": 1.0},
         }

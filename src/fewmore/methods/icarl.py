@@ -25,11 +25,13 @@ from fewmore.methods.exemplars import ExemplarConfig, NearestMean
 from fewmore.training.learn_session import SessionConfig, new_prototypes, outputs, train_by_loss
 
 # Epochs and milestones are the paper's. Its rate and its weight of distillation are for hundreds of
-# images of each new class; those here were chosen on the validation split of the base classes
-# (results/bench-tuning-gpu.json).
+# images of each new class; these were chosen on the validation split of the base classes
+# (docs/tuning.md).
+RATE, FROZEN_NORM, WEIGHT = 0.001, True, 5.0
 SESSION = SessionConfig(
-    data_init=False, epochs=70, lr=0.001, milestones=(49, 63), decay=0.2, frozen_norm=True
+    data_init=False, epochs=70, lr=RATE, milestones=(49, 63), decay=0.2, frozen_norm=FROZEN_NORM
 )
+DISTILLATION = DistillationConfig(weight=WEIGHT)
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,18 @@ class Config(MethodConfig):
 
     session: SessionConfig = SESSION
     exemplars: ExemplarConfig = field(default_factory=ExemplarConfig)
-    distillation: DistillationConfig = field(default_factory=lambda: DistillationConfig(weight=5.0))
+    distillation: DistillationConfig = DISTILLATION
 
     head = "linear"
     per_recipe: ClassVar = {
         "quick": {
-            "session": {"epochs": 4, "batch": 64, "milestones": ()},
+            "session": {
+                "epochs": 4,
+                "batch": 64,
+                "lr": 0.001,
+                "milestones": (),
+                "frozen_norm": True,
+            },
             "exemplars": {"per_class": 5},
             "distillation": {"weight": 1.0},
         }

@@ -45,8 +45,9 @@ CHUNK = 4096  # images whose distances to all nodes are in memory at a time
 MIN_VARIANCE = 0.1  # of a node, as a share of the features' mean variance
 FINAL_RANGE = 0.1  # neighbourhood range of the gas in its last round
 
-# The rate was chosen on the validation split of the base classes (results/bench-tuning-gpu.json).
-SESSION = SessionConfig(data_init=False, epochs=100, lr=0.001)
+# Chosen on the validation split of the base classes (docs/tuning.md).
+RATE, FROZEN_NORM, ANCHOR, MIN_MAX, REHEARSE = 0.001, False, 0.5, 0.005, True
+SESSION = SessionConfig(data_init=False, epochs=100, lr=RATE, frozen_norm=FROZEN_NORM)
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,20 @@ class Config(MethodConfig):
 
     nodes: int = 400  # the paper's supplement, for all its datasets
     rounds: int = 20  # of training the gas
-    anchor: float = 0.5  # weight of the anchor loss
-    min_max: float = 0.005  # weight of the min-max loss
-    rehearse: bool = True  # include the nodes' images in the cross-entropy; the paper does not
+    anchor: float = ANCHOR  # weight of the anchor loss
+    min_max: float = MIN_MAX  # weight of the min-max loss
+    rehearse: bool = REHEARSE  # include the nodes' images in the cross-entropy; the paper does not
     session: SessionConfig = SESSION
 
     head = "linear"
     per_recipe: ClassVar = {
-        "quick": {"nodes": 100, "session": {"epochs": 16, "batch": 64, "frozen_norm": True}}
+        "quick": {
+            "nodes": 100,
+            "anchor": 0.5,
+            "min_max": 0.005,
+            "rehearse": True,
+            "session": {"epochs": 16, "batch": 64, "lr": 0.001, "frozen_norm": True},
+        }
     }
 
     def __post_init__(self) -> None:
