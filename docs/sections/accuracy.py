@@ -12,6 +12,7 @@ from sections import encoding, recorded
 from sections.markdown import italic, markdown_table, mean_and_std, paragraph
 
 UNMEASURED = "Not measured yet.\n"
+MOST_NAMED = 15  # rows of a table that are named one by one
 
 
 def table(benchmark: str) -> str:
@@ -54,7 +55,11 @@ def several_commits(rows: Sequence[RunResult]) -> str:
         named.setdefault((row.commit or "unknown")[:12], []).append(name)
     if len(named) < 2:
         return ""
-    commits = ", ".join(f"{commit} ({', '.join(of)})" for commit, of in named.items())
+    named_or_counted = {
+        commit: "; ".join(of) if len(rows) <= MOST_NAMED else f"{len(of)} rows"
+        for commit, of in named.items()
+    }
+    commits = ", ".join(f"{commit} ({of})" for commit, of in named_or_counted.items())
     return f"The rows come from {len(named)} commits: {commits}."
 
 
