@@ -75,8 +75,10 @@ def _about(searches: Sequence[Json]) -> str:
     commands = ", ".join(sorted({f"`{each['command']}`" for each in searches}))
     machines = ", ".join(sorted({f"{each['machine']}, {each['date']}" for each in searches}))
     return paragraph(
-        f"Trials: {trials}, {failed} of which diverged or failed and count as the worst. The first "
-        f"four numbers are means over {' or '.join(map(str, seeds))} seeds on the {splits}, those "
-        "of the test are of the benchmark's own sessions. All trials are in "
-        f"results/bench-tuning-METHOD-gpu.json. {machines}: {commands}"
+        f"Trials: {trials}; {failed} diverged or failed and count as the worst. The first four "
+        "numbers are of held-out images of the base classes, means over "
+        f"{' or '.join(map(str, seeds))} seeds ({splits}); those of the test are of the "
+        "benchmark's own sessions. A setting is at an edge if no trial has had its next lower or "
+        "higher value. All trials are in results/bench-tuning-METHOD-gpu.json. "
+        f"{machines}: {commands}"
     )
