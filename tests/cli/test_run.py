@@ -12,7 +12,7 @@ import torch
 from fewmore import cli
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.errors import MethodError
-from fewmore.methods import METHODS
+from fewmore.methods import FEATURES, METHODS
 from fewmore.research import results, runner
 from fewmore.research.trained import load_method
 
@@ -711,7 +711,7 @@ def test_the_list_of_methods_is_the_table(fewmore):
     code, out, _ = fewmore("methods")
     assert code == 0
     names = [line.split()[0] for line in out.splitlines()[1:] if line[:2].strip()]
-    assert names == [*METHODS, "file.py:Class"]
+    assert names == [*METHODS, "file.py:Class", "features", *FEATURES, "file.py:Class"]
     assert "every image" in out
 
 

@@ -11,7 +11,7 @@ import pytest
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.errors import ConfigError, MethodError, MissingData, UnknownName
 from fewmore.methods import METHODS, find
-from fewmore.methods.base import FrozenBackbone, Method, Recipe
+from fewmore.methods.base import FrozenBackbone, Method, Recipe, ScoresPerView
 from fewmore.methods.exemplars import NearestMean
 from fewmore.methods.recipe import override
 from fewmore.research.recipes import recipe
@@ -95,7 +95,7 @@ def test_a_recipe_of_another_method_is_refused(tiny_recipe_for):
 @pytest.mark.parametrize("cls", sorted({info.load() for info in METHODS.values()}, key=str))
 def test_a_class_is_abstract_or_final(cls):
     assert not inspect.isabstract(cls)
-    assert cls.__bases__ in ((Method,), (FrozenBackbone,), (NearestMean,)), (
+    assert cls.__bases__ in ((Method,), (FrozenBackbone,), (ScoresPerView,), (NearestMean,)), (
         "no method inherits from another"
     )
     source = inspect.getsource(importlib.import_module(cls.__module__))
@@ -107,7 +107,7 @@ def test_a_class_is_abstract_or_final(cls):
 
 
 def test_the_base_classes_are_abstract(tiny_recipe):
-    for cls in (Method, FrozenBackbone, NearestMean):
+    for cls in (Method, FrozenBackbone, ScoresPerView, NearestMean):
         with pytest.raises(TypeError, match="abstract"):
             cls(tiny_recipe, Runtime(), 0)
 

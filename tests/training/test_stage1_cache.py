@@ -72,9 +72,9 @@ def cache(
     made = Cache(tmp_path / "cache", tiny_recipe, tiny_images())
     pretrain = network_module.pretrain
 
-    def counted(*args: object) -> None:
+    def counted(*args: object) -> dict[str, Tensor]:
         made.calls.append("pretrain")
-        pretrain(*args)  # type: ignore[arg-type]
+        return pretrain(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(network_module, "pretrain", counted)
     return made
@@ -305,7 +305,8 @@ def test_the_listed_sources_decide_the_digest(
 def test_all_that_stage_1_imports_is_listed() -> None:
     """Import stage 1 in a new process, and find each module of the project in the list."""
     decide_nothing = {"__init__.py", "errors.py", "io.py", "plugins.py"}
-    decide_nothing |= {f"methods/{name}.py" for name in ("__init__", "registry", "user_code")}
+    tables = ("__init__", "features", "registry", "user_code")
+    decide_nothing |= {f"methods/{name}.py" for name in tables}
     program = "import sys, fewmore.methods.network; print(*(m.__file__ for m in MODULES))"
     modules = "[m for name, m in sys.modules.items() if name.split('.')[0] == 'fewmore']"
     command = [sys.executable, "-c", program.replace("MODULES", modules)]
@@ -341,9 +342,9 @@ def test_two_threads_train_the_same_stage_1_once(
     begin = threading.Barrier(2)
     pretrain = network_module.pretrain
 
-    def slow(*args: object) -> None:
+    def slow(*args: object) -> dict[str, Tensor]:
         time.sleep(0.3)  # until the other thread is at the lock
-        pretrain(*args)  # type: ignore[arg-type]
+        return pretrain(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(network_module, "pretrain", slow)
 
@@ -364,9 +365,9 @@ def test_two_threads_with_different_settings_train_at_the_same_time(
     both_train = threading.Barrier(2)
     pretrain = network_module.pretrain
 
-    def meeting(*args: object) -> None:
+    def meeting(*args: object) -> dict[str, Tensor]:
         both_train.wait(60)  # fails where one waits for the other
-        pretrain(*args)  # type: ignore[arg-type]
+        return pretrain(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(network_module, "pretrain", meeting)
     in_threads([lambda: cache.fit(seed=0), lambda: cache.fit(seed=1)])

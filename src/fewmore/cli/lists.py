@@ -36,21 +36,29 @@ def benchmarks() -> None:
 
 
 def methods() -> None:
-    """List the methods."""
+    """List the methods, and the features that --features names."""
     from rich.table import Table
 
     from fewmore import plugins
     from fewmore.cli.terminal import console
-    from fewmore.methods import METHODS, user_code
+    from fewmore.methods import FEATURES, METHODS, user_code
 
-    columns = ("name", "what it is", "from", "keeps of old images")
+    columns = ("name", "what it is", "from", "features", "keeps of old images")
     table = Table(*columns, box=None, header_style="bold")
     for info in METHODS.values():
-        table.add_row(info.name, info.title, info.paper, info.memory)
+        table.add_row(info.name, info.title, info.paper, info.features, info.memory)
     for name, entry in _installed(user_code.GROUP).items():
-        table.add_row(name, entry.value, plugins.package_of(entry), "")
-    table.add_row("file.py:Class", "a method of your own", "", "")
-    console().print(table)
+        table.add_row(name, entry.value, plugins.package_of(entry), "", "")
+    table.add_row("file.py:Class", "a method of your own", "", "", "")
+    out = console()
+    out.print(table)
+    out.print()
+    features = Table("features", "what stage 1 learns them by", "from", box=None)
+    features.header_style = "bold"
+    for feature in FEATURES.values():
+        features.add_row(feature.name, feature.title, feature.paper)
+    features.add_row("file.py:Class", "a feature recipe of your own", "")
+    out.print(features)
 
 
 def _installed(group: str) -> "dict[str, EntryPoint]":

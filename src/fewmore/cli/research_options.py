@@ -64,6 +64,15 @@ MethodNames = Annotated[
         help="A method (see: fewmore methods), file.py:Class, module:Class, or all. Repeatable.",
     ),
 ]
+Features = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--features",
+        help="What stage 1 learns features by (see: fewmore methods), or file.py:Class. "
+        "Repeatable: then every method runs on each.",
+        show_default="the method's own",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change a setting: --set pretrain.epochs=50. Repeatable."),

@@ -1,6 +1,6 @@
 """Run methods on a benchmark: `fewmore run`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # torch waits until the command runs
 def run(
     benchmark: options.BenchmarkName = None,
     method: options.MethodNames = None,
+    features: options.Features = None,
     recipe: options.RecipeName = None,
     settings: options.Settings = None,
     seeds: options.Seeds = None,
@@ -56,14 +57,14 @@ def run(
     """Run methods on a benchmark session by session; show what they remember and learn."""
     split = {"base": base, "way": way, "shot": shot, "class_order": class_order}
     if config is not None:
-        given = [benchmark, method, recipe, settings, seeds, seed, draws, draw, *split.values()]
-        experiments = [_read_config(config, given)]
+        given = [benchmark, method, features, recipe, settings, seeds, seed, draws, draw]
+        experiments = [_read_config(config, [*given, *split.values()])]
     else:
         all_seeds = numbers("--seeds", seeds, "--seed", seed) or (0,)
         all_draws = numbers("--draws", draws, "--draw", draw) or (None,)
-        experiments = _experiments(
-            benchmark, method, recipe, settings or [], seeds=all_seeds, draws=all_draws, **split
-        )
+        common: dict[str, Any] = {"seeds": all_seeds, "draws": all_draws, **split}
+        named = (method, features, recipe, settings or [])
+        experiments = _experiments(benchmark, *named, **common)
     from fewmore.research import results, run_folder, runner
 
     if dry_run:
@@ -107,8 +108,11 @@ def run(
 def _create_folder(runs: Path, experiment: "Experiment") -> Path:
     from fewmore.methods import find
     from fewmore.research import run_folder
+    from fewmore.research.results import short_features
 
-    return run_folder.create(runs, experiment, find(experiment.method).name)
+    features = short_features(experiment.settings)
+    name = find(experiment.method).name + (f"-{features}" if features else "")
+    return run_folder.create(runs, experiment, name)
 
 
 def _run_one(
@@ -134,8 +138,8 @@ def _read_config(path: Path, given: list[Any]) -> "Experiment":
 
     if any(value is not None for value in given):
         raise ConfigError(
-            f"--config {path} says what is run: leave out the benchmark, the method, --recipe, "
-            "--set and the options of seeds, draws and classes"
+            f"--config {path} says what is run: leave out the benchmark, the method, --features, "
+            "--recipe, --set and the options of seeds, draws and classes"
         )
     try:
         text = path.read_text(encoding="utf-8")
@@ -260,38 +264,45 @@ def _method_names(given: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def check_names(benchmark: str, methods: list[str]) -> None:
+def check_names(benchmark: str, methods: list[str], features: Sequence[str] = ()) -> None:
     """Refuse a mistyped name before PyTorch is imported, which takes seconds."""
     from fewmore.data import benchmarks
-    from fewmore.methods import find
+    from fewmore.methods import find, find_features
 
     benchmarks.find(benchmark)
     for method in methods:
         find(method)
+    for name in features:
+        find_features(name)
 
 
 def _experiments(
     benchmark: str | None,
     named: list[str] | None,
+    features: list[str] | None,
     recipe: str | None,
     settings: list[str],
     **common: Any,
 ) -> "list[Experiment]":
-    """Return an experiment for each method that is named."""
+    """Return an experiment for each method that is named, on each of the features."""
     if benchmark is None:
         raise typer.BadParameter("Missing argument 'BENCHMARK'.")
     if not named:
         raise typer.BadParameter("Missing option '--method' / '-m'.")
     methods = _method_names(named)
-    check_names(benchmark, methods)
+    on = list(dict.fromkeys(",".join(features).split(","))) if features else []
+    check_names(benchmark, methods, on)
     from fewmore.data import benchmarks
     from fewmore.research import recipes
     from fewmore.research.experiment import Experiment
 
-    chosen = recipes.recipes_for(recipe, benchmarks.find(benchmark), methods, settings)
+    names = [method for method in methods for _ in on or [""]]
+    chosen = recipes.recipes_for(
+        recipe, benchmarks.find(benchmark), names, settings, [*on] * len(methods) or None
+    )
     return [
         Experiment(benchmark, method, own_recipe, own_settings, **common)
-        for method, (own_recipe, own_settings) in zip(methods, chosen, strict=True)
+        for method, (own_recipe, own_settings) in zip(names, chosen, strict=True)
     ]
 
 

@@ -18,10 +18,10 @@ from fewmore.data.constants import cache_tensor
 from fewmore.data.images import ImageSet
 from fewmore.data.operations import color_jitter, grayscale
 from fewmore.data.policies import apply_policy
+from fewmore.data.transform import ASPECT_RATIO
 from fewmore.data.transform import Transform as Transform  # views and transforms go together
 from fewmore.errors import DataError
 
-ASPECT_RATIO = (3 / 4, 4 / 3)  # width to height of a random resized crop
 MAX_TRIES = 10  # sampled boxes before the fallback to a central one
 NEAR = 1.5  # short side of an image to that of the view, up to which views are not antialiased
 
@@ -57,8 +57,10 @@ def _random_crop(
         if crop == "pad":
             return moved
     heights, widths = image_shapes(images, indices)
-    boxes = sample_crop_boxes(heights, widths, transform.scale, generator)
-    longest_box = images.short_side * ASPECT_RATIO[1] + 2  # with the rounding to whole pixels
+    ratio = transform.ratio
+    boxes = sample_crop_boxes(heights, widths, transform.scale, generator, ratio)
+    longest = max(ratio[1], 1 / ratio[0])  # side of a box to the short side of its image
+    longest_box = images.short_side * longest + 2  # with the rounding to whole pixels
     window = filter_window(images, longest_box, transform.size)
     resized = resized_crop(images, indices, boxes, flip, transform.size, window=window)
     if crop == "resized":
@@ -143,7 +145,11 @@ def _require_size(images: ImageSet, size: int) -> Tensor:
 
 
 def sample_crop_boxes(
-    heights: Tensor, widths: Tensor, scale: tuple[float, float], generator: Generator
+    heights: Tensor,
+    widths: Tensor,
+    scale: tuple[float, float],
+    generator: Generator,
+    ratios: tuple[float, float] = ASPECT_RATIO,
 ) -> Tensor:
     """Sample a box in each image by area and aspect ratio: (4, n), top, left, height, width.
 
@@ -153,7 +159,7 @@ def sample_crop_boxes(
     image_h, image_w = heights.float(), widths.float()
     device = heights.device
     tries = torch.rand(2, MAX_TRIES, len(heights), device=device, generator=generator)
-    low, high = (math.log(ratio) for ratio in ASPECT_RATIO)
+    low, high = (math.log(ratio) for ratio in ratios)
     area = image_h * image_w * (scale[0] + tries[0] * (scale[1] - scale[0]))
     ratio = torch.exp(low + tries[1] * (high - low))
     w = (area * ratio).sqrt().round().clamp(min=1)
@@ -161,8 +167,8 @@ def sample_crop_boxes(
     fits = (w <= image_w) & (h <= image_h)
     any_fits = fits.any(0)
     first_fit = fits.int().argmax(0, keepdim=True)
-    fallback_h = torch.minimum(image_h, (image_w / ASPECT_RATIO[0]).round())
-    fallback_w = torch.minimum(image_w, (image_h * ASPECT_RATIO[1]).round())
+    fallback_h = torch.minimum(image_h, (image_w / ratios[0]).round())
+    fallback_w = torch.minimum(image_w, (image_h * ratios[1]).round())
     h = torch.where(any_fits, h.gather(0, first_fit)[0], fallback_h)
     w = torch.where(any_fits, w.gather(0, first_fit)[0], fallback_w)
     place = torch.rand(2, len(heights), device=device, generator=generator)

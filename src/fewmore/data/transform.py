@@ -12,6 +12,8 @@ from fewmore.errors import ConfigError
 Crop = Literal["pad", "resized", "mixed"]
 Policy = Literal["none", "autoaugment-cifar10", "autoaugment-imagenet", "randaugment"]
 TestView = Literal["plain", "flip", "rot90", "rot180", "rot270"]
+ViewFeatures = Literal["mean", "separate"]
+ASPECT_RATIO = (3 / 4, 4 / 3)  # width to height of a random resized crop
 MAX_MAGNITUDE = 30  # of RandAugment
 
 
@@ -28,6 +30,7 @@ class Transform:
             image between the two.
         pad: largest shift of a pad-crop, in pixels.
         scale: smallest and largest area of a resized crop, as a fraction of the image.
+        ratio: smallest and largest ratio of width to height of a resized crop.
         flip: mirror half of the training views horizontally.
         resize: in testing, resize the short side to this length and take the center; None takes
             the image as it is.
@@ -42,7 +45,9 @@ class Transform:
             between 0.6 and 1.4, and a hue of 0.1 a tenth of the color circle in both directions.
         grayscale: share of the training views that lose their color.
         cutout: side of a square that is cut out of each training view, in pixels; 0 for none.
-        test_views: views of an image whose features are averaged in testing, such as plain,flip.
+        test_views: views of an image that testing uses all of, such as plain,flip.
+        view_features: "mean" averages the features of the test views; "separate" compares each
+            view with prototypes of that view, and averages the scores.
     """
 
     size: int
@@ -62,6 +67,8 @@ class Transform:
     grayscale: float = 0.0
     cutout: int = 0
     test_views: tuple[TestView, ...] = ("plain",)
+    view_features: ViewFeatures = "mean"
+    ratio: tuple[float, float] = ASPECT_RATIO
 
     def __post_init__(self) -> None:
         problems = [*self._problems_of_the_crop(), *self._problems_of_the_augmentations()]
@@ -71,7 +78,12 @@ class Transform:
     @property
     def plain(self) -> "Transform":
         """Return the same transform with the plain test view alone."""
-        return replace(self, test_views=("plain",))
+        return replace(self, test_views=("plain",), view_features="mean")
+
+    @property
+    def separate_views(self) -> int:
+        """Return how many test views have features, prototypes and scores of their own."""
+        return len(self.test_views) if self.view_features == "separate" else 1
 
     @property
     def unread(self) -> Mapping[str, str]:
@@ -81,9 +93,11 @@ class Transform:
             names.append("policy_probability")
         unread = dict.fromkeys(names, f"policy={self.policy}")
         if self.crop == "pad":
-            unread["stored"] = "crop=pad"
+            unread |= {"stored": "crop=pad", "ratio": "crop=pad"}
         elif self.resize is None:
             unread["stored"] = "resize=none"
+        if len(self.test_views) == 1:
+            unread["view_features"] = "a single test view"
         return unread
 
     def _problems_of_the_crop(self) -> Iterator[str]:
@@ -96,6 +110,8 @@ class Transform:
             yield f"pad must not be negative, and is {self.pad}"
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             yield f"scale must be two shares of the area, 0 < low <= high <= 1, not {self.scale}"
+        if not 0 < self.ratio[0] <= self.ratio[1]:
+            yield f"ratio must be two ratios of width to height, 0 < low <= high, not {self.ratio}"
         if self.resize is not None and self.resize < self.size:
             yield f"resize ({self.resize}) must not be smaller than size ({self.size})"
         shortest = self.resize or self.size
@@ -128,6 +144,8 @@ class Transform:
         views, known = self.test_views, get_args(TestView)
         if not views or len(set(views)) < len(views) or not set(views) <= set(known):
             yield f"test_views must be different ones of {', '.join(known)}, not {views}"
+        if self.view_features not in get_args(ViewFeatures):
+            yield f"view_features must be {_either(ViewFeatures)}, not '{self.view_features}'"
 
 
 def _either(names: object) -> str:

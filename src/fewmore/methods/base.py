@@ -8,6 +8,7 @@ method that needs them keeps them itself, and declares it.
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from fewmore.data.images import ImageSet
@@ -17,7 +18,9 @@ from fewmore.methods.recipe import MethodConfig, Recipe
 from fewmore.training.checkpoint import State
 from fewmore.training.runtime import Runtime
 
-__all__ = ["FrozenBackbone", "Method", "MethodConfig", "Recipe"]
+__all__ = ["FrozenBackbone", "Method", "MethodConfig", "Recipe", "ScoresPerView"]
+
+ONE_VIEW = "one_view"  # the name of the scores by the first of several test views alone
 
 
 class Method(ABC):
@@ -30,6 +33,7 @@ class Method(ABC):
     test_views: int | None = None
     # Whether what it learns depends on the order of the classes, by design; the exam asks.
     ordered: ClassVar[bool] = False
+    features: ClassVar[str] = "cec"  # the feature recipe of its stage 1, unless another is named
     config: Any  # its settings; a subclass annotates it with its own Config
 
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
@@ -37,6 +41,11 @@ class Method(ABC):
             raise ConfigError(
                 f"{type(self).__name__} cannot use a recipe with the settings {recipe.method}, "
                 "which are not its own: make one with fewmore.research.recipes.recipe"
+            )
+        if recipe.transform.separate_views > 1 and not isinstance(self, FrozenBackbone):
+            raise ConfigError(
+                f"{type(self).__name__} trains on after stage 1 and has no prototypes of single "
+                "test views: --set transform.view_features=mean averages their features"
             )
         self.recipe = recipe
         self.config = recipe.method
@@ -88,3 +97,39 @@ class FrozenBackbone(Method):
     def scores(self, images: ImageSet) -> Tensor:
         """Score images over all classes seen so far: (images, classes)."""
         return self.scores_of(self.embed(images))
+
+
+class ScoresPerView(FrozenBackbone):
+    """Score each separate test view by what was learnt of that view, and average the scores.
+
+    A network that was trained with rotation labels tells a rotated image from an unrotated one, so
+    it is compared with prototypes of images that were rotated alike. Where features are averaged
+    over test views, or there is one, there is a single score.
+    """
+
+    @abstractmethod
+    def view_scores(self, features: Tensor, view: int) -> Tensor:
+        """Score the features (images, d) of one view over all classes seen so far."""
+
+    def embed(self, images: ImageSet) -> Tensor:
+        """Compute features, those of separate test views side by side: (images, views · d)."""
+        return self.network.embed(images)
+
+    @torch.no_grad()
+    def scores_of(self, features: Tensor) -> Tensor:
+        """Score features over all classes seen so far: the mean over views."""
+        views = self.split_views(features)
+        if len(views) == 1:
+            return self.view_scores(features, 0)
+        scores = [self.view_scores(of_view, number) for number, of_view in enumerate(views)]
+        return torch.stack(scores).mean(0)
+
+    @torch.no_grad()
+    def also_scores_of(self, features: Tensor) -> dict[str, Tensor]:
+        """Return the scores of the first view alone, where there are several."""
+        views = self.split_views(features)
+        return {} if len(views) == 1 else {ONE_VIEW: self.view_scores(views[0], 0)}
+
+    def split_views(self, vectors: Tensor) -> tuple[Tensor, ...]:
+        """Return the part of each view of features or prototypes, (n, d) each."""
+        return torch.split(vectors, self.network.backbone.dim, 1)

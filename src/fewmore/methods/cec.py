@@ -19,7 +19,7 @@ from torch import Tensor
 from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.errors import NotFittedError
-from fewmore.methods.base import FrozenBackbone, MethodConfig, Recipe
+from fewmore.methods.base import MethodConfig, Recipe, ScoresPerView
 from fewmore.nn.adapter import Adapter, AdapterConfig
 from fewmore.nn.closed_form import Context
 from fewmore.nn.prototypes import Classifier
@@ -77,7 +77,7 @@ class Config(MethodConfig):
         return replace(self, pseudo=self.pseudo.fitted(counts))
 
 
-class CEC(FrozenBackbone):
+class CEC(ScoresPerView):
     """Classify by class means on frozen features, adapted to each other and to the query."""
 
     config_type = Config
@@ -86,7 +86,8 @@ class CEC(FrozenBackbone):
     def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
         super().__init__(recipe, runtime, seed)
         self._adapter: Adapter | None = None
-        self._context: Context | None = None  # of prototypes and adapter; computed when needed
+        # Of the prototypes of each test view and the adapter; computed when needed.
+        self._contexts: list[Context] = []
 
     def fit(self, base: ImageSet) -> None:
         """Train backbone and adapter (stages 1 and 2), and take the base classes' means."""
@@ -106,29 +107,30 @@ class CEC(FrozenBackbone):
         self._adapter = adapter
         prototypes = class_prototypes(network.backbone, base, self.recipe.transform)
         network.classifier = Classifier("cosine", prototypes)
-        self._context = None
+        self._contexts = []
         self.sessions = 1
 
     def learn(self, session: ImageSet) -> None:
         """Append the means of the new classes; nothing is trained."""
         prototypes = class_prototypes(self.network.backbone, session, self.recipe.transform)
         self.network.classifier = self.network.classifier.grown(prototypes)
-        self._context = None
+        self._contexts = []
         self.sessions += 1
 
-    def embed(self, images: ImageSet) -> Tensor:
-        return self.network.embed(images)
-
     @torch.no_grad()
-    def scores_of(self, features: Tensor) -> Tensor:
+    def view_scores(self, features: Tensor, view: int) -> Tensor:
         """Score features by their cosines to the adapted prototypes."""
-        if self._context is None:
-            self._context = self.adapter.context(self.network.classifier.prototypes.detach())
-        return self.adapter.scores(features, self._context)
+        if not self._contexts:
+            prototypes = self.split_views(self.network.classifier.prototypes.detach())
+            self._contexts = [self.adapter.context(of_view) for of_view in prototypes]
+        return self.adapter.scores(features, self._contexts[view])
 
     def also_scores_of(self, features: Tensor) -> dict[str, Tensor]:
         """Return plain cosines on the fine-tuned encoder: the difference is due to the graph."""
-        return {"cosine_after_pil": self.network.scores_of(features)}
+        views = self.split_views(features)
+        cosines = [self.network.scores_of(part, view) for view, part in enumerate(views)]
+        cosine = cosines[0] if len(cosines) == 1 else torch.stack(cosines).mean(0)
+        return {"cosine_after_pil": cosine, **super().also_scores_of(features)}
 
     @property
     def adapter(self) -> Adapter:
@@ -149,7 +151,7 @@ class CEC(FrozenBackbone):
         self.network.restore(state["network"])
         self._adapter = self._new_adapter().eval()
         set_tensors(self._adapter, state["adapter"])
-        self._context = None
+        self._contexts = []
 
     def _new_adapter(self) -> Adapter:
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "adapter"))

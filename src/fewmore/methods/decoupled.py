@@ -15,7 +15,8 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from fewmore.data.images import ImageSet
-from fewmore.methods.base import FrozenBackbone, MethodConfig
+from fewmore.errors import ConfigError
+from fewmore.methods.base import MethodConfig, ScoresPerView
 from fewmore.nn.prototypes import Classifier
 from fewmore.training.checkpoint import State
 from fewmore.training.learn_session import (
@@ -42,7 +43,7 @@ class Config(MethodConfig):
         return "cosine" if self.similarity == "cosine" else "linear"
 
 
-class Decoupled(FrozenBackbone):
+class Decoupled(ScoresPerView):
     """Classify by class means, or by trained prototypes, on a frozen backbone."""
 
     config_type = Config
@@ -50,6 +51,11 @@ class Decoupled(FrozenBackbone):
 
     def fit(self, base: ImageSet) -> None:
         """Train the backbone (stage 1); with data init, replace the head by class means."""
+        if self.recipe.transform.separate_views > 1 and not self.config.session.data_init:
+            raise ConfigError(
+                "prototypes of single test views are class means and are not trained: "
+                "--set session.data_init=true, or --set transform.view_features=mean"
+            )
         network = self.network
         network.fit(base, self.config.head, self.seed)
         prototypes = network.classifier.prototypes.detach()
@@ -85,11 +91,8 @@ class Decoupled(FrozenBackbone):
         )
         return new.prototypes.detach()
 
-    def embed(self, images: ImageSet) -> Tensor:
-        return self.network.embed(images)
-
-    def scores_of(self, features: Tensor) -> Tensor:
-        return self.network.scores_of(features)
+    def view_scores(self, features: Tensor, view: int) -> Tensor:
+        return self.network.scores_of(features, view)
 
     def state(self) -> State:
         return {"sessions": self.sessions, "network": self.network.state()}

@@ -18,7 +18,7 @@ from fewmore.training.checkpoint import State, read_state, write_state
 from fewmore.training.embed import embed
 from fewmore.training.pretrain import pretrain
 from fewmore.training.runtime import Round, Runtime
-from fewmore.training.stage1_cache import cache_file, locked
+from fewmore.training.stage1_cache import cache_file, code_of, locked
 from fewmore.training.views import unrotated
 
 
@@ -33,6 +33,7 @@ class Network:
         self.runtime = runtime
         self._backbone: Backbone | None = None
         self._classifier: Classifier | None = None
+        self.kept: dict[str, Tensor] = {}  # what the objective of stage 1 keeps beside them
 
     @property
     def backbone(self) -> Backbone:
@@ -61,8 +62,18 @@ class Network:
             return
         recipe = self.recipe
         transform = recipe.transform.plain  # other test views change nothing in training
-        settings = (recipe.backbone, transform, recipe.pretrain, similarity, seed, stage)
-        path = cache_file(folder, self.runtime, weights, (*settings, base.content_hash()))
+        pretrain_code = code_of(type(recipe.pretrain), recipe.pretrain.objective_type)
+        settings = (
+            recipe.backbone,
+            transform,
+            recipe.pretrain,
+            pretrain_code,
+            similarity,
+            seed,
+            stage,
+            base.content_hash(),
+        )
+        path = cache_file(folder, self.runtime, weights, settings)
         with locked(path):
             if path.exists():
                 self._take_over(read_state(path), stage)
@@ -108,11 +119,11 @@ class Network:
             backbone.check_size(recipe.transform.size)
         self._place(backbone)
         generator = torch.Generator().manual_seed(derive_seed(seed, "classifier"))
-        rotations = recipe.pretrain.rotations
-        labels = len(base.class_names) * rotations
+        copies = recipe.pretrain.labels_per_class
+        labels = len(base.class_names) * copies
         prototypes = random_prototypes(labels, self.backbone.dim, generator)
         self.classifier = Classifier(similarity, prototypes)
-        pretrain(
+        self.kept = pretrain(
             self.backbone,
             self.classifier,
             base,
@@ -122,29 +133,36 @@ class Network:
             seed,
             stage,
         )
-        if rotations > 1:
+        if copies > 1:
             trained = self.classifier.prototypes.detach()
-            self.classifier = Classifier(similarity, unrotated(trained, rotations).clone())
+            self.classifier = Classifier(similarity, unrotated(trained, copies).clone())
 
     def embed(self, images: ImageSet) -> Tensor:
-        """Compute the features of images, (n, d)."""
+        """Compute the features of images, (n, d), or of separate test views (n, views · d)."""
         return embed(self.backbone, images, self.recipe.transform)
 
     @torch.no_grad()
-    def scores_of(self, features: Tensor) -> Tensor:
-        """Score features against all classes, (n, classes)."""
-        scores: Tensor = self.classifier(features)
+    def scores_of(self, features: Tensor, view: int = 0) -> Tensor:
+        """Score features of a test view against all classes, (n, classes)."""
+        classifier = self.classifier
+        prototypes = classifier.prototypes
+        if prototypes.shape[1] > features.shape[1]:  # of separate views, side by side
+            own = torch.split(prototypes, features.shape[1], 1)[view]
+            classifier = Classifier(classifier.similarity, own)
+        scores: Tensor = classifier(features)
         return scores
 
     def state(self) -> State:
         """Copy what was learnt; what is learnt later does not change the copy."""
         classifier = self.classifier
+        kept = {name: tensor.clone() for name, tensor in self.kept.items()}
         return {
             "backbone": {name: t.clone() for name, t in self.backbone.state_dict().items()},
             "classifier": {
                 "similarity": classifier.similarity,
                 "rows": classifier.prototypes.detach().clone(),
             },
+            **({"kept": kept} if kept else {}),
         }
 
     def restore(self, state: State) -> None:
@@ -154,6 +172,8 @@ class Network:
         self._place(backbone)
         classifier = state["classifier"]
         self.classifier = Classifier(classifier["similarity"], classifier["rows"].clone())
+        device = self.runtime.device
+        self.kept = {name: tensor.to(device) for name, tensor in state.get("kept", {}).items()}
 
     def _place(self, backbone: Backbone) -> None:
         """Move the backbone to the device, channels last: the faster layout for convolutions."""

@@ -55,3 +55,4 @@ class Recipe:
     weights: str | None = None  # initial weights: None for random ones, "imagenet", or a file
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)
     method: Any = field(default_factory=MethodConfig)  # the method's Config
+    features: str = "cec"  # the feature recipe that transform and pretrain are of

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fewmore import plugins
 from fewmore.errors import MethodError, UnknownName
 from fewmore.methods import user_code
+from fewmore.methods.features import PLAIN
 
 if TYPE_CHECKING:
     from fewmore.data.benchmarks import Benchmark
@@ -32,6 +33,7 @@ class MethodInfo:
     overrides: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     memory: str = "none"  # of old images
     ordered: bool = False  # whether the order of the classes matters for what is learnt
+    features: str = PLAIN  # the feature recipe of its stage 1, unless another is named
     source: Mapping[str, str] | None = None  # of a user's class: its file and the file's hash
 
     def load(self) -> "type[Method]":
@@ -197,5 +199,6 @@ def _describe(where: str, class_name: str, name: str | None, paper: str) -> Meth
         f"{module.__name__}:{class_name}",
         memory=cls.keeps or "none",
         ordered=cls.ordered,
+        features=cls.features,
         source=plugins.source_of(module),
     )

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
 from fewmore.errors import ConfigError
-from fewmore.methods import find
+from fewmore.methods import find, find_features
 from fewmore.methods.base import Recipe
+from fewmore.methods.features import PLAIN
 from fewmore.research.settings import convert
 
 CONFIG_VERSION = 1
@@ -59,13 +60,18 @@ class Experiment:
                 f"{name} is not the config of a run: give the config.json of a run folder"
             )
         raw.setdefault("validation", False)
-        config_type = find(str(raw.get("method"))).load().config_type
-        experiment: Experiment = _rebuild(cls, raw, name, config_type)
+        recipe = raw.get("recipe")
+        features = recipe.get("features", PLAIN) if isinstance(recipe, dict) else PLAIN
+        types = {
+            "method": find(str(raw.get("method"))).load().config_type,
+            "pretrain": find_features(str(features)).load(),
+        }
+        experiment: Experiment = _rebuild(cls, raw, name, types)
         return experiment
 
 
-def _rebuild(cls: Any, raw: Any, where: str, config_type: type) -> Any:
-    """Return a dataclass from a JSON object of its fields; the method's are a `config_type`."""
+def _rebuild(cls: Any, raw: Any, where: str, types: Mapping[str, type]) -> Any:
+    """Return a dataclass from a JSON object of its fields; those of a recipe are of `types`."""
     if not isinstance(raw, dict):
         raise ConfigError(f"{where} is {raw!r}, not a group of settings")
     names = [field.name for field in dataclasses.fields(cls)]
@@ -76,12 +82,12 @@ def _rebuild(cls: Any, raw: Any, where: str, config_type: type) -> Any:
         raise ConfigError(f"{where} has {' and '.join(wrong)}: was it written by this version?")
     hints = get_type_hints(cls)
     if cls is Recipe:
-        hints["method"] = config_type
+        hints |= types
     values = {}
     for name in names:
         value, place = raw[name], f"{where}: {name}"
         if dataclasses.is_dataclass(hints[name]):
-            values[name] = _rebuild(hints[name], value, place, config_type)
+            values[name] = _rebuild(hints[name], value, place, types)
         elif isinstance(value, dict):
             values[name] = value
         else:

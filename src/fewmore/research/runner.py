@@ -331,6 +331,7 @@ def _write_result(job: _Job, runs: Sequence[Run], workers: int) -> RunResult:
     machine = machine_facts(job.options.device)
     sources = {
         "method_source": job.method_info.source,
+        "features_source": methods.find_features(experiment.recipe.features).source,
         "benchmark_source": job.task.benchmark.source,
     }
     result = results.gather(

@@ -35,7 +35,7 @@ def list_settings(recipe: Recipe) -> list[Setting]:
     common = dataclasses.fields(Recipe)
     groups = [_group("", recipe.method, own=True)]
     for field in common:
-        if field.name not in ("name", "method"):
+        if field.name not in ("name", "method", "features"):
             value = getattr(recipe, field.name)
             groups.append(_entry(field.name, value, _meanings(Recipe).get(field.name, ""), False))
     return [setting for group in groups for setting in group]

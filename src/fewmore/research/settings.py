@@ -14,7 +14,7 @@ from fewmore.errors import ConfigError, UnknownName
 from fewmore.methods.base import Recipe
 from fewmore.methods.recipe import override
 
-COMMON = {field.name for field in dataclasses.fields(Recipe)} - {"name", "method"}
+COMMON = {field.name for field in dataclasses.fields(Recipe)} - {"name", "method", "features"}
 
 
 def distribute_settings(
@@ -109,7 +109,7 @@ def _members(group: Any) -> dict[str, Any]:
     """Return a group's settings by name; a recipe's are the common ones and its method's."""
     members = {field.name: getattr(group, field.name) for field in dataclasses.fields(group)}
     if isinstance(group, Recipe):
-        del members["name"]
+        del members["name"], members["features"]
         members |= _members(members.pop("method"))
     return members
 

@@ -25,12 +25,16 @@ _TEST_VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
 def embed(backbone: Backbone, images: ImageSet, transform: Transform) -> Tensor:
     """Compute the features of every image, (n, d), in evaluation mode.
 
-    They are the mean over the test views of the transform.
+    They are the mean over the test views of the transform; or, with `view_features="separate"`, the
+    features of all views side by side, (n, views · d).
     """
+    separate = transform.view_features == "separate"
 
     def features(view: Tensor) -> Tensor:
         of_views = [backbone(_TEST_VIEWS[name](view)).float() for name in transform.test_views]
-        return of_views[0] if len(of_views) == 1 else torch.stack(of_views).mean(0)
+        if separate or len(of_views) == 1:
+            return of_views[0] if len(of_views) == 1 else torch.cat(of_views, 1)
+        return torch.stack(of_views).mean(0)
 
     return _in_batches(backbone, features, images, transform)
 

@@ -1,30 +1,130 @@
-"""Learn features by ordinary classification of the base session: stage 1."""
+"""Learn features by classification of the base session: stage 1.
+
+A feature recipe is a `PretrainConfig`: its settings, what of them differs between benchmarks, and
+the class of its objective, which computes the loss of a batch. CEC's is the plain one here; others
+derive both classes in a file of their own (methods/closer.py is an example).
+"""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from fewmore.data.augment import Transform, test_view
+from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
 from fewmore.nn.backbones import Backbone
 from fewmore.nn.layers import set_ghost_batch_size
 from fewmore.nn.prototypes import Classifier
 from fewmore.nn.similarity import TEMPERATURE
-from fewmore.training.loop import Loss, shuffled_batches, train
+from fewmore.training.loop import shuffled_batches, train
 from fewmore.training.mixing import MIXERS
 from fewmore.training.optimizer import EpochsConfig, ParameterGroup
 from fewmore.training.runtime import Runtime
 from fewmore.training.views import ROTATIONS, rotation_copies, several_views
 
+MILESTONES = {"miniimagenet": (40, 70), "cub200": (30, 40, 60, 80)}  # (60, 70) on others
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Hold what an objective's auxiliary loss may use of a step.
+
+    Copies of an image follow each other as blocks: first all images in their first view and
+    unrotated, then in the next view; after all views, the same rotated.
+    """
+
+    view: Tensor  # (n, 3, s, s), mixed where images are mixed
+    labels: Tensor  # (n,), of the rotations too
+    features: Tensor  # (n, d), float32
+    indices: Tensor  # the positions of the batch's images; n is a multiple of their number
+    generator: Generator
+
+
+class Objective:
+    """Compute the loss of stage 1: cross entropy, and whatever a subclass adds or replaces.
+
+    A step on a GPU is captured: docs/training.md says what a loss must not do. What it changes
+    beside the network is in buffers of `modules`, changed in place.
+    """
+
+    def __init__(
+        self,
+        config: "PretrainConfig",
+        backbone: Backbone,
+        classifier: Classifier,
+        base: ImageSet,
+        transform: Transform,
+        seed: int,
+    ) -> None:
+        self.config: Any = config  # a subclass annotates it with its own
+        self.backbone = backbone
+        self.classifier = classifier
+        self.base = base
+        self.transform = transform
+        self.seed = seed
+        # Trained beside backbone and classifier, and kept in checkpoints as they are.
+        self.modules: dict[str, nn.Module] = {}
+
+    def groups(self) -> list[ParameterGroup]:
+        """Return the parameters of `modules`; unless overridden, they train at the head's rate."""
+        own = [p for module in self.modules.values() for p in module.parameters()]
+        trained = [parameter for parameter in own if parameter.requires_grad]
+        return [ParameterGroup(trained, self.config.head_lr)] if trained else []
+
+    def loss(self, indices: Tensor, generator: Generator) -> Tensor:
+        """Return the loss of a batch, given by the positions of its images."""
+        config, smoothing = self.config, self.config.label_smoothing
+        view, labels = self.views(indices, generator)
+        if config.mix == "none":
+            features = self.backbone(view).float()
+            logits = self.logits(features, generator)
+            loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
+        else:
+            mixed = MIXERS[config.mix](view, labels, config.mix_alpha, generator)
+            view = mixed.view
+            features = self.backbone(view).float()
+            loss = mixed.cross_entropy(self.logits(features, generator), smoothing)
+        more = self.auxiliary(Batch(view, labels, features, indices, generator))
+        return loss if more is None else loss + more
+
+    def views(self, indices: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Return the views that a batch is seen in, and their labels."""
+        config = self.config
+        if config.augment:
+            view, labels = several_views(
+                self.base, indices, self.transform, generator, config.views
+            )
+        else:
+            view, labels = test_view(self.base, indices, self.transform), self.base.labels[indices]
+        return rotation_copies(view, labels, config.rotations)
+
+    def logits(self, features: Tensor, generator: Generator) -> Tensor:
+        """Return the logits of features over all labels."""
+        logits: Tensor = self.classifier(features)
+        scale = self.config.scale
+        return logits if scale == TEMPERATURE else logits * (scale / TEMPERATURE)
+
+    def auxiliary(self, batch: Batch) -> Tensor | None:
+        """Return what is added to the cross entropy, or None."""
+        return None
+
+    def kept(self) -> dict[str, Tensor]:
+        """Return tensors that a method needs after stage 1, by name; `Network.kept` has them."""
+        return {}
+
 
 @dataclass(frozen=True)
 class PretrainConfig(EpochsConfig):
     """Hold the settings of stage 1."""
+
+    objective_type: ClassVar[type[Objective]] = Objective  # what computes the loss
+    # Where a recipe differs from `official`, by the recipe's name.
+    per_recipe: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     milestones: tuple[int, ...] = (60, 70)  # epochs at which the rate falls
     augment: bool = True  # random views of the images; else those of testing
@@ -66,6 +166,25 @@ class PretrainConfig(EpochsConfig):
         if wrong:
             raise ConfigError("pretrain: " + "; ".join(wrong))
 
+    @classmethod
+    def for_benchmark(cls, benchmark: Benchmark) -> "PretrainConfig":
+        """Return the settings of recipe `official` for a benchmark."""
+        return cls(milestones=MILESTONES.get(benchmark.name, (60, 70)))
+
+    @classmethod
+    def transform_for(cls, benchmark: Benchmark) -> Transform:
+        """Return the transform of recipe `official` for a benchmark."""
+        return benchmark.transform
+
+    def for_recipe(self, recipe: str, **changes: Any) -> "PretrainConfig":
+        """Return the settings of another recipe: `changes`, but for what this class says of it."""
+        return replace(self, **{**changes, **self.per_recipe.get(recipe, {})})
+
+    @property
+    def labels_per_class(self) -> int:
+        """Return how many labels of the head a class has; the first is that of the class itself."""
+        return self.rotations
+
     @property
     def unread(self) -> Mapping[str, str]:
         """Return the settings that the others leave without effect, each with the reason."""
@@ -82,11 +201,11 @@ def pretrain(
     runtime: Runtime,
     seed: int,
     stage: str = "pretrain",
-) -> None:
+) -> dict[str, Tensor]:
     """Train the backbone and the classifier on all images of a set.
 
-    The classifier has a prototype for each class, or with rotations for each rotation of each
-    class: those of the first class come first.
+    The classifier has a prototype for each label, `labels_per_class` for each class: those of the
+    first class come first. Returns what the objective keeps beside them.
     """
     if classifier.similarity != "cosine" and config.scale != TEMPERATURE:
         raise ConfigError(
@@ -95,14 +214,18 @@ def pretrain(
         )
     backbone.train()
     set_ghost_batch_size(backbone, config.ghost)
+    objective = config.objective_type(config, backbone, classifier, base, transform, seed)
+    for module in objective.modules.values():
+        module.to(runtime.device)
     train(
         stage,
-        {"backbone": backbone, "classifier": classifier},
+        {"backbone": backbone, "classifier": classifier, **objective.modules},
         [
             ParameterGroup(list(backbone.parameters())),
             ParameterGroup(list(classifier.parameters()), config.head_lr),
+            *objective.groups(),
         ],
-        _loss(backbone, classifier, base, transform, config),
+        objective.loss,
         lambda generator: shuffled_batches(len(base), config.batch, generator),
         config.epochs,
         config,
@@ -110,31 +233,4 @@ def pretrain(
         seed,
     )
     set_ghost_batch_size(backbone, 0)
-
-
-def _loss(
-    backbone: Backbone,
-    classifier: Classifier,
-    base: ImageSet,
-    transform: Transform,
-    config: PretrainConfig,
-) -> Loss:
-    """Return the loss of a step, whose input is the positions of a batch of images."""
-    smoothing = config.label_smoothing
-
-    def logits_of(view: Tensor) -> Tensor:
-        logits: Tensor = classifier(backbone(view))
-        return logits if config.scale == TEMPERATURE else logits * (config.scale / TEMPERATURE)
-
-    def loss_of(indices: Tensor, generator: Generator) -> Tensor:
-        if config.augment:
-            view, labels = several_views(base, indices, transform, generator, config.views)
-        else:
-            view, labels = test_view(base, indices, transform), base.labels[indices]
-        view, labels = rotation_copies(view, labels, config.rotations)
-        if config.mix == "none":
-            return F.cross_entropy(logits_of(view), labels, label_smoothing=smoothing)
-        mixed = MIXERS[config.mix](view, labels, config.mix_alpha, generator)
-        return mixed.cross_entropy(logits_of(mixed.view), smoothing)
-
-    return loss_of
+    return {name: tensor.detach().clone() for name, tensor in objective.kept().items()}

@@ -1,10 +1,11 @@
 """Keep trained stage-1 networks, so that methods with the same stage 1 share one training.
 
 A file's name is a hash of all that decides its content: settings, seed, images, weights, device,
-threads, precision, versions, and the source files of the packages that stage 1 runs through. After
-an edit of any of them, stage 1 is trained anew.
+threads, precision, versions, and the source files of the packages and classes that stage 1 runs
+through. After an edit of any of them, stage 1 is trained anew.
 """
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,17 @@ def cache_file(folder: Path, runtime: Runtime, weights: Path | None, settings: o
         settings,
     )
     return folder / f"{sha256(repr(parts).encode()).hexdigest()[:16]}.safetensors"
+
+
+def code_of(*types: type) -> list[tuple[str, str, str]]:
+    """Return module, name and hash of the file of each class, and of those it derives from."""
+    classes = dict.fromkeys(base for cls in types for base in cls.__mro__[:-1])
+    return [(cls.__module__, cls.__qualname__, _hash_of_file(cls)) for cls in classes]
+
+
+def _hash_of_file(cls: type) -> str:
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return file_hash(Path(file)) if file else ""
 
 
 @cache

@@ -290,7 +290,10 @@ def _describe_runs(result: RunResult) -> str:
 def _describe_views(result: RunResult) -> str:
     """Describe how many views of a test image are averaged, if it is more than one."""
     views = max((count or 1 for count in result.test_views), default=1)
-    return f"{views:.0f} test views" if views > 1 else ""
+    if views == 1:
+        return ""
+    alone = f", with one {number(mean_cell(result.one_view).mean)}" if result.one_view else ""
+    return f"{views:.0f} test views{alone}"
 
 
 def _describe_memory(result: RunResult) -> str:

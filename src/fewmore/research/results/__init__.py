@@ -5,7 +5,7 @@ Start at schema.py. The JSON has every key, always in one order, so that diffs a
 """
 
 from fewmore.research.results.gathering import gather
-from fewmore.research.results.naming import file_name, names
+from fewmore.research.results.naming import file_name, names, short_features
 from fewmore.research.results.pooling import describe_pool, merge, pools, run_keys
 from fewmore.research.results.reading import from_json, read
 from fewmore.research.results.schema import (
@@ -34,6 +34,7 @@ __all__ = [
     "pools",
     "read",
     "run_keys",
+    "short_features",
     "to_json",
     "write",
 ]

@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fewmore.research.results.schema import RunResult
+from fewmore.research.results.schema import FEATURES_SETTING, RunResult
 
 
 def names(results: Sequence[RunResult]) -> list[str]:
@@ -41,12 +41,28 @@ def _setting(item: tuple[str, Any]) -> str:
     return f"{name}={value if isinstance(value, str) else json.dumps(value)}"
 
 
+def short_features(settings: Mapping[str, Any]) -> str:
+    """Return the name of the feature recipe, where it is not the method's own; or its class.
+
+    That is where it is of a file: the settings hold the whole name.
+    """
+    return str(settings.get(FEATURES_SETTING, "")).rpartition(":")[2].lower()
+
+
 def file_name(result: RunResult) -> str:
-    """Return a file name without suffix: benchmark, method, and recipe and settings if unusual."""
+    """Return a file name without suffix: benchmark, method, and all that is unusual.
+
+    That is a feature recipe other than the method's own, a recipe other than `official`, and
+    changed settings.
+    """
     recipe = [] if result.recipe in (None, "official") else [str(result.recipe)]
+    features = short_features(result.settings)
     settings = [
-        f"{key.rpartition('.')[2]}-{value}" for key, value in sorted(result.settings.items())
+        f"{key.rpartition('.')[2]}-{value}"
+        for key, value in sorted(result.settings.items())
+        if key != FEATURES_SETTING
     ]
-    name = "-".join([result.benchmark, Path(result.method).stem, *recipe, *settings])
+    method = [Path(result.method).stem, *([features] if features else [])]
+    name = "-".join([result.benchmark, *method, *recipe, *settings])
     # No character that a shell interprets is left.
     return re.sub(r"[^\w.-]", "-", re.sub(r",\s*", "_", name))

@@ -12,6 +12,7 @@ from fewmore.research.metrics import Floats, Summary
 SCHEMA = 1
 WALL_CLOCK = "share of the wall clock"  # keys of a run's seconds
 SHARED_STAGE1 = "pretrain (shared)"
+FEATURES_SETTING = "features"  # key of the settings: the feature recipe, if not the method's own
 
 # Runs × sessions; None where undefined, as for classes without a test image.
 RunsBySession = tuple[tuple[float | None, ...], ...]
@@ -103,6 +104,11 @@ class RunResult:
         if "test_views" in self.extra:
             return tuple(run[-1] for run in self.extra["test_views"])
         return (1.0,) * self.runs
+
+    @property
+    def one_view(self) -> tuple[float | None, ...]:
+        """Return the last accuracy by one test view alone, one a run; empty if not measured."""
+        return tuple(run[-1] for run in self.extra.get("one_view", ()))
 
     @property
     def total_seconds(self) -> tuple[float | None, ...]:

@@ -1,0 +1,83 @@
+"""Find feature recipes by name: what stage 1 learns features by, whatever classifies them.
+
+A feature recipe is a `PretrainConfig` (training/pretrain.py): the settings of stage 1, its loss and
+its transform, for each benchmark. Every method can learn its features by any of them; without a
+name it has its own. The table is importable without PyTorch.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fewmore import plugins
+from fewmore.errors import MethodError, UnknownName
+
+if TYPE_CHECKING:
+    from fewmore.training.pretrain import PretrainConfig
+
+PLAIN = "cec"  # the name of the plain stage 1
+
+
+@dataclass(frozen=True)
+class FeatureInfo:
+    """Describe a feature recipe: a row of the table."""
+
+    name: str
+    title: str
+    paper: str
+    target: str  # module:Class
+    source: Mapping[str, str] | None = None  # of a user's class: its file and the file's hash
+
+    def load(self) -> "type[PretrainConfig]":
+        """Import the class of its settings."""
+        module, name = self.target.split(":")
+        cls: type[PretrainConfig] = getattr(importlib.import_module(module), name)
+        return cls
+
+
+FEATURES = {
+    info.name: info
+    for info in (
+        FeatureInfo(
+            PLAIN,
+            "cross entropy of cropped and mirrored images, 100 epochs",
+            "Zhang et al., CVPR 2021",
+            "fewmore.training.pretrain:PretrainConfig",
+        ),
+    )
+}
+
+
+def find_features(name: str) -> FeatureInfo:
+    """Return a feature recipe by its name, or a user's class by `path/to/file.py:ClassName`."""
+    if name in FEATURES:
+        return FEATURES[name]
+    where, colon, cls = name.rpartition(":")
+    if colon and (where.endswith(".py") or plugins.is_module(where, MethodError)):
+        return _describe(name, where, cls)
+    known = [*FEATURES, "path/to/file.py:ClassName", "package.module:ClassName"]
+    raise UnknownName("feature recipe", name, known)
+
+
+def _describe(name: str, where: str, class_name: str) -> FeatureInfo:
+    """Describe a user's class, once it is known to be a feature recipe."""
+    from fewmore.training.pretrain import PretrainConfig
+
+    module = plugins.load(where, class_name, MethodError)
+    cls = getattr(module, class_name, None)
+    if cls is None:
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+        raise UnknownName(f"class in {where}", class_name, classes)
+    if not (
+        isinstance(cls, type)
+        and issubclass(cls, PretrainConfig)
+        and "__dataclass_fields__" in vars(cls)
+    ):
+        raise MethodError(
+            f"{class_name} in {where} is not a feature recipe: make it a frozen dataclass that "
+            "derives from fewmore.training.pretrain.PretrainConfig"
+        )
+    title = ((cls.__doc__ or "").strip() or class_name).splitlines()[0]
+    target = f"{module.__name__}:{class_name}"
+    return FeatureInfo(name, title, where, target, plugins.source_of(module))
