@@ -530,6 +530,21 @@ def test_gaps_come_with_the_experiments_that_explain_them(
     ]
 
 
+def test_graph_and_encoder_are_told_apart(sections: ModuleType, record: Record) -> None:
+    record(
+        "",
+        result("cec", [48.0, 49.0], extra=without_graph(48.5, 48.5)),
+        result("decoupled-cosine", [47.0]),
+    )
+    lines = sections.accuracy.graph_or_encoder().splitlines()[2:]
+    assert lines == [
+        "| cifar100 | 0 | 47.00 | 48.50 | 48.00 | -0.50 |",
+        "| cifar100 | 1 | – | 48.50 | 49.00 | +0.50 |",
+        "",
+        "- cifar100: in the mean the graph adds 0.00 points, the encoder +1.50.",
+    ]
+
+
 def test_rows_below_a_network_that_learns_nothing_are_named(
     sections: ModuleType, record: Record
 ) -> None:

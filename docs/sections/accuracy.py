@@ -9,7 +9,7 @@ from fewmore.research.published import ROW_OF_METHOD, published_row
 from fewmore.research.reporting import formats, nothing_learnt, tables
 from fewmore.research.results import RunResult
 from sections import encoding, recorded
-from sections.markdown import italic, markdown_table, mean_and_std, paragraph
+from sections.markdown import bullet, italic, markdown_table, mean_and_std, paragraph
 
 UNMEASURED = "Not measured yet.\n"
 MOST_NAMED = 15  # rows of a table that are named one by one
@@ -153,12 +153,38 @@ def graph_or_encoder() -> str:
         "CEC, adapted",
         "effect of the graph",
     )
-    lines = [row for benchmark in BENCHMARKS for row in _graph_rows(benchmark)]
-    return "\n".join(markdown_table(titles, lines)) + "\n"
+    runs = {benchmark: _graph_runs(benchmark) for benchmark in BENCHMARKS}
+    lines = [
+        (
+            benchmark,
+            str(seed),
+            tables.number(before),
+            f"{plain:.2f}",
+            f"{adapted:.2f}",
+            f"{adapted - plain:+.2f}",
+        )
+        for benchmark, of in runs.items()
+        for seed, before, plain, adapted in of
+    ]
+    texts = [_graph_text(benchmark, of) for benchmark, of in runs.items() if of]
+    return "\n".join([*markdown_table(titles, lines), "", *map(bullet, texts)]) + "\n"
 
 
-def _graph_rows(benchmark: str) -> list[tuple[str, ...]]:
-    """Return the last accuracies of CEC, a row per seed."""
+GraphRun = tuple[int, float | None, float, float]  # seed, stage 1, after stage 2, with the graph
+
+
+def _graph_text(benchmark: str, runs: Sequence[GraphRun]) -> str:
+    """Say what the encoder of stage 2 and what the graph add, in the mean over seeds."""
+    graph = fmean(adapted - plain for _, _, plain, adapted in runs)
+    encoder = [plain - before for _, before, plain, _ in runs if before is not None]
+    text = f"{benchmark}: in the mean the graph adds {tables.Cell(graph, signed=True).text} points"
+    if not encoder:
+        return f"{text}."
+    return f"{text}, the encoder {tables.Cell(fmean(encoder), signed=True).text}."
+
+
+def _graph_runs(benchmark: str) -> list[GraphRun]:
+    """Return the last accuracies of CEC by seed: stage 1 alone, stage 2, and with the graph."""
     rows = {
         result.method: result
         for result in recorded.read_results(benchmark)
@@ -169,11 +195,9 @@ def _graph_rows(benchmark: str) -> list[tuple[str, ...]]:
     cec = rows["cec"]
     before = rows.get("decoupled-cosine")
     before_by_seed = dict(zip(before.seeds, before.last, strict=True)) if before else {}
-    lines: list[tuple[str, ...]] = []
-    for run, seed in enumerate(cec.seeds):
-        plain = cec.extra["cosine_after_pil"][run][-1] or 0.0
-        adapted = cec.accuracy[run][-1]
-        stage1 = f"{before_by_seed[seed]:.2f}" if seed in before_by_seed else "–"
-        effect = f"{adapted - plain:+.2f}"
-        lines.append((benchmark, str(seed), stage1, f"{plain:.2f}", f"{adapted:.2f}", effect))
-    return lines
+    return [
+        (seed, before_by_seed.get(seed), float(plain[-1] or 0.0), last)
+        for seed, plain, last in zip(
+            cec.seeds, cec.extra["cosine_after_pil"], cec.last, strict=True
+        )
+    ]
