@@ -7,7 +7,7 @@ import pytest
 
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.errors import UnknownName
-from fewmore.methods import METHODS
+from fewmore.methods import FEATURES, METHODS, find_features
 from fewmore.nn.similarity import TEMPERATURE
 from fewmore.research.recipes import RECIPES, recipe
 
@@ -23,7 +23,10 @@ def test_every_recipe_can_be_made(name, benchmark, method):
     assert made.name == name
     assert made.backbone == entry.backbone
     # `mild` has milder crops
-    assert dataclasses.replace(made.transform, scale=entry.transform.scale) == entry.transform
+    own = find_features(METHODS[method].features).load().transform_for(entry)
+    assert dataclasses.replace(made.transform, scale=own.scale) == own
+    if METHODS[method].features == "cec":
+        assert own == entry.transform
     again = recipe(name, entry, method)
     assert made == again
     assert hash(made) == hash(again)
@@ -164,7 +167,90 @@ METHOD_NUMBERS = {
     "decoupled-deepemd": {},
     "cec": {"pseudo.angles": (90, 180, 270)},
     "cec-meta": {"pseudo.angles": ()},
+    "lda": {"shrinkage": 0.1},
+    "teen": {"temperature": 16},
+    "closer": {"similarity": "cosine", **DECOUPLED},
     "joint": {"similarity": "cosine"},
+}
+TEEN_ALPHA = {"cifar100": 0.1, "miniimagenet": 0.5, "cub200": 0.5}
+
+# Of feature recipes, by benchmark: settings of stage 1, and of the transform where they differ from
+# the benchmark's; typed from the authors' programs.
+CLOSER = {
+    **SGD_NUMBERS,
+    "lr": 0.1,
+    "head_lr": None,
+    "schedule": "milestones",
+    "decay": 0.1,
+    "warm_up": 0,
+    "epochs": 200,
+    "milestones": (160, 180),
+    "batch": 128,
+    "scale": 32,
+    "views": 3,
+    "rotations": 1,
+    "contrast": 0.1,
+    "contrast_scale": 32,
+    "closeness": 1,
+}
+TEEN = {
+    **SGD_NUMBERS,
+    "lr": 0.1,
+    "head_lr": None,
+    "schedule": "cosine",
+    "warm_up": 0,
+    "epochs": 600,
+    "batch": 256,
+    "scale": 16,
+    "views": 1,
+    "rotations": 1,
+}
+FEATURE_NUMBERS = {
+    ("teen", "cifar100"): (TEEN, {"policy": "autoaugment-cifar10", "cutout": 16}),
+    ("teen", "miniimagenet"): (
+        {**TEEN, "epochs": 1000, "batch": 128, "scale": 32},
+        {"policy": "autoaugment-imagenet"},
+    ),
+    ("teen", "cub200"): (
+        {
+            **TEEN,
+            "epochs": 400,
+            "batch": 128,
+            "lr": 0.004,
+            "schedule": "milestones",
+            "milestones": (50, 100, 150, 200, 250, 300),
+            "decay": 0.25,
+            "scale": 32,
+        },
+        {},
+    ),
+    ("closer", "cifar100"): (
+        CLOSER,
+        {
+            "crop": "mixed",
+            "scale": (0.25, 1.0),
+            "ratio": (1.0, 1.0),
+            "policy": "autoaugment-cifar10",
+            "policy_probability": 0.5,
+        },
+    ),
+    ("closer", "miniimagenet"): (
+        {**CLOSER, "closeness": 0.5},
+        {"resize": 96, "policy": "autoaugment-imagenet", "policy_probability": 0.5},
+    ),
+    ("closer", "cub200"): (
+        {
+            **CLOSER,
+            "epochs": 50,
+            "milestones": (40, 45),
+            "batch": 256,
+            "lr": 0.005,
+            "head_lr": 0.1,
+            "contrast": 0.01,
+            "closeness": 1.5,
+        },
+        {"scale": (0.25, 1.0), "ratio": (1.0, 1.0), "stored": 448},
+    ),
 }
 
 
@@ -214,6 +300,33 @@ def test_the_official_numbers_of_each_method(method, benchmark):
 
 def test_every_method_has_its_numbers_here():
     assert list(METHOD_NUMBERS) == list(METHODS)
+    expected = {(name, place) for name in FEATURES for place in BENCHMARK_NUMBERS if name != "cec"}
+    assert set(FEATURE_NUMBERS) == expected
+
+
+@pytest.mark.parametrize(("features", "benchmark"), FEATURE_NUMBERS)
+def test_the_official_numbers_of_each_feature_recipe(features, benchmark):
+    entry = BENCHMARKS[benchmark]
+    made = recipe("official", entry, "decoupled-cosine", features=features)
+    pretrain, transform = FEATURE_NUMBERS[features, benchmark]
+    assert read(made.pretrain, pretrain) == pretrain
+    assert made.transform == dataclasses.replace(entry.transform, **transform)
+    assert made.backbone == entry.backbone
+
+
+@pytest.mark.parametrize("benchmark", TEEN_ALPHA)
+def test_the_official_calibration_of_teen(benchmark):
+    made = recipe("official", BENCHMARKS[benchmark], "teen")
+    assert made.method.alpha == TEEN_ALPHA[benchmark]
+
+
+def test_a_method_has_its_own_features():
+    closer = recipe("official", CIFAR, "closer")
+    assert closer == recipe("official", CIFAR, "decoupled-cosine", features="closer")
+    assert recipe("official", CIFAR, "teen").features == "teen"
+    assert recipe("official", CIFAR, "teen", features="cec").pretrain == (
+        recipe("official", CIFAR, "cec").pretrain
+    )
 
 
 def test_sessions_by_method():

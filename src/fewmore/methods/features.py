@@ -45,6 +45,18 @@ FEATURES = {
             "Zhang et al., CVPR 2021",
             "fewmore.training.pretrain:PretrainConfig",
         ),
+        FeatureInfo(
+            "teen",
+            "the same for 600 epochs, with AutoAugment and Cutout",
+            "Wang et al., NeurIPS 2023",
+            "fewmore.methods.teen:Features",
+        ),
+        FeatureInfo(
+            "closer",
+            "three strong views, contrasted, and classes drawn together",
+            "Oh et al., ECCV 2024",
+            "fewmore.methods.closer:Features",
+        ),
     )
 }
 

@@ -59,6 +59,9 @@ _ICARL = "Rebuffi et al., CVPR 2017"
 _EEIL = "Castro et al., ECCV 2018"
 _LUCIR = "Hou et al., CVPR 2019"
 _EMD = "Zhang et al., CVPR 2020"
+_LDA = "Hayes, Kanan, CVPRW 2020"
+_TEEN = "Wang et al., NeurIPS 2023"
+_CLOSER = "Oh et al., ECCV 2024"
 _FINETUNE = "fewmore.methods.finetune:Finetune"
 _DECOUPLED = "fewmore.methods.decoupled:Decoupled"
 _REPLAY: Any = MappingProxyType({"memory": "a few images a class", "ordered": True})
@@ -156,6 +159,26 @@ METHODS = _table(
         _CEC,
         "fewmore.methods.cec:CEC",
         {"pseudo": {"angles": ()}},
+    ),
+    MethodInfo(
+        "lda",
+        "Frozen features, linear discriminants with the base classes' covariance",
+        _LDA,
+        "fewmore.methods.discriminant:Discriminant",
+    ),
+    MethodInfo(
+        "teen",
+        "TEEN: means of new classes moved towards similar base classes",
+        _TEEN,
+        "fewmore.methods.teen:TEEN",
+        features="teen",
+    ),
+    MethodInfo(
+        "closer",
+        "CLOSER: class means on features whose classes lie close",
+        _CLOSER,
+        _DECOUPLED,
+        features="closer",
     ),
     MethodInfo(
         "joint",

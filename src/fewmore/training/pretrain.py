@@ -210,7 +210,8 @@ def pretrain(
     if classifier.similarity != "cosine" and config.scale != TEMPERATURE:
         raise ConfigError(
             f"pretrain: scale is for a cosine head, and this one is {classifier.similarity}: "
-            "leave it out, or set it for single methods, such as --set cec.pretrain.scale=32"
+            f"--set pretrain.scale={TEMPERATURE:g} for this method; for single other methods set "
+            "it by their name, such as --set cec.pretrain.scale=32"
         )
     backbone.train()
     set_ghost_batch_size(backbone, config.ghost)
