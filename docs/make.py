@@ -77,6 +77,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "graph or encoder": accuracy.graph_or_encoder,
     "methods": listings.methods,
     "catalogue": listings.catalogue,
+    "features": listings.features,
     "example": listings.example,
     "benchmarks": listings.benchmarks,
     "backbones": listings.backbones,

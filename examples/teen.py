@@ -25,7 +25,7 @@ class TEEN(FrozenBackbone):
     """TEEN: new class means are moved towards those base classes that they resemble."""
 
     config_type = Config
-    name = "teen"
+    name = "teen_example"  # fewmore has a teen of its own
 
     def fit(self, base):
         self.network.fit(base, self.config.head, self.seed)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fewmore.methods import find
+from fewmore.methods import METHODS, find
 from fewmore.research import protocol
 from fewmore.training.runtime import Runtime
 
@@ -33,7 +33,7 @@ def test_an_example_is_short_and_names_its_source(example):
     assert len(text.splitlines()) <= 60
     assert "https://arxiv.org/abs/" in text.split('"""')[1]
     info = find(f"{FOLDER}/{example}.py:{CLASSES[example]}")
-    assert info.name == example
+    assert info.name == (f"{example}_example" if example in METHODS else example)
     assert info.load().config_type.__module__ == info.load().__module__
 
 

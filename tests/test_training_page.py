@@ -2,18 +2,22 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from fewmore.data.augment import Transform
+from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet
+from fewmore.methods.base import Recipe
+from fewmore.methods.network import Network
 from fewmore.nn.backbones import build
 from fewmore.nn.prototypes import Classifier, random_prototypes
-from fewmore.training import mixing, views
-from fewmore.training.pretrain import PretrainConfig
+from fewmore.training import contrast, mixing, momentum, views
+from fewmore.training.pretrain import Objective, PretrainConfig
+from fewmore.training.runtime import Runtime
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "training.md").read_text()
@@ -40,6 +44,34 @@ def test_the_snippet_of_a_loss_runs(
     for parameter in (*backbone.parameters(), *head.parameters()):
         assert parameter.grad is not None
         assert bool(parameter.grad.isfinite().all())
+
+
+def test_the_snippet_of_a_feature_recipe_runs(
+    tiny_task: Task, small_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    text = section("A loss of your own in stage 1")
+    [code] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "mine.py").write_text(code)
+    features = f"features={tmp_path}/mine.py:Contrasted"
+    recipe = small_recipe("quick", tiny_task.benchmark, "decoupled-cosine", features)
+    assert recipe.transform.policy == "randaugment"
+    losses = []
+    runtime = Runtime(on_round=lambda report: losses.append(report.loss))
+    base = tiny_task.split.sessions[0].select_from(tiny_task.train).compact()
+    for weight in (0.0, 0.5):
+        pretrain = replace(recipe.pretrain, contrast=weight)  # type: ignore[call-arg]
+        Network(replace(recipe, pretrain=pretrain), runtime).fit(base, "cosine", 0)
+    assert losses[2] > losses[0]
+
+
+def test_what_can_be_overridden_and_shared_is_there() -> None:
+    text = section("A loss of your own in stage 1")
+    hooks, settings, parts = re.findall(r"\| --- \| --- \|\n((?:\|.*\n)+)", text)
+    for rows, owner in ((hooks, Objective), (settings, PretrainConfig)):
+        for name in re.findall(r"^\| `(\w+)", rows, re.MULTILINE):
+            assert hasattr(owner, name), name
+    for name in re.findall(r"^\| `(\w+)\(", parts, re.MULTILINE):
+        assert callable(getattr(contrast, name, None) or getattr(momentum, name, None)), name
 
 
 def test_the_functions_of_the_table_are_there() -> None:

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from fewmore.data.benchmarks import BENCHMARKS
-from fewmore.methods import METHODS
+from fewmore.methods import FEATURES, METHODS
 from fewmore.nn.backbones import BACKBONES
 from sections.markdown import markdown_table
 from sections.recorded import ROOT
@@ -25,8 +25,7 @@ def catalogue() -> str:
     """Quote the docstring of each method's file above the methods that it implements."""
     names_by_module: dict[str, list[str]] = {}
     for name, info in METHODS.items():
-        module = info.target.partition(":")[0]
-        names_by_module.setdefault(module, []).append(name)
+        names_by_module.setdefault(info.module, []).append(name)
     parts = []
     for module, names in names_by_module.items():
         paragraphs = (import_module(module).__doc__ or "").strip().split("\n\n")
@@ -39,6 +38,13 @@ def catalogue() -> str:
 def _method_cells(name: str) -> tuple[str, ...]:
     info = METHODS[name]
     return f"`{info.name}`", info.title, info.paper, info.memory
+
+
+def features() -> str:
+    """List all feature recipes."""
+    rows = ((f"`{info.name}`", info.title, info.paper) for info in FEATURES.values())
+    titles = ("features", "what stage 1 learns them by", "from")
+    return "\n".join(markdown_table(titles, rows)) + "\n"
 
 
 def example() -> str:

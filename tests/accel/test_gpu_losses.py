@@ -2,8 +2,9 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,12 +14,15 @@ from fewmore.accel.graphs import refusal
 from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet
 from fewmore.errors import MethodError
+from fewmore.methods import closer
 from fewmore.nn.backbones import build
 from fewmore.nn.prototypes import Classifier, random_prototypes
+from fewmore.training.contrast import info_nce, label_contrast_with
 from fewmore.training.loop import train_epochs
 from fewmore.training.mixing import sample_beta
+from fewmore.training.momentum import MomentumEncoder, Queue
 from fewmore.training.optimizer import EpochsConfig
-from fewmore.training.pretrain import PretrainConfig, pretrain
+from fewmore.training.pretrain import Batch, Objective, PretrainConfig, pretrain
 from fewmore.training.runtime import Round, Runtime
 
 CUDA = torch.device("cuda", 0)
@@ -85,19 +89,65 @@ def learnt(images: ImageSet, config: PretrainConfig, runtime: Runtime) -> dict[s
     backbone = build("resnet8").to(CUDA, memory_format=torch.channels_last)  # type: ignore[call-overload]
     rows = random_prototypes(4 * config.rotations, 64, torch.Generator().manual_seed(0))
     classifier = Classifier("cosine", rows).to(CUDA)
-    pretrain(backbone, classifier, images, PAD, config, runtime, 0)
-    tensors = {**backbone.state_dict(), **classifier.state_dict()}
+    kept = pretrain(backbone, classifier, images, PAD, config, runtime, 0)
+    tensors = {**backbone.state_dict(), **classifier.state_dict(), **kept}
     return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
 
 
+class MomentumObjective(Objective):
+    """Contrast features with those of a momentum encoder, and with a queue of them by labels."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.encoder = MomentumEncoder(self.backbone, 0.9)
+        self.queue = Queue(40, 64, torch.Generator().manual_seed(0))
+        self.projection = nn.Linear(64, 64, bias=False)
+        with torch.no_grad():
+            self.projection.weight.copy_(torch.eye(64))
+        self.modules = {
+            "encoder": self.encoder,
+            "queue": self.queue,
+            "projection": self.projection,
+        }
+
+    def auxiliary(self, batch: Batch) -> Tensor:
+        self.encoder.update()
+        keys = self.encoder(batch.view).float()
+        others, labels = self.queue.read()
+        queries = self.projection(batch.features)
+        by_label = label_contrast_with(queries, batch.labels, others, labels, 8.0)
+        loss = info_nce(queries, keys, others, 8.0) + by_label
+        self.queue.add(keys, batch.labels)
+        return loss
+
+    def kept(self) -> dict[str, Tensor]:
+        return {"queue": self.queue.features, "labels": self.queue.labels}
+
+
+@dataclass(frozen=True)
+class MomentumConfig(PretrainConfig):
+    """Hold no more settings."""
+
+    objective_type = MomentumObjective
+
+
+OBJECTIVES: dict[str, type[PretrainConfig]] = {
+    "closer": closer.Features,
+    "momentum": MomentumConfig,
+}
+
+
 @on_gpu
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", [*SETTINGS, *OBJECTIVES])
 def test_captured_steps_learn_what_eager_ones_do(
     tiny_images: Callable[..., ImageSet], full_precision: None, setting: str
 ) -> None:
     """Five steps, with the same random numbers."""
     images = tiny_images(4, 20, size=16).to(CUDA)
-    config = replace(CONFIG, epochs=1, **SETTINGS[setting])  # type: ignore[arg-type]
+    if setting in OBJECTIVES:
+        config = OBJECTIVES[setting](epochs=1, batch=16, lr=0.01, milestones=(1,))
+    else:
+        config = replace(CONFIG, epochs=1, **SETTINGS[setting])  # type: ignore[arg-type]
     eager = learnt(images, config, Runtime(CUDA, precision="fp32", accel=EAGER))
     captured = learnt(images, config, Runtime(CUDA, precision="fp32"))
     plain = learnt(images, replace(CONFIG, epochs=1), Runtime(CUDA, precision="fp32"))

@@ -162,6 +162,30 @@ def test_several_methods_share_stage_1_and_a_table(run):
     assert len(list(Path("kept").glob("*.json"))) == 3
 
 
+def test_methods_on_several_features_are_one_table(run, fewmore):
+    code, out, _ = run(
+        "-m", "decoupled-cosine,teen", "--features", "cec,closer", "--record", "kept"
+    )
+    assert code == 0
+    table = " ".join(out.rpartition("run folder")[2].split())
+    for name in ("decoupled-cosine", "decoupled-cosine, features=closer", "teen, features=cec"):
+        assert name in table
+    assert len(list(Path("cache/stage1").iterdir())) == 2, "one for each of the features"
+    names = [path.stem for path in Path("kept").iterdir()]
+    for part in ("-decoupled-cosine-closer-", "-teen-closer-", "-teen-cec-"):
+        assert sum(part in name for name in names) == 1
+    [folder] = Path("runs").glob("*-teen-closer-*")
+    assert results.read(folder).settings["features"] == "closer"
+    code, out, _ = fewmore("run", "--config", folder / "config.json", "--dry-run")
+    assert code == 0
+    assert "features=closer" in out
+
+
+def test_unknown_features_are_refused(run):
+    sentence = refusal(run("-m", "cec", "--features", "closr"))
+    assert "no feature recipe is named 'closr': did you mean closer" in sentence
+
+
 def test_every_folder_of_runs_can_be_compared(run, fewmore):
     assert run("-m", "decoupled-l2,linear")[0] == 0
     code, out, err = fewmore("compare", *Path("runs").iterdir())

@@ -17,7 +17,7 @@ with gray and take the nearest pixel. `contrast` and `closeness` are the paper's
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -79,6 +79,7 @@ class Features(PretrainConfig):
     """Hold the settings of stage 1 with contrasted views and classes that are drawn together."""
 
     objective_type = CloserObjective
+    per_recipe: ClassVar = {"quick": {"views": 2}}
     epochs: int = 200
     milestones: tuple[int, ...] = (160, 180)
     scale: float = 32.0  # factor of the cosines in stage 1; of a cosine head alone

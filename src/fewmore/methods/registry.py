@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fewmore import plugins
 from fewmore.errors import MethodError, UnknownName
 from fewmore.methods import user_code
-from fewmore.methods.features import PLAIN
+from fewmore.methods.features import FEATURES, PLAIN
 
 if TYPE_CHECKING:
     from fewmore.data.benchmarks import Benchmark
@@ -41,6 +41,12 @@ class MethodInfo:
         module, name = self.target.split(":")
         cls: type[Method] = getattr(importlib.import_module(module), name)
         return cls
+
+    @property
+    def module(self) -> str:
+        """Return the module that describes it: that of its features if they bear its name."""
+        info = FEATURES.get(self.name)
+        return (info.target if info and self.name != PLAIN else self.target).partition(":")[0]
 
     def config(self, recipe: str, benchmark: "Benchmark") -> "MethodConfig":
         """Return the method's own settings under a recipe."""
