@@ -9,7 +9,7 @@ both: their difference is the part of a published number that selection explains
 is chosen by it. An arm changes one thing in which the authors' program may differ.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from fewmore.training.runtime import Round, Runtime
 
 EVERY = {"pretrain": 2, "pseudo-incremental": 4}  # rounds between two looks at the test set
 FIRST = {"pretrain": 0.4, "pseudo-incremental": 0.0}  # share of the rounds before the first look
+STARTS = ("last", "best")  # epochs of stage 1 that stage 2 starts from
 ARMS: dict[str, tuple[tuple[str, ...], str | None]] = {  # settings and precision
     "official": ((), None),
     "batch norm over 32 images": (("pretrain.ghost=32",), None),
@@ -60,9 +61,18 @@ class Best:
 class Trial:
     """Train both stages of CEC with one seed, and look at the test set on the way."""
 
-    def __init__(self, task: Task, arm: str, seed: int, options: RunOptions, quick: bool) -> None:
+    def __init__(
+        self,
+        task: Task,
+        arm: str,
+        seed: int,
+        options: RunOptions,
+        quick: bool,
+        starts: Sequence[str],
+    ) -> None:
         settings, precision = ARMS[arm]
         self.task = task
+        self.starts = starts
         self.runtime = Runtime(
             options.device, precision, accel=options.accel, on_round=self._on_round
         )
@@ -98,7 +108,8 @@ class Trial:
             set_tensors(network.backbone, state)
             row[f"stage 1 {name}: base"] = self.accuracy(sessions=1)
             row[f"stage 1 {name}: last session"] = self.accuracy(len(self.sessions))
-            row.update(self._stage2(f"stage 2 from {name}"))
+            if name in self.starts:
+                row.update(self._stage2(f"stage 2 from {name}"))
         return row
 
     def _stage2(self, prefix: str) -> Row:
@@ -162,16 +173,20 @@ def main() -> None:
     parser.add_argument("--device", type=torch.device, default="cpu")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--arm", action="append", choices=ARMS, help="all of them by default")
+    parser.add_argument(
+        "--start", action="append", choices=STARTS, help="stage 1 that stage 2 starts from: both"
+    )
     parser.add_argument("--no-accel", action="store_true")
     parser.add_argument("--quick", action="store_true", help="try the script, with recipe quick")
     args = parser.parse_args()
     options = RunOptions(args.device, accel=not args.no_accel)
     task = load_task(args.benchmark, options, args.data_root)
-    rows = [
-        print_row({"arm": arm, "seed": seed, **Trial(task, arm, seed, options, args.quick).run()})
-        for arm in (args.arm or ARMS)
-        for seed in range(args.seeds)
-    ]
+    starts = args.start or STARTS
+    rows = []
+    for arm in args.arm or ARMS:
+        for seed in range(args.seeds):
+            trial = Trial(task, arm, seed, options, args.quick, starts)
+            rows.append(print_row({"arm": arm, "seed": seed, **trial.run()}))
     about: Row = {"benchmark": args.benchmark, "epochs looked at": str(EVERY)}
     record("selection", args.device, rows, about, args.record)
 
