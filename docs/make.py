@@ -7,6 +7,7 @@ the code; no number is typed by hand. `python docs/make.py --check` only names t
     results/re-encoded/*.json          the same from re-encoded images, to show what that costs
     results/explain/*.json             runs with other settings, to explain gaps to published rows
     results/choices/*.json             runs with settings chosen by benchmarks/tuning.py
+    results/searches/*.json            searches of `fewmore tune` on validation splits
     results/studies/STUDY-BENCHMARK/   written by `fewmore reproduce`; judged by docs/claims
     results/bench-….json               speed and memory
 """
@@ -24,6 +25,7 @@ from sections import (
     checks,
     choices,
     contents,
+    differences,
     encoding,
     gaps,
     heads,
@@ -88,6 +90,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "check": checks.planted,
     "choices": choices.choices,
     "one seed": speed.one_seed,
+    "selection": differences.selection,
+    "search cub200-ghost": partial(differences.search, "cub200-ghost"),
 }
 
 
