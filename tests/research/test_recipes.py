@@ -167,7 +167,7 @@ METHOD_NUMBERS = {
     "decoupled-deepemd": {},
     "cec": {"pseudo.angles": (90, 180, 270)},
     "cec-meta": {"pseudo.angles": ()},
-    "lda": {"shrinkage": 0.1},
+    "lda": {"shrinkage": 0.3},
     "teen": {"temperature": 16},
     "closer": {"similarity": "cosine", **DECOUPLED},
     "joint": {"similarity": "cosine"},

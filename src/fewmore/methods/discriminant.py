@@ -33,7 +33,7 @@ LEAST_VARIANCE = 1e-8  # of a feature; a base session with one image a class has
 class Config(MethodConfig):
     """Hold how the covariance is estimated."""
 
-    shrinkage: float = 0.1  # share of the identity in the covariance
+    shrinkage: float = 0.3  # share of the identity in the covariance
 
     def __post_init__(self) -> None:
         if not 0 < self.shrinkage <= 1:
