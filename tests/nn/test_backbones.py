@@ -66,6 +66,17 @@ def test_features_are_the_mean_of_the_last_map(name: str, side: int, map_side: i
     assert not torch.allclose(features[0], features[1])
 
 
+@pytest.mark.parametrize(("name", "size"), [("resnet8", 8), ("resnet18", 32), ("mobilenet_v2", 32)])
+@torch.no_grad()
+def test_early_and_late_parts_make_the_whole(name: str, size: int) -> None:
+    backbone = build(name, 0).eval()
+    images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    early = backbone.early(images)
+    assert torch.equal(backbone.late(early), backbone(images))
+    expected = {"resnet8": (32, 4), "resnet18": (128, 4), "mobilenet_v2": (3, 32)}[name]
+    assert early.shape[1:] == (expected[0], expected[1], expected[1])
+
+
 def test_the_last_stage_is_the_last_group_of_blocks() -> None:
     backbone = build("resnet18")
     assert backbone.last_stage() is backbone.get_submodule("layer4")

@@ -20,6 +20,7 @@ from fewmore.nn.layers import BatchNormAct2d
 from fewmore.nn.weights import check_weight_file, initialize, load_weights
 
 TIMM_PREFIX = "timm:"
+EARLY_STAGES = 2  # of a ResNet, which `early` computes
 ROWS = ("blocks", "stages", "layers")  # names of timm's children that hold stages or blocks
 _GLOBAL_GENERATOR = threading.Lock()  # runs in threads take turns with it
 
@@ -60,6 +61,15 @@ class Backbone(nn.Module):
         """Return the part that is trained when only "the last layer" is."""
         raise NotImplementedError
 
+    def early(self, x: Tensor) -> Tensor:
+        """Compute what `late` goes on from: the maps of the first stages, or the images."""
+        return x
+
+    def late(self, x: Tensor) -> Tensor:
+        """Compute the features of what `early` returns."""
+        features: Tensor = self(x)
+        return features
+
     def forward(self, x: Tensor) -> Tensor:
         return self.maps(x).mean((2, 3))
 
@@ -88,8 +98,17 @@ class ResNet(Backbone):
             before = width
 
     def maps(self, x: Tensor) -> Tensor:
-        x = self.maxpool(self.bn1(self.conv1(x)))
-        for number in range(1, self.depth + 1):
+        return self._stages(self.early(x), EARLY_STAGES + 1, self.depth)
+
+    def early(self, x: Tensor) -> Tensor:
+        """Compute the maps of the first two stages."""
+        return self._stages(self.maxpool(self.bn1(self.conv1(x))), 1, EARLY_STAGES)
+
+    def late(self, x: Tensor) -> Tensor:
+        return self._stages(x, EARLY_STAGES + 1, self.depth).mean((2, 3))
+
+    def _stages(self, x: Tensor, first: int, last: int) -> Tensor:
+        for number in range(first, last + 1):
             x = self.get_submodule(f"layer{number}")(x)
         return x
 

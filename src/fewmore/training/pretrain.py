@@ -21,7 +21,7 @@ from fewmore.nn.backbones import Backbone
 from fewmore.nn.layers import set_ghost_batch_size
 from fewmore.nn.prototypes import Classifier
 from fewmore.nn.similarity import TEMPERATURE
-from fewmore.training.loop import shuffled_batches, train
+from fewmore.training.loop import Loss, shuffled_batches, train
 from fewmore.training.mixing import MIXERS
 from fewmore.training.optimizer import EpochsConfig, ParameterGroup
 from fewmore.training.runtime import Runtime
@@ -76,18 +76,22 @@ class Objective:
         trained = [parameter for parameter in own if parameter.requires_grad]
         return [ParameterGroup(trained, self.config.head_lr)] if trained else []
 
+    def losses(self) -> Mapping[int, Loss]:
+        """Return the loss, by the epoch from which it counts: where it changes on the way."""
+        return {0: self.loss}
+
     def loss(self, indices: Tensor, generator: Generator) -> Tensor:
         """Return the loss of a batch, given by the positions of its images."""
         config, smoothing = self.config, self.config.label_smoothing
         view, labels = self.views(indices, generator)
         if config.mix == "none":
-            features = self.backbone(view).float()
+            features = self.embed(view)
             logits = self.logits(features, generator)
             loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
         else:
             mixed = MIXERS[config.mix](view, labels, config.mix_alpha, generator)
             view = mixed.view
-            features = self.backbone(view).float()
+            features = self.embed(view)
             loss = mixed.cross_entropy(self.logits(features, generator), smoothing)
         more = self.auxiliary(Batch(view, labels, features, indices, generator))
         return loss if more is None else loss + more
@@ -102,6 +106,11 @@ class Objective:
         else:
             view, labels = test_view(self.base, indices, self.transform), self.base.labels[indices]
         return rotation_copies(view, labels, config.rotations)
+
+    def embed(self, view: Tensor) -> Tensor:
+        """Return the features of views, in float32."""
+        features: Tensor = self.backbone(view).float()
+        return features
 
     def logits(self, features: Tensor, generator: Generator) -> Tensor:
         """Return the logits of features over all labels."""
@@ -226,7 +235,7 @@ def pretrain(
             ParameterGroup(list(classifier.parameters()), config.head_lr),
             *objective.groups(),
         ],
-        objective.loss,
+        objective.losses(),
         lambda generator: shuffled_batches(len(base), config.batch, generator),
         config.epochs,
         config,
