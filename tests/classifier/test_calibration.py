@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from fewmore.classifier.calibration import (
+    Calibration,
     acceptance_threshold,
     auroc,
     expected_calibration_error,
     fit_temperature,
 )
+from fewmore.classifier.fitting.calibrate import threshold_growth
 
 
 def test_calibration_error_by_hand():
@@ -107,3 +109,31 @@ def test_auroc_is_scikit_learns(known: list[int], unknown: list[int]):
 
 def test_auroc_of_nothing():
     assert math.isnan(auroc(torch.empty(0), torch.ones(2)))
+
+
+def test_the_threshold_grows_with_the_classes():
+    ten = Calibration(threshold=0.5, classes=10, growth=0.1)
+    assert ten.for_classes(10) == ten
+    assert ten.for_classes(20).threshold == pytest.approx(0.5 + 0.1 * math.log(2))
+    assert ten.for_classes(40).for_classes(10).threshold == pytest.approx(0.5)
+    assert ten.for_classes(0) == ten
+    older = Calibration(threshold=0.5)  # of a file without growth
+    assert older.for_classes(20) == older
+    nothing = Calibration(classes=10, growth=0.1)
+    assert nothing.for_classes(20).threshold is None
+
+
+def test_the_share_of_known_images_that_is_accepted_holds_as_classes_are_added():
+    """With a fixed threshold nearly all unknown images pass in the end, and known ones too."""
+    generator = torch.Generator().manual_seed(0)
+    similarity = 0.2 * torch.randn(4000, 80, generator=generator)
+    labels = torch.arange(4000) % 20
+    similarity[torch.arange(4000), labels] += 0.6
+    few = similarity[:, :20]
+    threshold = acceptance_threshold(few.amax(1))
+    calibration = Calibration(threshold=threshold, classes=20, growth=threshold_growth(few, labels))
+    familiarity = similarity.amax(1)
+    fixed = float((familiarity >= threshold).double().mean())
+    grown = float((familiarity >= calibration.for_classes(80).threshold).double().mean())
+    assert fixed > 0.98
+    assert abs(grown - 0.95) < (fixed - 0.95) / 2

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fewmore.classifier.classes import SupportSet
 from fewmore.classifier.fitting.base import NEVER, BaseFeatures
-from fewmore.classifier.fitting.contest import MAX_LOSS
+from fewmore.classifier.fitting.contest import MAX_LOSS, _is_proven
 from fewmore.classifier.fitting.frozen import fit_features
 from fewmore.classifier.fitting.sessions import simulate_sessions
 from fewmore.classifier.heads import Scorer
@@ -98,3 +98,12 @@ def test_sessions_keep_queries_and_shots_apart():
         assert (learnt[~session.is_old] == session.shots).all()
         assert int((~session.is_old).sum()) == (3 if session.shots else 0)
         assert not bool((~session.is_old)[base.labels[session.known]].any())
+
+
+def test_a_gain_on_one_class_of_three_proves_nothing():
+    """Images of one class are right or wrong together, so that they count as one."""
+    labels = torch.arange(3).repeat_interleave(100)
+    assert not _is_proven(torch.where(labels == 0, 0.3, 0.0).double(), labels)
+    labels = torch.arange(20).repeat_interleave(15)
+    assert _is_proven(torch.where(labels % 3 == 0, 0.0, 0.1).double(), labels)
+    assert not _is_proven(torch.ones(10).double(), torch.zeros(10, dtype=torch.long))

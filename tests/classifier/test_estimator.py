@@ -350,6 +350,15 @@ def test_known_images_stay_known(clf: IncrementalClassifier, queries: Queries):
     assert all(b >= a - 1e-6 for a, b in zip(before, after, strict=True))
 
 
+def test_the_threshold_follows_the_classes(clf: IncrementalClassifier, queries: Queries):
+    trained = clf.calibration.threshold
+    clf.learn({"class 6": queries["class 6"]})
+    assert clf.calibration.threshold > trained
+    assert clf.info()["calibration"]["threshold"] == clf.calibration.threshold
+    clf.undo()
+    assert clf.calibration.threshold == trained
+
+
 def test_evaluation(clf: IncrementalClassifier, queries: Queries):
     reports = []
     images = {name: queries[name] for name in ("class 5", "class 0", "class 2")}

@@ -63,9 +63,11 @@ def make_model(
         weights=backbone.state_dict(),
         dim=64,
         class_set=class_set,
-        calibration=Calibration(temperature=0.1 + 0.2, threshold=0.5, held_out=12),
+        calibration=Calibration(
+            temperature=0.1 + 0.2, threshold=0.5, classes=3, growth=0.1, held_out=12
+        ),
         variance=1.25,
-        whitening=Whitening(torch.randn(64), torch.randn(64, 5)) if whitened else None,
+        whitening=Whitening(torch.randn(64), torch.randn(64, 5), 0.5) if whitened else None,
         adapter=Adapter(width, generator=torch.Generator().manual_seed(0)).state_dict()
         if adapter
         else None,
@@ -101,8 +103,9 @@ def is_same(one: Model, other: Model) -> bool:
         and dicts_equal(one.weights, other.weights)
         and dicts_equal(one.adapter, other.adapter)
         and dicts_equal(
-            one.whitening and vars(one.whitening), other.whitening and vars(other.whitening)
+            one.whitening and one.whitening.tensors(), other.whitening and other.whitening.tensors()
         )
+        and (one.whitening and one.whitening.power) == (other.whitening and other.whitening.power)
         and (one.projection is None) == (other.projection is None)
         and (one.projection is None or torch.equal(one.projection, other.projection))
         and all(
@@ -147,7 +150,7 @@ def test_a_model_without_classes_is_read_back(tmp_path: Path):
 def test_it_is_a_safetensors_file_without_pickles(tmp_path: Path):
     write(tmp_path / "a.fewmore", make_model())
     with safe_open(tmp_path / "a.fewmore", framework="pt") as file:
-        assert json.loads(file.metadata()["fewmore"])["format"] == 2
+        assert json.loads(file.metadata()["fewmore"])["format"] == 3
         assert "backbone/conv1.weight" in file.keys()  # noqa: SIM118
     assert b"pickle" not in (tmp_path / "a.fewmore").read_bytes()
 
@@ -300,11 +303,11 @@ def test_the_rewritten_file_itself_is_sound(tmp_path: Path, whole: bytes):
 
 
 def test_a_newer_format_says_what_to_do(tmp_path: Path, whole: bytes):
-    content = rewritten(whole, lambda about, tensors: about.update(format=3))
+    content = rewritten(whole, lambda about, tensors: about.update(format=4))
     assert_refused(
         tmp_path / "a.fewmore",
         content,
-        match=r"has format 3, .* pip install -U fewmore",
+        match=r"has format 4, .* pip install -U fewmore",
     )
 
 
@@ -331,6 +334,8 @@ HOSTILE: dict[str, Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]] = {
     "NaN in the whitening": lambda about, tensors: tensors["whitening/center"].fill_(float("nan")),
     "another number of directions": lambda about, tensors: about.update(whitening=4),
     "whitening of no number": lambda about, tensors: about.update(whitening="5"),
+    "a power of no number": lambda about, tensors: about.update(power="0.5"),
+    "a power of nothing": lambda about, tensors: about.update(power=0.0),
     "whitening without tensors": lambda about, tensors: tensors.pop("whitening/damping"),
     "more classes than sums": lambda about, tensors: about["classes"].append(
         {"name": "x", "count": 1, "hashes": 0}

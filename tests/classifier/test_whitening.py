@@ -52,3 +52,13 @@ def test_the_mean_image_itself_stays_finite():
     features, labels = draw(3, 4, 10, torch.ones(10))
     whitening = Covariance.within(features, labels).whitening(0.5)
     assert bool(torch.isfinite(whitening(whitening.center[None])).all())
+
+
+def test_a_root_is_taken_before_all_else_and_keeps_the_sign():
+    features, labels = draw(5, 30, 10, torch.ones(10))
+    assert bool((features < 0).any())
+    roots = features.abs().sqrt() * features.sign()
+    torch.testing.assert_close(
+        Covariance.within(features, labels, 0.5).whitening(0.7)(features),
+        Covariance.within(roots, labels).whitening(0.7)(roots),
+    )

@@ -4,7 +4,7 @@ n: held-out images   N: classes
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ class Calibration:
 
     temperature: float = 1.0
     threshold: float | None = None  # familiarity below which an image is "none of these"
+    classes: int = 0  # known ones for which the threshold holds
+    growth: float = 0.0  # of the threshold, when the classes become e times as many
     closeness: float | None = None  # of class means, above which a new class counts as close
     held_out: int = 0  # images
     accuracy: float | None = None
@@ -35,6 +37,16 @@ class Calibration:
             raise ValueError(f"a temperature of {self.temperature}")
         if any(value is not None and not math.isfinite(value) for value in asdict(self).values()):
             raise ValueError("a number that is not finite")
+
+    def for_classes(self, classes: int) -> "Calibration":
+        """Return the same with the threshold for another number of known classes.
+
+        Among more classes there is a more similar one for every image, known or not.
+        """
+        if self.threshold is None or not self.growth or self.classes < 1 or classes < 1:
+            return self
+        threshold = self.threshold + self.growth * math.log(classes / self.classes)
+        return replace(self, threshold=threshold, classes=classes)
 
 
 def expected_calibration_error(confidences: Tensor, correct: Tensor) -> float:

@@ -500,8 +500,8 @@ class IncrementalClassifier(SklearnManners):
 
     @property
     def calibration(self) -> Calibration:
-        """Return what held-out images said in training."""
-        return self._fitted_state().model.calibration
+        """Return what held-out images said in training; the threshold is for the classes of now."""
+        return _calibration(self._fitted_state())
 
     @property
     def scorer(self) -> Scorer:
@@ -529,7 +529,7 @@ class IncrementalClassifier(SklearnManners):
             "features": model.dim,
             "image size": model.transform.size,
             "classifier": model.head_name,
-            "calibration": asdict(model.calibration),
+            "calibration": asdict(self.calibration),
             "bytes": model.sizes(),
             "notes": list(model.notes),
             "origin": dict(model.origin),
@@ -659,6 +659,11 @@ def _predict_stream(
     return predictions, hashes
 
 
+def _calibration(state: _State) -> Calibration:
+    """Return the calibration for as many classes as are known now."""
+    return state.model.calibration.for_classes(len(state.scorer))
+
+
 def _confidences(features: Tensor, state: _State) -> Tensor:
     """Return the calibrated confidences of all classes, (q, N)."""
     return (state.scorer.scores(features) / state.model.calibration.temperature).softmax(1)
@@ -680,7 +685,7 @@ def _as_label_array(names: Sequence[str], state: _State) -> np.ndarray:
 def _predict(features: Tensor, top: int, state: _State) -> list[Prediction]:
     if top < 1:
         raise ConfigError(f"top must be at least 1, not {top}")
-    calibration = state.model.calibration
+    threshold = _calibration(state).threshold
     confidences = _confidences(features, state)
     best, positions = confidences.topk(min(top, len(state.scorer)), dim=1)
     familiarities = state.scorer.familiarity(features).tolist()
@@ -689,7 +694,7 @@ def _predict(features: Tensor, top: int, state: _State) -> list[Prediction]:
         Prediction(
             names=tuple(names[position] for position in of_image),
             confidences=tuple(confidence),
-            known=calibration.threshold is None or familiarity >= calibration.threshold,
+            known=threshold is None or familiarity >= threshold,
             familiarity=familiarity,
         )
         for of_image, confidence, familiarity in zip(

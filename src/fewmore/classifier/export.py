@@ -47,7 +47,7 @@ def to_onnx(classifier: IncrementalClassifier, folder: str | Path) -> list[Expor
     folder = Path(folder).expanduser()
     embedder = classifier.embedder
     scorer = classifier.scorer
-    calibration = classifier.model.calibration
+    calibration = classifier.calibration
     if embedder.device.type != "cpu":
         raise ConfigError(
             f"the classifier is on {embedder.device}, and export works on the CPU: "

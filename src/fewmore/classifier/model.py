@@ -44,7 +44,7 @@ class Model:
         return {
             "backbone": _size(self.weights),
             "adapter": _size(self.adapter or {}),
-            "whitening": _size(vars(self.whitening) if self.whitening else {}),
+            "whitening": _size({} if self.whitening is None else self.whitening.tensors()),
             "projection": 0 if self.projection is None else 4 * self.projection.numel(),
             "classes": sum(
                 8 * self.dim + 8 * len(known.hashes) for known in self.class_set.classes

@@ -86,8 +86,10 @@ class BackboneGraph(Graph):
 
     def settings(self) -> object:
         whitening = self.embedder.whitening
-        tensors = () if whitening is None else (whitening.center, whitening.damping)
-        return self.embedder.transform, _content_hash(*tensors)
+        if whitening is None:
+            return self.embedder.transform, _content_hash()
+        digest = _content_hash(*whitening.tensors().values())
+        return self.embedder.transform, digest, whitening.power
 
     def _noise(self, count: int) -> Tensor:
         shape = (count, 3, self.size, self.size)

@@ -23,7 +23,6 @@ from fewmore.classifier.fitting.base import NEVER, BaseFeatures
 from fewmore.classifier.fitting.frozen import fit_features
 from fewmore.classifier.heads import Scorer
 from fewmore.classifier.not_fitted import NotFittedError
-from fewmore.classifier.whitening import Whitening
 from fewmore.errors import DataError
 from fewmore.nn.prototypes import GrowingBuffer
 
@@ -55,7 +54,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         seed = check_random_state(self.random_state).randint(2**31)
         base, whitening, self._head, self.calibration_ = fit_features(base, int(seed))
-        self._whitening = Whitening(whitening.center.double(), whitening.damping.double())
+        self._whitening = whitening.double()
         self._set_classes(base.classes())
         return self
 
@@ -98,7 +97,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def is_known(self, X: Any) -> np.ndarray:
         """Return whether each vector is of any known class, (n,): 95 % of those held out are."""
         whitened = self._whitened(X)
-        threshold = self.calibration_.threshold
+        threshold = self.calibration_.for_classes(len(self.classes_)).threshold
         familiarity = self._scorer.familiarity(whitened)
         return (familiarity >= (-np.inf if threshold is None else threshold)).numpy()
 

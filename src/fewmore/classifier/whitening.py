@@ -1,7 +1,8 @@
 """Whiten features by the covariance within the base classes.
 
-Features are centered by the mean of the base images and scaled to unit length. Directions in which
-images of one class differ tell little about the class, and are damped; then the length is one
+A root may be taken of each feature first, as for counts, which vary the more the larger they are.
+Features are then centered by the mean of the base images and scaled to unit length. Directions in
+which images of one class differ tell little about the class, and are damped; then the length is one
 again. All of it is settled in training, so that later classes change nothing for earlier ones.
 
 n: images   d: features   r: directions   C: classes
@@ -22,9 +23,10 @@ class Whitening:
 
     center: Tensor  # (d,)
     damping: Tensor  # (d, r): orthogonal directions, of length √(1 − what is left of them)
+    power: float = 1.0  # that each feature is raised to, with its sign kept
 
     def __call__(self, features: Tensor) -> Tensor:
-        unit = F.normalize(features - self.center, dim=-1)
+        unit = F.normalize(raise_to(features, self.power) - self.center, dim=-1)
         if self.damping.shape[1]:
             unit = F.normalize(unit - (unit @ self.damping) @ self.damping.T, dim=-1)
         return unit
@@ -32,6 +34,19 @@ class Whitening:
     def to(self, device: torch.device) -> "Whitening":
         """Return the same on another device."""
         return replace(self, center=self.center.to(device), damping=self.damping.to(device))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors, by name."""
+        return {"center": self.center, "damping": self.damping}
+
+    def double(self) -> "Whitening":
+        """Return the same in float64."""
+        return replace(self, center=self.center.double(), damping=self.damping.double())
+
+
+def raise_to(features: Tensor, power: float) -> Tensor:
+    """Raise the absolute value of each feature to a power, and keep its sign."""
+    return features if power == 1 else features.sign() * features.abs().pow(power)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +56,12 @@ class Covariance:
     center: Tensor  # (d,)
     directions: Tensor  # (d, r): eigenvectors, those of the largest eigenvalues last
     eigenvalues: Tensor  # (r,) float64
+    power: float = 1.0  # that features were raised to
 
     @classmethod
-    def within(cls, features: Tensor, labels: Tensor) -> "Covariance":
+    def within(cls, features: Tensor, labels: Tensor, power: float = 1.0) -> "Covariance":
         """Pool the covariance of features (n, d) within their classes."""
+        features = raise_to(features, power)
         center = features.double().mean(0).float()
         unit = F.normalize(features - center, dim=1)
         counts = torch.bincount(labels)
@@ -60,7 +77,7 @@ class Covariance:
         eigenvalues, vectors = eigenvalues[kept], vectors[:, kept]
         if is_wide:
             vectors = residuals.T @ vectors / eigenvalues.sqrt()
-        return cls(center, vectors.float(), eigenvalues / freedom)
+        return cls(center, vectors.float(), eigenvalues / freedom, power)
 
     def whitening(self, shrinkage: float | None) -> Whitening:
         """Return the whitening by this covariance, shrunk towards a multiple of the identity.
@@ -69,10 +86,10 @@ class Covariance:
         """
         directions = self.directions[:, -MAX_DIRECTIONS:]
         if shrinkage is None:
-            return Whitening(torch.zeros_like(self.center), directions[:, :0])
+            return Whitening(torch.zeros_like(self.center), directions[:, :0], self.power)
         if shrinkage == 1.0:
-            return Whitening(self.center, directions[:, :0])
+            return Whitening(self.center, directions[:, :0], self.power)
         floor = shrinkage * self.eigenvalues.sum() / len(self.center)
         shrunk = (1 - shrinkage) * self.eigenvalues[-MAX_DIRECTIONS:] + floor
         damped = 1 - (floor / shrunk).sqrt()
-        return Whitening(self.center, (directions * damped.sqrt()).float())
+        return Whitening(self.center, (directions * damped.sqrt()).float(), self.power)

@@ -18,6 +18,8 @@ from fewmore.classifier.fitting.base import FOLDS, BaseFeatures
 from fewmore.classifier.fitting.sessions import SHOTS, Session
 from fewmore.classifier.heads import Head, Scorer
 
+GROWTH = 0.25  # of the threshold, in standard deviations of similarities to other classes
+
 # Fits features and head on images, given by a mask (n,).
 Fit = Callable[[Tensor], tuple[BaseFeatures, Head]]
 
@@ -37,6 +39,8 @@ def calibrate(sessions: Sequence[Session], fit: Fit) -> Calibration:
     return Calibration(
         temperature=temperature,
         threshold=acceptance_threshold(similarity.amax(1)),
+        classes=similarity.shape[1],
+        growth=threshold_growth(similarity, labels),
         held_out=int(is_full.sum()),
         accuracy=float((predicted == labels)[is_full].float().mean()),
         ece_before=expected_calibration_error(confidences, predicted == labels),
@@ -57,6 +61,16 @@ def _score(sessions: Sequence[Session], fit: Fit) -> tuple[Tensor, Tensor, Tenso
         parts.append((scorer.scores(features), scorer.similarity(features), labels, shots))
     scores, similarity, labels, shots = (torch.cat(part).cpu() for part in zip(*parts, strict=True))
     return scores, similarity, labels, shots
+
+
+def threshold_growth(similarity: Tensor, labels: Tensor) -> float:
+    """Return by how much the threshold grows when the classes become e times as many.
+
+    The largest of many similarities grows with their standard deviation. A share of it, and not a
+    fit to fewer classes, because that is noise where there are only five (docs/log.md).
+    """
+    others = torch.ones_like(similarity, dtype=torch.bool).scatter_(1, labels[:, None], False)
+    return GROWTH * float(similarity[others].double().std()) if similarity.shape[1] > 2 else 0.0
 
 
 def auroc_of_held_out_classes(similarity: Tensor, labels: Tensor) -> float | None:

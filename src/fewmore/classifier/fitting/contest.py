@@ -1,13 +1,15 @@
 """Choose how features are whitened, by sessions simulated on held-out base images.
 
 In each session the old classes alone decide on mean, covariance and variance, as they do when
-classes are learnt later. The plain cosine, a centered one and whitened ones with several
-shrinkages compete, each with several strengths of the correction for few images.
+classes are learnt later. The plain cosine, centered ones and whitened ones with several shrinkages,
+of features and of their square roots, compete, each with several strengths of the correction for
+few images.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -17,17 +19,22 @@ from fewmore.classifier.fitting.sessions import Session
 from fewmore.classifier.heads import Head, Scorer, norm_correction
 from fewmore.classifier.whitening import Covariance, Whitening
 
-SHRINKAGES = (None, 1.0, 0.9, 0.8, 0.7, 0.6)  # None: the plain cosine; 1: a centered one
+POWERS = (1.0, 0.5)  # that features are raised to
+SHRINKAGES = (1.0, 0.9, 0.7, 0.5, 0.3)  # 1: centered alone
+PLAIN = (1.0, None)  # the plain cosine
+CANDIDATES = (PLAIN, *product(POWERS, SHRINKAGES))  # powers and shrinkages
 CORRECTIONS = (1.0, 0.8, 0.6, 0.4, 0.2)  # shares of the variance that few images are corrected by
 MAX_LOSS = {1: 0.05, 5: 0.03}  # accuracy that old classes may lose, by shots of the new ones
 MIN_QUERIES = 200  # of old classes, or their losses are too uncertain to decide anything
 DEFAULT_CORRECTION = 0.6  # where nothing is held out
+MIN_GAIN = 2.0  # over the plain cosine, in standard errors
 
 
 @dataclass(frozen=True)
 class Choice:
     """Hold what won, and its accuracy on the simulated sessions beside the plain cosine's."""
 
+    power: float = 1.0
     shrinkage: float | None = None
     correction: float = DEFAULT_CORRECTION
     accuracy: float | None = None
@@ -35,7 +42,8 @@ class Choice:
 
     def fit(self, base: BaseFeatures) -> tuple[Whitening, Head]:
         """Fit whitening and head on images."""
-        whitening = Covariance.within(base.features, base.labels).whitening(self.shrinkage)
+        covariance = Covariance.within(base.features, base.labels, self.power)
+        whitening = covariance.whitening(self.shrinkage)
         variance = self.correction * base.whitened(whitening).variance()
         return whitening, Head(base.features.device, base.features.shape[1], variance)
 
@@ -46,6 +54,8 @@ class Choice:
         kind = "the plain cosine"
         if self.shrinkage is not None:
             kind = f"a cosine whitened with shrinkage {self.shrinkage:g}"
+        if self.power != 1:
+            kind += " after a square root"
         return (
             f"classes are compared by {kind}: {100 * self.accuracy:.1f} % of held-out images are "
             f"right in simulated sessions, {100 * self.plain_accuracy:.1f} % by the plain cosine"
@@ -55,33 +65,41 @@ class Choice:
 def choose(base: BaseFeatures, sessions: Sequence[Session]) -> Choice:
     """Return the choice that is right most often and does not harm old classes.
 
-    Whitening has to beat the plain cosine by more than the standard error of their difference.
+    Whitening has to beat the plain cosine by two standard errors of their difference. These are
+    taken over classes, because images of one class are right or wrong together: with three classes
+    there is little evidence for anything.
     """
-    correct, losses = _compare(base, sessions)
-    allowed = (losses <= 0).all(-1)  # (shrinkages, corrections)
+    correct, labels, losses = _compare(base, sessions)
+    allowed = (losses <= 0).all(-1)  # (candidates, corrections)
     means = correct.mean(-1)
     # Where each correction harms old classes, the weakest is taken.
     allowed[:, -1] |= ~allowed.any(1)
     corrections = means.masked_fill(~allowed, -1.0).argmax(1).tolist()
     accuracies = torch.stack([of[place] for of, place in zip(correct, corrections, strict=True)])
     best = int(accuracies.mean(1).argmax())
-    gain = accuracies[best] - accuracies[0]
-    is_proven = float(gain.mean()) > float(gain.std(correction=0)) / math.sqrt(len(gain))
-    chosen = best if is_proven else 0
+    chosen = best if _is_proven(accuracies[best] - accuracies[0], labels) else 0
     return Choice(
-        SHRINKAGES[chosen],
+        *CANDIDATES[chosen],
         CORRECTIONS[corrections[chosen]],
         float(accuracies[chosen].mean()),
         float(accuracies[0].mean()),
     )
 
 
-def _compare(base: BaseFeatures, sessions: Sequence[Session]) -> tuple[Tensor, Tensor]:
-    """Return accuracies of each image, and what old classes lose beyond what they may.
+def _is_proven(gain: Tensor, labels: Tensor) -> bool:
+    """Say whether the mean gain over images (n,) is beyond what classes differ by chance."""
+    by_class = torch.stack([gain[labels == label].mean() for label in sorted(set(labels.tolist()))])
+    error = by_class.std() / math.sqrt(len(by_class)) if len(by_class) > 1 else math.inf
+    return float(by_class.mean()) > MIN_GAIN * float(error)
 
-    The shapes are (shrinkages, corrections, images) and (shrinkages, corrections, shots).
+
+def _compare(base: BaseFeatures, sessions: Sequence[Session]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return accuracies of each image, its label, and what old classes lose beyond what they may.
+
+    The shapes are (candidates, corrections, images), (images,) and (candidates, corrections,
+    shots).
     """
-    shape = (len(SHRINKAGES), len(CORRECTIONS))
+    shape = (len(CANDIDATES), len(CORRECTIONS))
     correct = torch.zeros(*shape, len(base.labels), dtype=torch.float64)
     asked = torch.zeros(len(base.labels), dtype=torch.float64)
     lost = {shots: torch.zeros(*shape, dtype=torch.float64) for shots in MAX_LOSS}
@@ -107,15 +125,16 @@ def _compare(base: BaseFeatures, sessions: Sequence[Session]) -> tuple[Tensor, T
         else torch.full(shape, -most)
         for shots, most in MAX_LOSS.items()
     ]
-    return correct[..., held] / asked[held], torch.stack(losses, -1)
+    accuracies = correct[..., held] / asked[held]
+    return accuracies, base.labels.cpu()[held], torch.stack(losses, -1)
 
 
 def _scores(base: BaseFeatures, session: Session) -> Iterator[tuple[tuple[int, int], Tensor]]:
     """Yield each contestant's place in the grid, and its scores of the queries (q, C)."""
     old = base.select(session.known)
-    covariance = Covariance.within(old.features, old.labels)
-    for row, shrinkage in enumerate(SHRINKAGES):
-        whitened = base.whitened(covariance.whitening(shrinkage))
+    covariances = {power: Covariance.within(old.features, old.labels, power) for power in POWERS}
+    for row, (power, shrinkage) in enumerate(CANDIDATES):
+        whitened = base.whitened(covariances[power].whitening(shrinkage))
         variance = whitened.select(session.known).variance()
         classes = whitened.select(session.learnt).classes()
         uncorrected = Scorer.build(Head(base.features.device, base.features.shape[1]), classes)

@@ -9,6 +9,7 @@ A model file is a safetensors file. Its one metadata entry, "fewmore", is JSON:
     transform     image size and normalization: TRANSFORM
     variance      of features within classes
     whitening     number of damped directions, or null: "whitening/center", "whitening/damping"
+    power         that features are raised to before whitening
     calibration   temperature, thresholds and what held-out images said
     adapter       settings of the adapter, or null; its weights are the tensors "adapter/…"
     dim           features of an image
@@ -34,7 +35,7 @@ from torch import nn
 from fewmore.nn.adapter import Adapter, AdapterConfig
 from fewmore.nn.backbones import BACKBONES, build
 
-FORMAT = 2  # 1: without whitening
+FORMAT = 3  # 1: without whitening; 2: without a power
 METADATA = "fewmore"  # name of the metadata entry
 NO_CHECKSUM = "0" * 64  # stands in the place of the checksum while it is computed
 

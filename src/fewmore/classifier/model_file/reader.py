@@ -208,7 +208,7 @@ def _to_model(metadata: Json, tensors: dict[str, Tensor]) -> Model:
         class_set=_to_class_set(metadata, tensors),
         calibration=Calibration(**metadata["calibration"]),
         variance=_number(metadata["variance"]),
-        whitening=_to_whitening(_with_prefix(tensors, "whitening/")),
+        whitening=_to_whitening(_with_prefix(tensors, "whitening/"), metadata),
         adapter=None if adapter is None else _with_prefix(tensors, "adapter/"),
         adapter_config=AdapterConfig(**(adapter or {})),
         projection=tensors.get("projection"),
@@ -217,8 +217,13 @@ def _to_model(metadata: Json, tensors: dict[str, Tensor]) -> Model:
     )
 
 
-def _to_whitening(tensors: dict[str, Tensor]) -> Whitening | None:
-    return Whitening(**tensors) if tensors else None
+def _to_whitening(tensors: dict[str, Tensor], metadata: Json) -> Whitening | None:
+    if not tensors:
+        return None
+    power = _number(metadata.get("power", 1.0))
+    if not 0 < power <= 1:
+        raise ValueError(f"its features are raised to {power}")
+    return Whitening(**tensors, power=power)
 
 
 def _to_class_set(metadata: Json, tensors: dict[str, Tensor]) -> ClassSet:

@@ -55,8 +55,8 @@ def _tensors(model: Model) -> dict[str, Tensor]:
     tensors = {f"backbone/{name}": tensor for name, tensor in model.weights.items()}
     tensors |= {f"adapter/{name}": tensor for name, tensor in (model.adapter or {}).items()}
     if model.whitening is not None:
-        tensors["whitening/center"] = model.whitening.center
-        tensors["whitening/damping"] = model.whitening.damping
+        whitening = model.whitening.tensors()
+        tensors |= {f"whitening/{name}": tensor for name, tensor in whitening.items()}
     if model.projection is not None:
         tensors["projection"] = model.projection
     if classes:
@@ -76,6 +76,7 @@ def _metadata(model: Model) -> dict[str, Any]:
         "transform": {name: getattr(model.transform, name) for name in TRANSFORM},
         "variance": model.variance,
         "whitening": None if model.whitening is None else model.whitening.damping.shape[1],
+        "power": 1.0 if model.whitening is None else model.whitening.power,
         "calibration": asdict(model.calibration),
         "adapter": None if model.adapter is None else asdict(model.adapter_config),
         "dim": model.dim,
