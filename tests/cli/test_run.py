@@ -264,6 +264,19 @@ def test_images_are_stored_at_the_size_that_the_recipe_needs(run, monkeypatch):
     assert [task.train.size for task in tasks] == [(9, 9), (11, 11)], "the files have 12 pixels"
 
 
+def test_images_of_a_method_do_not_depend_on_what_else_is_run(run):
+    """One method needs larger images than the other, of which both are made without it."""
+    several = ("-m", "decoupled-cosine,decoupled-l2", "--set", "decoupled-l2.transform.stored=12")
+    assert run(*several)[0] == 0
+    assert run("-m", "decoupled-cosine", "--runs", "alone")[0] == 0
+    both = {result.method: result for result in map(results.read, folders())}
+    [alone] = map(results.read, folders(Path("alone")))
+    assert both["decoupled-cosine"].accuracy == alone.accuracy
+    [shared] = folders(Path("alone"))
+    stage = (shared / "seed0" / "metrics.jsonl").read_text()
+    assert "pretrain (shared)" in stage, "the same images have the same stage 1"
+
+
 def test_fresh_shares_nothing(run):
     assert run("-m", "decoupled-linear,linear", "--fresh")[0] == 0
     assert not Path("cache/stage1").exists()

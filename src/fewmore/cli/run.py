@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from fewmore.errors import ConfigError, FewmoreError
 if TYPE_CHECKING:  # torch waits until the command runs
     from rich.console import Console
 
-    from fewmore.data.benchmarks import Task
+    from fewmore.data.benchmarks import StoredSize, Task
     from fewmore.research.experiment import Experiment
     from fewmore.research.results import RunResult
     from fewmore.research.runner import RunOptions
@@ -65,11 +64,10 @@ def run(
         common: dict[str, Any] = {"seeds": all_seeds, "draws": all_draws, **split}
         named = (method, features, recipe, settings or [])
         experiments = _experiments(benchmark, *named, **common)
-    from fewmore.research import results, run_folder, runner
+    from fewmore.research import results, run_folder
 
     if dry_run:
-        load = partial(_load_task, experiments, runner.RunOptions(), data_root, console(quiet=True))
-        print_plan(experiments, runs, resume, load)
+        _print_plan(experiments, runs, resume, data_root)
         return
     if resume and (done := _read_finished(experiments, runs)):
         console(quiet=quiet or as_json).print("all runs are finished")
@@ -84,8 +82,8 @@ def run(
     finished: list[RunResult] = []
     failures = Failures(single=len(experiments) == 1)
     with interrupt_hint("stopped; go on with the same command and --resume"):
-        task = _load_task(experiments, run_options, data_root, out)
-        experiments = _fit_all(experiments, task, out, failures)
+        tasks = _load_tasks(experiments, run_options, data_root, out)
+        experiments = _fit_all(experiments, tasks, out, failures)
         folders: list[Path | None] = [None] * len(experiments)
         if resume:
             folders = run_folder.find(runs, experiments, prefer_finished=False)
@@ -96,6 +94,7 @@ def run(
                 continue
             with failures.reported(experiment):
                 folder = folder or _create_folder(runs, experiment)
+                task = tasks[_stored(experiment)]
                 result = _run_one(experiment, folder, task, run_options, out)
                 finished.append(result)
                 _write_outputs(result, folder, task, record)
@@ -103,6 +102,19 @@ def run(
     _print_results(finished, as_json)
     if failures.methods:
         raise typer.Exit(2)
+
+
+def _print_plan(
+    experiments: "list[Experiment]", runs: Path, resume: bool, data_root: Path | None
+) -> None:
+    """Print what would be run."""
+    from fewmore.research.runner import RunOptions
+
+    def load() -> "Task":
+        first = experiments[:1]
+        return _load_tasks(first, RunOptions(), data_root, console(quiet=True))[_stored(first[0])]
+
+    print_plan(experiments, runs, resume, load)
 
 
 def _create_folder(runs: Path, experiment: "Experiment") -> Path:
@@ -173,30 +185,44 @@ def _print_results(finished: "list[RunResult]", as_json: bool) -> None:
         out.print(render(tables.build(group), out.width))
 
 
-def _load_task(
+def _stored(experiment: "Experiment") -> "StoredSize":
+    """Return the size that an experiment's images are stored at."""
+    from fewmore.data.loading import stored_size
+
+    return stored_size([experiment.recipe.transform])
+
+
+def _load_tasks(
     experiments: "list[Experiment]",
     run_options: "RunOptions",
     data_root: Path | None,
     out: "Console",
-) -> "Task":
-    """Load the images that all experiments share, as large as the largest transform needs."""
+) -> "dict[StoredSize, Task]":
+    """Load the images of all experiments, once for each size that they are stored at.
+
+    So an experiment has the same images whatever else is run.
+    """
     from fewmore.cli.live import StudyWatcher
     from fewmore.research import runner
     from fewmore.research.validation import validation_task
 
-    first = experiments[0]
-    transforms = [each.recipe.transform for each in experiments]
-    with StudyWatcher(out) as watcher:
-        task = runner.load_task(
-            first.benchmark,
-            run_options,
-            data_root,
-            watcher.on_load,
-            None if first.validation else first.draws[0],
-            transforms,
-            **first.split(),
-        )
-    return validation_task(task, first.draws[0] or 0) if first.validation else task
+    tasks = {}
+    for experiment in {_stored(each): each for each in experiments}.values():
+        draw = experiment.draws[0]
+        with StudyWatcher(out) as watcher:
+            task = runner.load_task(
+                experiment.benchmark,
+                run_options,
+                data_root,
+                watcher.on_load,
+                None if experiment.validation else draw,
+                [experiment.recipe.transform],
+                **experiment.split(),
+            )
+        if experiment.validation:
+            task = validation_task(task, draw or 0)
+        tasks[_stored(experiment)] = task
+    return tasks
 
 
 class Failures:
@@ -219,7 +245,10 @@ class Failures:
 
 
 def _fit_all(
-    experiments: "list[Experiment]", task: "Task", out: "Console", failures: Failures
+    experiments: "list[Experiment]",
+    tasks: "dict[StoredSize, Task]",
+    out: "Console",
+    failures: Failures,
 ) -> "list[Experiment]":
     """Fit the methods' settings to the base session, and say what was changed."""
     from fewmore.research.fitting import base_counts, fit_to_base
@@ -227,6 +256,7 @@ def _fit_all(
     fitted: list[Experiment] = []
     for experiment in experiments:
         with failures.reported(experiment):
+            task = tasks[_stored(experiment)]
             fitted.append(fit_to_base(experiment, task))
             changes = fitted[-1].settings.items() - experiment.settings.items()
             if changes:
