@@ -238,6 +238,27 @@ def test_boxes_lie_inside_and_keep_to_the_limits(
             assert (h - 0.5) * (w - 0.5) <= high * height * width * (1 + 1e-4)
 
 
+@pytest.mark.parametrize("shape", [(32, 32), (20, 50), (50, 20)])
+def test_a_ratio_of_one_gives_squares(shape: tuple[int, int]) -> None:
+    heights, widths = (torch.full((50,), side) for side in shape)
+    boxes = augment.sample_crop_boxes(heights, widths, (0.2, 1.0), seeded(0), (1.0, 1.0))
+    assert torch.equal(boxes[2], boxes[3])
+    assert len(boxes[2].unique()) > 5
+    assert int(boxes[2].max()) <= 1 + min(shape)
+
+
+def test_views_keep_to_the_ratio_of_the_transform(tiny_images: Callable[..., ImageSet]) -> None:
+    """Crop whole images: with the usual ratios most of their parts are rectangles."""
+    images = tiny_images(2, 4, size=16)
+    square = Transform(16, (0.5,) * 3, (0.25,) * 3, "resized", scale=(1, 1), flip=False, resize=16)
+    square = replace(square, ratio=(1.0, 1.0))
+    indices = torch.arange(8)
+    whole = augment.test_view(images, indices, square)
+    assert torch.allclose(augment.train_view(images, indices, square, seeded(0)), whole, atol=1e-4)
+    usual = replace(square, ratio=ASPECT_RATIO, scale=(0.5, 0.6))
+    assert not torch.allclose(augment.train_view(images, indices, usual, seeded(0)), whole)
+
+
 @pytest.mark.parametrize(
     ("height", "width", "box"), [(10, 200, (0, 94, 10, 13)), (200, 10, (94, 0, 13, 10))]
 )
@@ -692,6 +713,9 @@ def test_rotation_goes_counter_clockwise() -> None:
         ),
         ({"scale": (0.8, 0.2)}, "scale must be two shares"),
         ({"scale": (0.5, 1.5)}, "scale must be two shares"),
+        ({"ratio": (2.0, 1.0)}, "ratio must be two ratios of width to height"),
+        ({"ratio": (0.0, 1.0)}, "ratio must be two ratios of width to height"),
+        ({"view_features": "both"}, "view_features must be 'mean' or 'separate', not 'both'"),
         ({"resize": 31}, r"resize \(31\) must not be smaller than size \(32\)"),
         (
             {"resize": 40, "stored": 39},

@@ -15,8 +15,9 @@ from fewmore.methods.base import Recipe
 from fewmore.methods.network import Network
 from fewmore.nn.prototypes import class_means
 from fewmore.nn.similarity import cosine
-from fewmore.research import recipes
+from fewmore.research import recipes, runner
 from fewmore.research.experiment import Experiment
+from fewmore.research.reporting import tables
 from fewmore.training.checkpoint import Checkpoint, read_state
 from fewmore.training.embed import embed
 from fewmore.training.runtime import Runtime
@@ -242,6 +243,19 @@ def test_the_mean_of_cosines_to_rotated_shots(
         expected.append(cosine(test, means))
     scores = method.scores(tiny_task.test)
     assert torch.allclose(scores, (expected[0] + expected[1]) / 2, atol=1e-5)
+
+
+def test_the_accuracy_of_one_view_is_in_the_table(
+    tiny_task: Task, small_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    recipe = small_recipe("quick", tiny_task.benchmark, "decoupled-cosine", *SEPARATE)
+    plan = runner.Plan(Experiment("tiny", "decoupled-cosine", recipe), tmp_path)
+    [result] = runner.run_plans([plan], tiny_task, runner.RunOptions())
+    assert result.test_views == (2.0,)
+    [alone] = result.one_view
+    assert alone == result.extra["one_view"][0][-1]
+    [row] = tables.build([result]).rows
+    assert row.detail == f"1 run, 2 test views, with one {alone:.2f}"
 
 
 def test_methods_that_train_on_refuse_separate_views(
