@@ -1,7 +1,8 @@
 """Fill in the generated parts of README.md, docs/*.md and docs/results/*.md: `make docs`.
 
 A part stands between `<!-- NAME -->` and `<!-- /NAME -->`. Its text comes from results/ and from
-the code; no number is typed by hand. `python docs/make.py --check` only names the stale files.
+the code; no number is typed by hand. docs/leaderboard.html is the page leaderboard.md with sortable
+tables. `python docs/make.py --check` only names the stale files.
 
     results/BENCHMARK-METHOD….json     accuracy, a row each
     results/re-encoded/*.json          the same from re-encoded images, to show what that costs
@@ -29,6 +30,7 @@ from sections import (
     encoding,
     gaps,
     heads,
+    leaderboard,
     listings,
     recorded,
     speed,
@@ -62,6 +64,8 @@ PARTS: dict[str, Callable[[], str]] = {
     **{f"provenance {name}": partial(accuracy.provenance, name) for name in BENCHMARKS},
     **{f"figure {name}": partial(answer.figure, name) for name in BENCHMARKS},
     **{f"published {name}": partial(answer.against_published, name) for name in contents.NAMES},
+    **{f"ranking {name}": partial(leaderboard.ranking, name) for name in contents.NAMES},
+    **{f"features {name}": partial(leaderboard.features, name) for name in contents.NAMES},
     **{f"gaps {name}": partial(gaps.gaps, name) for name in BENCHMARKS},
     **{f"study {name}": partial(studies.study, name) for name in studies.ALT},
     **{f"bench {name}": partial(speed.bench, name) for name in MEASURED},
@@ -126,12 +130,14 @@ def draw_figures() -> None:
 
 def main() -> None:
     """Fill in all pages, or only check them."""
-    stale = {}
-    for page in pages():
-        text = page.read_text(encoding="utf-8")
-        filled = fill(text)
-        if filled != text:
-            stale[page.relative_to(recorded.ROOT)] = filled
+    made = {page: fill(page.read_text(encoding="utf-8")) for page in pages()}
+    board = recorded.ROOT / "docs" / "leaderboard.md"
+    made[board.with_suffix(".html")] = leaderboard.page(made[board])
+    stale = {
+        page.relative_to(recorded.ROOT): text
+        for page, text in made.items()
+        if not page.exists() or page.read_text(encoding="utf-8") != text
+    }
     if "--check" in sys.argv:
         sys.exit(f"stale: {', '.join(map(str, stale))}; run: make docs" if stale else 0)
     for page, filled in stale.items():

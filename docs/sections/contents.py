@@ -44,7 +44,7 @@ def _described(about: Contents, benchmark: str) -> list[str]:
     return [
         str(about.year or "unknown"),
         f"{backbone.name}, {backbone.stem}" if backbone.stem != backbone.name else backbone.name,
-        _millions(backbone.parameters),
+        millions(backbone.parameters),
         about.selection,
         str(views or "unknown"),
         about.exemplars,
@@ -52,7 +52,8 @@ def _described(about: Contents, benchmark: str) -> list[str]:
     ]
 
 
-def _millions(parameters: int | None) -> str:
+def millions(parameters: int | None) -> str:
+    """Format a number of parameters."""
     if parameters is None:
         return "unknown"
     return f"{parameters / 1e6:.{1 if parameters > 1e6 else 2}f} M"

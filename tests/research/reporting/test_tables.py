@@ -458,6 +458,13 @@ def test_a_shared_stage_1_is_noted_and_its_seconds_are_counted(make_result):
     assert not any("shared" in text for text in build([own]).notes)
 
 
+def test_a_stage_1_that_was_shared_by_runs_side_by_side_counts_its_share(make_result):
+    """Of five runs side by side, one that trains stage 1 is charged a fifth of what elapses."""
+    seconds = (("pretrain (shared)", 100.0), ("share of the wall clock", 4.0))
+    result = make_result("glyphs", seconds=seconds, machine={"side_by_side": 5})
+    assert result.total_seconds == (24.0,)
+
+
 def test_runs_without_times_have_no_seconds(make_result):
     assert make_result().total_seconds == (None,)
     assert seconds_text(make_result()) == "–"

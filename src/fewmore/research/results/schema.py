@@ -114,10 +114,14 @@ class RunResult:
     def total_seconds(self) -> tuple[float | None, ...]:
         """Return the seconds that each run needs, one a run; None where they were not measured.
 
-        A run that took over another's stage 1 counts the seconds that stage 1 took to train.
+        A run that took over another's stage 1 counts the seconds that stage 1 took to train: the
+        elapsed ones are divided by the runs side by side, as the wall clock is.
         """
+        workers = int(self.machine.get("side_by_side", 1))
         return tuple(
-            times[WALL_CLOCK] + times.get(SHARED_STAGE1, 0.0) if WALL_CLOCK in times else None
+            times[WALL_CLOCK] + times.get(SHARED_STAGE1, 0.0) / workers
+            if WALL_CLOCK in times
+            else None
             for times in self.seconds
         )
 

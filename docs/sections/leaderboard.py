@@ -1,0 +1,316 @@
+"""Write the ranking of all methods on a benchmark, and a table of features × classifier.
+
+docs/leaderboard.md is the one source; leaderboard.html is that page, with leaderboard.js.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import zip_longest
+from pathlib import Path
+from statistics import fmean
+
+from markdown_it import MarkdownIt
+
+from fewmore.data.benchmarks import BENCHMARKS
+from fewmore.methods import FEATURES, METHODS
+from fewmore.methods.features import PLAIN
+from fewmore.nn.backbones import BACKBONES
+from fewmore.research import published, results
+from fewmore.research.published import Contents, follows_protocol, published_row
+from fewmore.research.reporting import tables
+from fewmore.research.results import RunResult, run_keys
+from fewmore.research.results.schema import FEATURES_SETTING
+from fewmore.research.statistics import paired_difference
+from sections import encoding, recorded
+from sections.accuracy import several_commits
+from sections.contents import millions
+from sections.markdown import italic, markdown_table, mean_and_std, paragraph
+
+PUBLISHED = ("*published last*", "*published average*", "*published epoch*")
+COLUMNS = {  # titles, and how they are aligned
+    "method": "l",
+    "last": "r",
+    PUBLISHED[0]: "r",
+    "average": "r",
+    PUBLISHED[1]: "r",
+    PUBLISHED[2]: "l",
+    "base": "r",
+    "novel": "r",
+    "harmonic": "r",
+    "last, against the next": "l",
+    "last, one view": "r",
+    "seeds": "r",
+    "test views": "r",
+    "images kept": "r",
+    "network": "l",
+    "parameters": "r",
+    "seconds": "r",
+}
+MIN_PAIRS = 3  # common seeds that a difference is tested from
+DEVICE = "NVIDIA H200"  # of the column of seconds
+CLASSIFIERS = ("decoupled-cosine", "lda", "teen", "cec")  # meant for any features
+REFERENCE = "joint"  # trains on all images, and so competes with no other
+UNMEASURED = "not measured yet"
+MISSING = "–"
+LEAK = " (scores depend on the batch)"
+
+
+def ranking(benchmark: str) -> str:
+    """Write all methods by last accuracy, by the published one where nothing is measured."""
+    rows = _ranked(benchmark)
+    lines = [
+        (fmean(row.last), _measured_cells(row, below)) for row, below in zip_longest(rows, rows[1:])
+    ]
+    beside = {name for row in rows if (name := _published_name(row))}
+    lines += _published_only(benchmark, beside)
+    lines.sort(key=lambda line: line[0], reverse=True)
+    cells = [[cells.get(column, MISSING) for column in COLUMNS] for _, cells in lines]
+    table = markdown_table([*COLUMNS], cells, "".join(COLUMNS.values()))
+    notes = " ".join(filter(None, _notes(benchmark, rows)))
+    first = paragraph(_first(benchmark, rows))
+    return "\n".join([first, "", *table, *(["", paragraph(notes)] if notes else [])]) + "\n"
+
+
+def _first(benchmark: str, rows: Sequence[RunResult]) -> str:
+    """Name the first of our rows, and the highest published one that has the same network."""
+    network = published.backbone_of_cec(benchmark)
+    alike = [
+        (published.accuracy_of(name, about, benchmark)[0] or 0.0, name, about)
+        for about in published.contents()
+        for name in about.methods
+        if about.backbones.get(benchmark) == network and not about.leak
+    ]
+    last, name, about = max(alike, key=lambda row: row[0])
+    views = about.views.get(benchmark) or "unknown"
+    best = next((row for row in rows if row.method != REFERENCE), None)
+    ours = f"**{_name(best)}** is first with {_mean(best.last)}" if best else "none is measured yet"
+    return (
+        f"Of ours, {ours}. Of published rows with {published.backbones()[network].name} and scores "
+        f"that do not depend on the batch, it is {name} with {last:.2f} (epoch: {about.selection}; "
+        f"test views: {views}; images kept: {about.exemplars})."
+    )
+
+
+def _ranked(benchmark: str) -> list[RunResult]:
+    """Return the results under the published protocol, the highest last accuracy first."""
+    rows = filter(follows_protocol, recorded.read_results(benchmark))
+    return sorted(rows, key=lambda row: fmean(row.last), reverse=True)
+
+
+def _name(row: RunResult) -> str:
+    """Name a method, the features that are not its own, another recipe and other settings."""
+    features = results.short_features(row.settings)
+    parts = [f"{row.method} on {features}'s features" if features else row.method]
+    parts += [str(row.recipe)] if row.recipe != "official" else []
+    parts += [f"{key}={value}" for key, value in row.settings.items() if key != FEATURES_SETTING]
+    return ", ".join(parts)
+
+
+def _measured_cells(row: RunResult, below: RunResult | None) -> dict[str, str]:
+    """Return the cells of a result by column; `below` is the next in the ranking."""
+    base, novel, harmonic = (
+        _mean([run[-1] for run in table]) for table in (row.base, row.novel, row.harmonic)
+    )
+    views = max(count or 1 for count in row.test_views)
+    kept = max((count for count in row.images_kept if count is not None), default=None)
+    backbone = str(row.settings.get("backbone", BENCHMARKS[row.benchmark].backbone))
+    return {
+        "method": f"**{_name(row)}**",
+        "last": _mean(row.last),
+        "average": _mean(row.average),
+        "base": base,
+        "novel": novel,
+        "harmonic": harmonic,
+        "last, against the next": against(row, below) if below else MISSING,
+        "last, one view": _mean(row.one_view if views > 1 else row.last),
+        "seeds": str(len(set(row.seeds))),
+        "test views": f"{views:.0f}",
+        "images kept": str(row.keeps) if kept is None else f"{kept:,.0f}" if kept else "none",
+        "network": _network(row.benchmark, backbone),
+        "parameters": millions(_parameters(backbone)),
+        "seconds": tables.seconds_text(row) if row.machine.get("device") == DEVICE else MISSING,
+        **_published_cells(row),
+    }
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    if not values:
+        return MISSING
+    cell = tables.mean_cell(values)
+    return mean_and_std(cell.mean, cell.std)
+
+
+def _network(benchmark: str, backbone: str) -> str:
+    """Name a backbone as published rows do, if it is the benchmark's own."""
+    if backbone == BENCHMARKS[benchmark].backbone:
+        return published.backbones()[published.backbone_of_cec(benchmark)].name
+    return backbone
+
+
+@cache
+def _parameters(backbone: str) -> int | None:
+    """Count the parameters of a backbone, without any classifier; None for those of timm."""
+    if backbone not in BACKBONES:
+        return None
+    return sum(parameter.numel() for parameter in BACKBONES[backbone].build().parameters())
+
+
+def against(row: RunResult, other: RunResult) -> str:
+    """Test the difference of two last accuracies over common seeds, and call a tie a tie."""
+    theirs = dict(zip(run_keys(other), other.last, strict=True))
+    own = dict(zip(run_keys(row), row.last, strict=True))
+    shared = [key for key in own if key in theirs]
+    if len(shared) < MIN_PAIRS:
+        count = {0: "no common seed", 1: "one seed"}.get(len(shared), f"{len(shared)} seeds")
+        difference = _signed(fmean(row.last) - fmean(other.last))
+        return f"{difference} over {_name(other)}, {count}: not tested"
+    found = paired_difference([own[key] for key in shared], [theirs[key] for key in shared])
+    text = f"{_signed(found.mean)} [{_signed(found.low)}, {_signed(found.high)}]"
+    word = "*tie* with" if found.low <= 0 <= found.high else "over"
+    return f"{text} {word} {_name(other)}"
+
+
+def _signed(value: float) -> str:
+    return tables.Cell(value, signed=True).text
+
+
+def _published_name(row: RunResult) -> str | None:
+    """Return the name of the published row of what a result measures, or None."""
+    if row.settings or row.recipe != "official" or "method_source" in row.machine:
+        return None
+    printed = published_row(row)
+    if printed is not None:
+        return printed.name
+    later = (name for about in published.contents() for name in about.methods)
+    return next((name for name in later if name.lower() == row.method), None)
+
+
+def _published_cells(row: RunResult) -> dict[str, str]:
+    """Return the published last and average of a result's method, and its choice of the epoch."""
+    name, printed = _published_name(row), published_row(row)
+    if name is None:
+        return {}
+    # Rows of CEC's ablation are of CEC's program.
+    about = _contents(name) or _contents("CEC")
+    assert about is not None
+    last, average = published.accuracy_of(name, about, row.benchmark)
+    if printed is not None:
+        last, average = printed.sessions[-1], printed.average
+    if last is None:
+        return {}
+    return dict(zip(PUBLISHED, (italic(last), italic(average), about.selection), strict=True))
+
+
+def _contents(name: str) -> Contents | None:
+    return next((about for about in published.contents() if name in about.methods), None)
+
+
+def _published_only(benchmark: str, beside: set[str]) -> Iterator[tuple[float, dict[str, str]]]:
+    """Yield the last accuracy and the cells of published rows that no result stands beside."""
+    for about in published.contents():
+        for name in about.methods:
+            last, average = published.accuracy_of(name, about, benchmark)
+            if last is None or name in beside:
+                continue
+            backbone = published.backbones()[about.backbones.get(benchmark, published.UNKNOWN)]
+            cells = (italic(last), italic(average), about.selection)
+            yield (
+                last,
+                {
+                    "method": f"*{name}, published{LEAK if about.leak else ''}*",
+                    **dict(zip(PUBLISHED, cells, strict=True)),
+                    "test views": str(about.views.get(benchmark) or published.UNKNOWN),
+                    "images kept": re.split("[;,]", about.exemplars)[0],
+                    "network": _with_stem(benchmark, backbone),
+                    "parameters": millions(backbone.parameters),
+                },
+            )
+
+
+def _with_stem(benchmark: str, backbone: published.Backbone) -> str:
+    """Name a backbone, and its stem where only that differs from CEC's."""
+    cec = published.backbones()[published.backbone_of_cec(benchmark)]
+    differs = backbone.name == cec.name and backbone.stem != cec.stem
+    return f"{backbone.name}, stem {backbone.stem}" if differs else backbone.name
+
+
+def _notes(benchmark: str, rows: Sequence[RunResult]) -> list[str]:
+    """Say what is not measured, and where rows differ in origin."""
+    known = {row.method for row in rows}
+    missing = [method for method in METHODS if method not in known]
+    command = f"`fewmore run {benchmark} -m {missing[0]} --seeds 3`" if missing else ""
+    origin = (encoding.files(rows), several_commits(rows)) if rows else ()
+    return [
+        f"Not measured yet: {', '.join(missing)}; {command} measures one." if missing else "",
+        *origin,
+    ]
+
+
+def features(benchmark: str) -> str:
+    """Write last accuracy / harmonic mean of every classifier on every features."""
+    measured: dict[tuple[str, str], RunResult] = {}
+    for row in _ranked(benchmark):
+        settings = {key: value for key, value in row.settings.items() if key != FEATURES_SETTING}
+        if row.method not in METHODS or settings or row.recipe != "official":
+            continue
+        own = METHODS[row.method].features
+        key = results.short_features(row.settings) or own, _classifier(row.method, benchmark)
+        if key not in measured or measured[key].runs < row.runs:
+            measured[key] = row
+    # Beside those for any features: of methods with features of their own, and what was measured.
+    more = (name for of, name in measured if of != METHODS[name].features)
+    with_own = [name for name, info in METHODS.items() if info.features != PLAIN]
+    own = (_classifier(name, benchmark) for name in with_own)
+    classifiers = list(dict.fromkeys((*CLASSIFIERS, *own, *more)))
+    rows = dict.fromkeys((*FEATURES, *(of for of, _ in measured)))
+    lines = [
+        [f"**{of}**", *(_last_and_harmonic(measured.get((of, name))) for name in classifiers)]
+        for of in rows
+    ]
+    return "\n".join(markdown_table(["features", *classifiers], lines)) + "\n"
+
+
+@cache
+def _classifier(method: str, benchmark: str) -> str:
+    """Return the first method that classifies alike: `closer` is `decoupled-cosine`."""
+    own = METHODS[method]
+    settings = own.config("official", BENCHMARKS[benchmark])
+    return next(
+        name
+        for name, info in METHODS.items()
+        if info.target == own.target and info.config("official", BENCHMARKS[benchmark]) == settings
+    )
+
+
+def _last_and_harmonic(row: RunResult | None) -> str:
+    if row is None:
+        return UNMEASURED
+    harmonic = tables.mean_cell([run[-1] for run in row.harmonic]).mean
+    return f"{fmean(row.last):.2f} / {tables.number(harmonic)}"
+
+
+def page(markdown: str) -> str:
+    """Return docs/leaderboard.md as a page with sortable tables that needs no other file."""
+    folder = Path(__file__).resolve().parent.parent
+    style, script = (
+        (folder / f"leaderboard.{suffix}").read_text(encoding="utf-8") for suffix in ("css", "js")
+    )
+    body = MarkdownIt("commonmark").enable("table").render(markdown)
+    # A table that is wider than the page scrolls by itself, by the arrow keys too.
+    body = body.replace("<table>", '<div class="scroll" tabindex="0"><table>')
+    body = body.replace("</table>", "</table></div>")
+    return f"""\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>fewmore: leaderboard</title>
+<style>
+{style}</style>
+<main>
+{body}</main>
+<script>
+{script}</script>
+</html>
+"""
