@@ -13,6 +13,8 @@ This is the authors' program: both terms are taken on the normalized features th
 over all pairs of views in a batch, and the last epoch is tested. It has neither a warm-up nor
 clipped gradients. Their operations of AutoAugment fill with black and interpolate; here they fill
 with gray and take the nearest pixel. `contrast` and `closeness` are the paper's λ_ssc and λ_inter.
+If the loss stays near log(classes) − closeness, all features point in one direction, which a high
+rate from the first step can lead to: `--set pretrain.warm_up=5` avoids it.
 """
 
 from collections.abc import Mapping
