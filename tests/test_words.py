@@ -62,7 +62,7 @@ ALLOWED = {
         {"cecil", "picture", "pictures"},
         "reads results from before the first release",
     ),
-    "src/fewmore/service/idempotency.py": (
+    "src/fewmore/service/journal.py": (
         {"pictures"},
         "replays responses stored before the first release",
     ),

@@ -2,26 +2,34 @@
 
 import hashlib
 import os
+import stat
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 BLOCK = 1 << 18  # bytes read at a time
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file atomically and durably.
+    """Replace a file atomically and durably; a symbolic link stays, and so do mode and owner.
 
     After a kill or a power cut at any moment it is the old file or the new one, never a part.
     """
+    path = Path(os.path.realpath(path))
+    old = path.stat() if path.exists() else None
+    mode = 0o666 if old is None else stat.S_IMODE(old.st_mode)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
-        with temporary.open("wb") as file:
+        # Never readable for more people than the old file, not even while it is written.
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(data)
             file.flush()
+            if old is not None:
+                _set_owner_and_mode(file.fileno(), old)
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -44,11 +52,19 @@ def hash_files(root: Path, files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
-    """Flush the rename itself to disk, where the system lets a folder be opened."""
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's list of files to the disk, where the system lets a folder be opened."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _set_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
+    """Give a new file the owner and the mode of the one that it replaces, where that is allowed."""
+    if hasattr(os, "fchown"):
+        with suppress(PermissionError):
+            os.fchown(descriptor, old.st_uid, old.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(old.st_mode))

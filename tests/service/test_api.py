@@ -13,8 +13,8 @@ from PIL import EpsImagePlugin, Image
 
 from fewmore import IncrementalClassifier
 from fewmore.classifier.model_file import locked
+from fewmore.service.database import Database
 from fewmore.service.guard import Access
-from fewmore.service.journal import Journal
 from fewmore.service.limits import Limits
 
 TOKEN = "a-token-of-some-length"
@@ -250,14 +250,14 @@ def test_predictions_go_on_while_a_class_is_written(
     client: Any, image: MakeImage, monkeypatch: pytest.MonkeyPatch
 ):
     writing, go_on = threading.Event(), threading.Event()
-    real = Journal.append
+    real = Database.append
 
-    def slow(journal: Journal, record: Any) -> None:
+    def slow(database: Database, *values: Any) -> None:
         writing.set()
         assert go_on.wait(20)
-        real(journal, record)
+        real(database, *values)
 
-    monkeypatch.setattr(Journal, "append", slow)
+    monkeypatch.setattr(Database, "append", slow)
     responses: list[Any] = []
     teacher = threading.Thread(target=lambda: responses.append(client.teach("okapi")))
     teacher.start()
@@ -397,7 +397,7 @@ def test_a_full_disk_is_reported_and_nothing_changes(client: Any, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "append", full)
+        patch.setattr(Database, "append", full)
         problem(
             client.teach("okapi"),
             503,
@@ -491,7 +491,8 @@ def test_changes_need_the_token(model: Path, inside: Inside, image: MakeImage):
 
 @pytest.mark.parametrize("private", [False, True])
 def test_the_openapi_document_says_what_needs_the_token(model: Path, inside: Inside, private: bool):
-    with inside(model, access=Access(TOKEN, private)) as client:
+    limits = Limits(event_seconds=0)  # a stream of events has no end of its own
+    with inside(model, access=Access(TOKEN, private), limits=limits) as client:
         document = client.http.get(
             "/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"}
         ).json()

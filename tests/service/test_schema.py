@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
-OPERATIONS = 15  # of the API
+OPERATIONS = 16  # of the API
+ENDLESS = "/api/events"  # tested in test_events.py
 # A schema cannot express everything that is refused: bytes that are not an image, names that are
 # taken or contain control characters.
 EXCLUDED = ("positive_data_acceptance",)
@@ -45,6 +46,8 @@ def fuzz(
     done: Counter[tuple[str, int]] = Counter()
     for found in schema.get_all_operations():
         operation = found.ok()
+        if operation.path == ENDLESS:
+            continue
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
             if mode is GenerationMode.NEGATIVE and not (
                 operation.body or list(operation.iter_parameters())
@@ -61,6 +64,10 @@ def fuzz(
             )
             @given(case=operation.as_strategy(generation_mode=mode))
             def send(case: Any) -> None:
+                # In a form every value is text, so a number there is a valid name.
+                body = case.body if isinstance(case.body, dict) else {}
+                is_form = "form" in (case.media_type or "")
+                assume(not (is_form and isinstance(body.get("name"), (int, float))))
                 response = case.call_and_validate(
                     excluded_checks=[
                         check for name in EXCLUDED for check in CHECKS.get_by_names([name])

@@ -44,7 +44,7 @@ def test_changes_survive_a_kill_and_a_stop(
             == "okapi"
         )
         served.kill()
-    assert "okapi" not in IncrementalClassifier.load(model).classes_  # it is in the journal alone
+    assert "okapi" not in IncrementalClassifier.load(model).classes_  # it is in the database alone
     with serving(model) as served:
         client = connect(served)
         assert client.classes()["okapi"] == 3
@@ -76,7 +76,7 @@ def test_file_and_folder_are_synced_before_the_response(
 ):
     """Check the order of the system calls."""
     trace = tmp_path / "trace"
-    calls = "trace=openat,write,fsync,fdatasync,rename,renameat,renameat2,sendto,recvfrom"
+    calls = "trace=openat,pwrite64,fsync,fdatasync,sendto,recvfrom"
     options = [
         "-D",
         "-f",
@@ -90,25 +90,28 @@ def test_file_and_folder_are_synced_before_the_response(
         assert connect(served).teach("okapi").status_code == 200
         served.stop()
     lines = trace.read_text(errors="replace").splitlines()
-    journal, folder = re.escape(f"{model}.journal"), re.escape(str(model.parent))
+    changes, folder = re.escape(f"{model}.changes"), re.escape(str(model.parent))
 
     def first(pattern: str, since: int = 0) -> int:
         return next(
             number for number, line in enumerate(lines[since:], since) if re.search(pattern, line)
         )
 
-    created = first(rf'rename\w*\(.*"{folder}/\.birds\.fewmore\.journal\..*"{journal}"')
-    synced = first(rf"fsync\(\d+<{folder}/\.birds\.fewmore\.journal\.")
-    folder_synced = first(rf"fsync\(\d+<{folder}>", created)
+    created = first(rf'openat\(.*"{changes}", .*O_CREAT')
+    folder_synced = first(rf"(fsync|fdatasync)\(\d+<{folder}>", created)
     requested = first(r"recvfrom\(.*POST /api/classes")
-    written = first(rf'write\(\d+<{journal}>, "cecJ', requested)
-    on_disk = first(rf"fsync\(\d+<{journal}>", written)
     responded = first(r'sendto\(.*"HTTP/1\.1 200', requested)
-    assert synced < created < folder_synced < requested < written < on_disk < responded
+    written = [
+        number
+        for number, line in enumerate(lines[requested:responded], requested)
+        if re.search(rf"pwrite64\(\d+<{changes}-wal>", line)
+    ]
+    on_disk = first(rf"(fsync|fdatasync)\(\d+<{changes}-wal>", written[-1])
+    assert created < folder_synced < requested < written[0] < on_disk < responded
     done = next(
         number
         for number, line in enumerate(lines[on_disk:], on_disk)
-        if re.search(r"fsync.*= 0", line)
+        if re.search(r"(fsync|fdatasync).*= 0", line)
     )
     assert done < responded
 

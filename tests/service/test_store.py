@@ -1,7 +1,7 @@
 """Test that a change is there once after a crash at any moment."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,35 +13,59 @@ from fewmore import IncrementalClassifier
 from fewmore.errors import ModelFileError, StateError, UnknownName
 from fewmore.service import idempotency
 from fewmore.service import store as stores
-from fewmore.service.idempotency import JSON, IdempotencyKey, KeyReused
-from fewmore.service.journal import Journal, Record
-from fewmore.service.operations import Operation
-from fewmore.service.store import Store, state_digest
+from fewmore.service.batching import Embedded
+from fewmore.service.database import Database
+from fewmore.service.idempotency import IdempotencyKey, KeyReused, Request
+from fewmore.service.store import Outcome, Store, state_digest
+
+Change = Callable[..., Outcome]
 
 
-def respond(changed: IncrementalClassifier, result: Any) -> JSON:
-    return {"version": changed.version}
-
-
-def learn(name: str, first: int = 1, count: int = 3) -> Operation:
+def images(first: int = 1, count: int = 3) -> Embedded:
     rows = torch.rand(count, 64, generator=torch.Generator().manual_seed(first))
-    return Operation("learn", (name,), tuple(range(first, first + count)), rows)
+    return Embedded(rows, (), tuple(range(first, first + count)))
+
+
+def learn(name: str, first: int = 1, count: int = 3) -> Change:
+    """Return a change: teach a class, or add images to it if it is known."""
+
+    def change(store: Store, request: Request = stores.ANY) -> Outcome:
+        new = name not in store.current.names
+        return store.teach(name, images(first, count), new, request)
+
+    return change
+
+
+def undo(store: Store, request: Request = stores.ANY) -> Outcome:
+    return store.undo(request)
+
+
+def forget(name: str) -> Change:
+    return lambda store, request=stores.ANY: store.forget(name, request)
+
+
+def rename(name: str, new: str) -> Change:
+    return lambda store, request=stores.ANY: store.rename(name, new, request)
+
+
+def keyed(name: str, digest: str = "digest") -> Request:
+    return Request(IdempotencyKey(name, digest))
 
 
 CHANGES = [
     learn("okapi", 1),
     learn("zebra", 10),
     learn("okapi", 3),  # one of its three images is there already
-    Operation("rename", ("okapi", "forest giraffe")),
-    Operation("forget", ("robin",)),
-    Operation("undo"),
-    Operation("undo"),
+    rename("okapi", "forest giraffe"),
+    forget("robin"),
+    undo,
+    undo,
 ]
 
 
 def crash(store: Store) -> None:
     """Release the file without merging, as a kill does."""
-    store._resources.close()
+    store._release()
 
 
 def state(model: Path) -> str:
@@ -63,7 +87,7 @@ def store(model: Path) -> Iterator[Store]:
 def test_a_crash_after_any_change_loses_nothing(model: Path, number: int):
     store = Store(model)
     for change in CHANGES[:number]:
-        store.change(change, respond)
+        change(store)
     expected = state_digest(store.current.model.class_set)
     crash(store)
     assert state(model) == expected  # replayed, and merged
@@ -71,15 +95,15 @@ def test_a_crash_after_any_change_loses_nothing(model: Path, number: int):
     assert state(model) == expected
 
 
-@pytest.mark.parametrize("step", ["append", "save", "create"])
+@pytest.mark.parametrize("step", ["expect", "save", "merged"])
 def test_a_crash_while_merging_neither_loses_nor_doubles(
     model: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ):
     store = Store(model)
     for change in CHANGES:
-        store.change(change, respond, IdempotencyKey(f"key {id(change)}", "digest"))
+        change(store, keyed(f"key {id(change)}"))
     expected = state_digest(store.current.model.class_set)
-    place: Any = IncrementalClassifier if step == "save" else Journal
+    place: Any = IncrementalClassifier if step == "save" else Database
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -95,7 +119,7 @@ def test_a_crash_while_merging_neither_loses_nor_doubles(
 
 def test_a_change_after_a_failed_merge_is_kept(model: Path, monkeypatch: pytest.MonkeyPatch):
     store = Store(model)
-    store.change(learn("okapi"), respond)
+    learn("okapi")(store)
     with monkeypatch.context() as patch:
         patch.setattr(
             IncrementalClassifier,
@@ -103,7 +127,7 @@ def test_a_change_after_a_failed_merge_is_kept(model: Path, monkeypatch: pytest.
             lambda *_: (_ for _ in ()).throw(ModelFileError("no room")),
         )
         store._try_to_merge()
-    store.change(learn("zebra", 10), respond)
+    learn("zebra", 10)(store)
     expected = state_digest(store.current.model.class_set)
     crash(store)
     assert state(model) == expected
@@ -111,15 +135,15 @@ def test_a_change_after_a_failed_merge_is_kept(model: Path, monkeypatch: pytest.
 
 def test_a_change_is_written_before_it_is_seen(store: Store, monkeypatch: pytest.MonkeyPatch):
     seen = []
-    real = Journal.append
+    real = Database.append
 
-    def append(journal: Journal, record: Any) -> None:
+    def append(database: Database, *values: Any) -> None:
         seen.append("okapi" in store.current.classes_)
-        real(journal, record)
+        real(database, *values)
         seen.append("okapi" in store.current.classes_)
 
-    monkeypatch.setattr(Journal, "append", append)
-    store.change(learn("okapi"), respond)
+    monkeypatch.setattr(Database, "append", append)
+    learn("okapi")(store)
     assert seen == [False, False]
     assert "okapi" in store.current.classes_
 
@@ -127,68 +151,94 @@ def test_a_change_is_written_before_it_is_seen(store: Store, monkeypatch: pytest
 def test_a_change_that_cannot_be_written_is_not_made(store: Store, monkeypatch: pytest.MonkeyPatch):
     before = store.current
     monkeypatch.setattr(
-        Journal, "append", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        Database, "append", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
     )
     with pytest.raises(OSError, match="No space"):
-        store.change(learn("okapi"), respond)
+        learn("okapi")(store)
     assert store.current is before
     monkeypatch.undo()
-    store.change(learn("okapi"), respond)
+    learn("okapi")(store)
     assert store.current.info()["classes"]["okapi"] == 3
     assert before.classes_ == ["jay", "robin", "wren"]  # those who hold the old one keep it
 
 
 def test_a_change_that_is_refused_leaves_no_trace(store: Store):
-    size = store.journal_bytes
+    assert store._database is not None
     with pytest.raises(UnknownName):
-        store.change(Operation("forget", ("nobody",)), respond)
+        store.forget("nobody")
     with pytest.raises(StateError, match="nothing to undo"):
-        store.change(Operation("undo"), respond)
-    store.change(learn("okapi"), respond)
-    grown = store.journal_bytes
-    assert grown > size
-    store.change(learn("okapi"), respond)  # all of it is there already
-    assert store.journal_bytes == grown
+        store.undo()
+    assert store._database.last == 0
+    learn("okapi")(store)
+    assert store._database.last == 1
+    learn("okapi")(store)  # all of it is there already
+    assert store._database.last == 1
 
 
 def test_a_key_makes_a_change_once(model: Path):
     store = Store(model)
-    key = IdempotencyKey("k", "this")
-    first = store.change(learn("okapi"), respond, key)
-    assert store.change(learn("okapi"), respond, key) == first
-    store.change(Operation("undo"), respond)
+    key = keyed("k", "this")
+    first = learn("okapi")(store, key).response
+    assert learn("okapi")(store, key) == (first, True)
+    store.undo()
     with pytest.raises(KeyReused, match="another request"):
-        store.change(learn("zebra"), respond, IdempotencyKey("k", "that"))
+        learn("zebra")(store, keyed("k", "that"))
     for _ in range(3):  # after a crash, after a merge, and after another one
         crash(store)
         store = Store(model)
-        assert store.change(learn("okapi"), respond, key) == first
+        assert learn("okapi")(store, key) == (first, True)
         assert "okapi" not in store.current.classes_
     store.close()
+
+
+def remembered(store: Store, count: int) -> list[bool]:
+    return [store._responses.get(keyed(str(number)).key) is not None for number in range(count)]
 
 
 def test_old_keys_are_forgotten(model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(idempotency, "MOST_KEYS", 2)
     store = Store(model)
     for number in range(4):
-        store.change(learn("okapi", 10 * number + 1), respond, IdempotencyKey(str(number), "d"))
+        learn("okapi", 10 * number + 1)(store, keyed(str(number)))
     store.close()
     store = Store(model)
-    responses = [store.response_to(IdempotencyKey(str(number), "d")) for number in range(4)]
-    assert [response is not None for response in responses] == [False, False, True, True]
+    assert remembered(store, 4) == [False, False, True, True]
+    assert store._database is not None
+    assert len(store._database.responses()) == 2
     crash(store)
+
+
+def test_remembered_responses_have_a_limit_in_bytes(model: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(idempotency, "MOST_BYTES", 3000)
+    store = Store(model)
+    for number in range(40):
+        learn("okapi", 10 * number + 1)(store, keyed(str(number)))
+    store.merge()
+    assert store._database is not None
+    stored = sum(len(response) for _, response in store._database.responses())
+    assert 0 < stored <= 3000
+    assert remembered(store, 40)[-1]
+    crash(store)
+
+
+def test_a_response_names_ten_warnings_at_most(store: Store):
+    shown = images(1, 40)
+    store.teach("okapi", shown)
+    warnings = store.teach("okapi", shown, new=False).response["warnings"]
+    assert len(warnings) == 11
+    assert warnings[-1] == "and 30 more"
 
 
 def test_what_another_program_changed_after_a_crash_is_kept_too(model: Path):
     store = Store(model)
     for change in (
         learn("okapi"),
-        Operation("forget", ("robin",)),
+        forget("robin"),
         learn("zebra", 10),
-        Operation("undo"),
-        Operation("rename", ("wren", "bird")),
+        undo,
+        rename("wren", "bird"),
     ):
-        store.change(change, respond)
+        change(store)
     crash(store)
     other = IncrementalClassifier.load(model)
     other.learn_features({"yak": torch.rand(2, 64)})
@@ -207,7 +257,7 @@ def test_an_undo_never_reverts_another_programs_change(model: Path):
     with_history.learn_features({"early": torch.rand(2, 64)})
     with_history.save(model)
     store = Store(model)
-    store.change(Operation("undo"), respond)
+    store.undo()
     crash(store)
     other = IncrementalClassifier.load(model)
     other.learn_features({"yak": torch.rand(2, 64)})
@@ -223,8 +273,8 @@ def test_a_second_undo_does_not_revert_another_programs_change(model: Path):
     with_history.learn_features({"early": torch.rand(2, 64)})
     with_history.save(model)
     store = Store(model)
-    for change in (learn("okapi"), Operation("undo"), Operation("undo")):
-        store.change(change, respond)
+    for change in (learn("okapi"), undo, undo):
+        change(store)
     assert "early" not in store.current.classes_
     crash(store)
     other = IncrementalClassifier.load(model)
@@ -237,8 +287,8 @@ def test_a_second_undo_does_not_revert_another_programs_change(model: Path):
 
 def test_the_undo_of_a_change_that_was_left_out_reverts_nothing(model: Path):
     store = Store(model)
-    for change in (Operation("rename", ("wren", "bird")), Operation("undo")):
-        store.change(change, respond)
+    for change in (rename("wren", "bird"), undo):
+        change(store)
     crash(store)
     other = IncrementalClassifier.load(model)
     other.forget("wren")
@@ -269,9 +319,9 @@ def test_the_digest_of_a_state_depends_on_all_of_it(model: Path):
     )
 
 
-def test_a_journal_of_another_backbone_is_refused(model: Path, small_weights: Path):
+def test_changes_for_another_backbone_are_refused(model: Path, small_weights: Path):
     store = Store(model)
-    store.change(learn("okapi"), respond)
+    learn("okapi")(store)
     crash(store)
     weights = torch.load(small_weights)
     changed = small_weights.parent / "other.pth"
@@ -305,12 +355,12 @@ def test_a_missing_model_file_is_reported(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_long_journal_is_merged(model: Path, monkeypatch: pytest.MonkeyPatch):
+def test_many_changes_are_merged(model: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(stores, "MERGE_BYTES", 5000)
     store = Store(model)
     for number in range(20):
-        store.change(learn(f"class {number}", 10 * number + 1), respond)
-        assert store.journal_bytes < 7000
+        learn(f"class {number}", 10 * number + 1)(store)
+        assert store.pending_bytes < 7000
     assert len(IncrementalClassifier.load(model).classes_) > 15
     expected = state_digest(store.current.model.class_set)
     copy = shutil.copytree(model.parent, model.parent.parent / "copy")  # as after a kill now
@@ -320,58 +370,10 @@ def test_a_long_journal_is_merged(model: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_an_idle_store_is_merged(model: Path, monkeypatch: pytest.MonkeyPatch):
     store = Store(model)
-    store.change(learn("okapi"), respond)
-    store.merge_when_idle()
+    learn("okapi")(store)
+    store.maintain()
     assert "okapi" not in IncrementalClassifier.load(model).classes_
     monkeypatch.setattr(stores, "MERGE_SECONDS", -1.0)
-    store.merge_when_idle()
+    store.maintain()
     assert "okapi" in IncrementalClassifier.load(model).classes_
-    crash(store)
-
-
-def before_release(record: Record) -> Record:
-    """Give a record the names that its keys had before the first release."""
-    head = dict(record.head)
-    if "hashes" in head:
-        head["prints"] = head.pop("hashes")
-    if "response" in head:
-        head["answer"] = response_before_release(head.pop("response"))
-    if "remembered" in head:
-        head["remembered"] = [
-            [key, digest, response_before_release(response)]
-            for key, digest, response in head["remembered"]
-        ]
-    return Record(head, record.body)
-
-
-def response_before_release(response: JSON) -> JSON:
-    return {"pictures" if name == "images" else name: value for name, value in response.items()}
-
-
-def test_files_from_before_the_first_release_load(model: Path):
-    model = model.rename(model.with_suffix(".cecil"))
-    expected = []
-    keys = [IdempotencyKey(f"key {number}", "digest") for number in range(len(CHANGES))]
-    store = Store(model)
-    for number, (change, key) in enumerate(zip(CHANGES, keys, strict=True)):
-        expected.append(store.change(change, lambda *_, n=number: {"images": n}, key))
-        if number == 2:
-            store.merge()  # the first responses go into the new journal's first record
-    state_before = state_digest(store.current.model.class_set)
-    crash(store)
-    path = model.with_name("birds.cecil.journal")
-    journal = Journal.open(path)
-    journal.close()
-    first, *others = map(before_release, journal.records)
-    journal = Journal.create(path, first)
-    for record in others:
-        journal.append(record)
-    journal.close()
-    assert b"prints" in path.read_bytes()
-    assert b"pictures" in path.read_bytes()
-    store = Store(model)
-    assert state_digest(store.current.model.class_set) == state_before
-    assert [store.response_to(key) for key in keys] == expected
-    assert b"pictures" not in path.read_bytes()
-    assert model.with_name("birds.cecil.thumbnails").is_dir()
     crash(store)

@@ -20,6 +20,7 @@ from fewmore.cli.export import export
 from fewmore.cli.info import info
 from fewmore.cli.learn import forget, learn, rename, undo
 from fewmore.cli.predict import predict
+from fewmore.cli.repair import repair
 from fewmore.cli.report import report
 from fewmore.cli.reproduce import reproduce
 from fewmore.cli.run import run
@@ -43,6 +44,7 @@ GROUPS = {
         export,
         card,
         serve,
+        repair,
     ),
     "For research": (
         run,

@@ -63,6 +63,7 @@ def _train(out: "Console", path: Path, thumbnails: bool) -> None:
         for of_class in images.values():
             squares = [center_square(image, "", transform) for image in of_class[:THUMBNAILS]]
             folder.add((image_hash(square), square) for square in squares)
+            folder.write()
     classifier.save(path)
 
 

@@ -44,13 +44,18 @@ def serve(
     ] = False,
     thumbnails: Annotated[
         bool,
-        typer.Option("--thumbnails/--no-thumbnails", help="Store small copies of taught images."),
+        typer.Option(
+            "--thumbnails/--no-thumbnails",
+            help="Store small copies of taught images; without, those that are there are removed.",
+        ),
     ] = True,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Predict and change nothing, on the disk or else.")
+    ] = False,
 ) -> None:
     """Serve a model over HTTP, with a page for teaching it.
 
-    What is taught is on the disk, beside the model file, before it is acknowledged, and in the
-    model file soon after.
+    What is taught is on the disk before it is acknowledged, and in the model file soon after.
 
     Example: fewmore serve birds.fewmore
 
@@ -82,7 +87,7 @@ def serve(
     if token is None and (private or not is_local):
         token = secrets.token_urlsafe(24)
     hosts = tuple({*LOOPBACK, host.lower()}) if is_local else None
-    store = Store(demo_model(out, thumbnails) if model is None else model, thumbnails)
+    store = Store(model or demo_model(out, thumbnails), thumbnails, read_only)
     torch.set_num_threads(1)  # each of the service's workers computes on one core
     app = create_app(store, Access(token, private, hosts), demo=demo)
     try:

@@ -2,7 +2,9 @@
 
     routes/      one router for each group of paths
     state        what the routes share: store, batcher, queue of changes
-    store        the classifier, durable           journal, operations, idempotency, thumbnails
+    store        the classifier, durable           database, operations, idempotency, thumbnails
+    repair       what can be read of a damaged database    wal
+    migration    changes that an earlier version stored    journal
     batching     images of all requests, in batches for the backbone
     guard        who may send requests, and how large    limits
     page/        the web page
@@ -20,7 +22,15 @@ from fewmore import __version__
 from fewmore.service import openapi, problems
 from fewmore.service.guard import Access, Guard
 from fewmore.service.limits import Limits, cores
-from fewmore.service.routes import classes, history, model, operation, predict, thumbnails
+from fewmore.service.routes import (
+    classes,
+    events,
+    history,
+    model,
+    operation,
+    predict,
+    thumbnails,
+)
 from fewmore.service.state import Service
 from fewmore.service.store import Store
 
@@ -50,7 +60,7 @@ def create_app(
         redoc_url=None,
     )
     app.state.service = service
-    for group in (predict, classes, history, model, thumbnails, operation):
+    for group in (predict, classes, history, model, events, thumbnails, operation):
         app.include_router(group.router)
     openapi.describe(app, service.access)
     problems.add_handlers(app)

@@ -32,7 +32,7 @@ class ChangeQueue:
             raise HTTPException(
                 503,
                 f"the change could not be written to the disk ({error.strerror or error}), "
-                "and was not made: make room, then try again",
+                "and was not made: make room or let it be written to, then try again",
                 RETRY_SOON,
             ) from error
         finally:

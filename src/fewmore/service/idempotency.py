@@ -1,16 +1,19 @@
-"""Remember the responses to requests that carried an Idempotency-Key.
+"""Hold what a client sends beside a change, and remember the responses to requests with a key.
 
-The same request with the same key gets the first response again and is applied once, also after a
-crash: the store writes key and response into the same journal record as the change itself.
+The same request with the same Idempotency-Key gets the first response again and is applied once,
+also after a crash: key and response are stored in the same transaction as the change itself.
 """
 
 import hashlib
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from fewmore.errors import FewmoreError
 
 MOST_KEYS = 1000  # the oldest are forgotten
+MOST_BYTES = 4_000_000  # of all responses
 
 JSON = dict[str, Any]
 
@@ -32,15 +35,28 @@ class IdempotencyKey:
         return cls(name, digest)
 
 
+@dataclass(frozen=True)
+class Request:
+    """Hold the key of a request, and the version of the model that it was made for."""
+
+    key: IdempotencyKey | None = None
+    version: int | None = None  # None: any
+
+
 class KeyReused(FewmoreError):
     """Report that one key came with two different requests."""
 
 
 class ResponseCache:
-    """Map the latest keys to their responses."""
+    """Map the latest keys to their responses, up to a number of keys and of bytes."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, tuple[str, JSON]] = {}  # key -> (digest, response)
+        self._entries: dict[str, tuple[str, str]] = {}  # key -> (digest, response as JSON)
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        """Return the number of keys."""
+        return len(self._entries)
 
     def get(self, key: IdempotencyKey | None) -> JSON | None:
         """Return the response to an earlier request with this key, if there was one."""
@@ -52,28 +68,22 @@ class ResponseCache:
                 f"the Idempotency-Key {key.name} came with another request before: "
                 "take a new key for a new request"
             )
-        return response
+        loaded: JSON = json.loads(response)
+        return loaded
 
-    def put(self, key: IdempotencyKey, response: JSON) -> None:
+    def put(self, key: IdempotencyKey, response: str) -> None:
         """Remember a response, and forget the oldest if there are too many."""
+        self._remove(key.name)
         self._entries[key.name] = (key.digest, response)
-        while len(self._entries) > MOST_KEYS:
-            del self._entries[next(iter(self._entries))]
+        self._bytes += len(response)
+        while len(self._entries) > MOST_KEYS or self._bytes > MOST_BYTES:
+            self._remove(next(iter(self._entries)))
 
-    def dump(self) -> list[list[Any]]:
-        """List all entries as JSON values, the oldest first."""
-        return [[name, digest, response] for name, (digest, response) in self._entries.items()]
+    def load(self, rows: Iterable[tuple[IdempotencyKey, str]]) -> None:
+        """Remember stored responses, the oldest first."""
+        for key, response in rows:
+            self.put(key, response)
 
-    def load_head(self, head: JSON) -> None:
-        """Remember what the head of a journal record holds: one response, or a whole dump."""
-        for name, digest, response in head.get("remembered", ()):
-            self.put(IdempotencyKey(name, digest), _current(response))
-        if "key" in head:
-            # "answer": the name from before the first release
-            response = head["response"] if "response" in head else head["answer"]
-            self.put(IdempotencyKey(head["key"], head["digest"]), _current(response))
-
-
-def _current(response: JSON) -> JSON:
-    """Rename the field "pictures", which was the name of "images" before the first release."""
-    return {"images" if name == "pictures" else name: value for name, value in response.items()}
+    def _remove(self, name: str) -> None:
+        if name in self._entries:
+            self._bytes -= len(self._entries.pop(name)[1])

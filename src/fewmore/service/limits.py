@@ -21,6 +21,7 @@ class Limits:
     client_connections: int = 128  # from one address; further ones are closed at once
     head_seconds: float = 10.0  # to receive a request's head; then the connection is closed
     body_seconds: float = 30.0  # to receive its body (408)
+    event_seconds: float = 3600.0  # to follow changes; then the client connects again
     send_seconds: float = 30.0  # for the client to read a response; then the connection is closed
     # All clients
     connections: int = 512  # further ones are closed at once

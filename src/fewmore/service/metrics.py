@@ -43,7 +43,7 @@ class Metrics:
             lines = [*self._request_lines(), *self._histogram_lines()]
         for metric in metrics:
             lines += _header(metric.name, metric.kind, metric.help)
-            lines.append(f"{PREFIX}{metric.name} {metric.value:g}")
+            lines.append(f"{PREFIX}{metric.name} {_number(metric.value)}")
         return "\n".join(lines) + "\n"
 
     def _request_lines(self) -> list[str]:
@@ -62,12 +62,17 @@ class Metrics:
             total = 0.0
             for most, count in zip((*map(str, BUCKETS), "+Inf"), histogram, strict=False):
                 total += count
-                lines.append(f'{PREFIX}{name}_bucket{{{labels},le="{most}"}} {total:g}')
+                lines.append(f'{PREFIX}{name}_bucket{{{labels},le="{most}"}} {_number(total)}')
             lines += [
                 f"{PREFIX}{name}_sum{{{labels}}} {histogram[-1]:.6f}",
-                f"{PREFIX}{name}_count{{{labels}}} {total:g}",
+                f"{PREFIX}{name}_count{{{labels}}} {_number(total)}",
             ]
         return lines
+
+
+def _number(value: float) -> str:
+    """Write a number with all its digits."""
+    return str(int(value)) if value == int(value) else repr(float(value))
 
 
 def _header(name: str, kind: str, help_text: str) -> list[str]:

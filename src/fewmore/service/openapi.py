@@ -6,7 +6,7 @@ from fastapi import FastAPI
 
 from fewmore.service.guard import Access
 from fewmore.service.problems import MEDIA_TYPE
-from fewmore.service.schemas import Problem
+from fewmore.service.schemas import OutdatedProblem, Problem
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -14,7 +14,13 @@ Responses = dict[int | str, dict[str, Any]]
 def describe(app: FastAPI, access: Access) -> None:
     """Add what the routes do not describe themselves: how errors look, and the token."""
     document = app.openapi()  # FastAPI keeps this dict and serves it
-    document["components"]["schemas"]["Problem"] = Problem.model_json_schema()
+    for schema in (Problem, OutdatedProblem):
+        template = "#/components/schemas/{model}"
+        described = schema.model_json_schema(ref_template=template)
+        document["components"]["schemas"] |= {
+            **described.pop("$defs", {}),
+            schema.__name__: described,
+        }
     if access.token is None:
         return
     document["components"]["securitySchemes"] = {
@@ -41,7 +47,11 @@ def problems(*statuses: int, private: bool = False) -> Responses:
 
 def change_problems(*statuses: int) -> Responses:
     """Describe the error responses of a route that changes the model."""
-    return problems(400, 401, 403, 408, 422, 429, 503, *statuses)
+    outdated = {
+        "description": "The model is not the one that the change was made for.",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/OutdatedProblem"}}},
+    }
+    return {**problems(400, 401, 403, 408, 422, 429, 503, *statuses), 412: outdated}
 
 
 def file_response(media_type: str, description: str) -> dict[str, Any]:
@@ -50,6 +60,6 @@ def file_response(media_type: str, description: str) -> dict[str, Any]:
     return {"description": description, "content": {media_type: {"schema": schema}}}
 
 
-def text_response(description: str) -> dict[str, Any]:
-    """Describe a response that is plain text."""
-    return {"description": description, "content": {"text/plain": {"schema": {"type": "string"}}}}
+def text_response(description: str, media_type: str = "text/plain") -> dict[str, Any]:
+    """Describe a response that is text."""
+    return {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}

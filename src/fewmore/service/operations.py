@@ -1,13 +1,14 @@
-"""Describe a change of the classifier as data that a journal can hold, and apply it.
+"""Describe a change of the classifier as data that can be stored, and apply it.
 
 An operation is applied to a copy, so that predictions go on with the classifier of before until
 the change is on the disk.
 """
 
+import hashlib
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,6 @@ from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.inputs import LabeledImages
 from fewmore.classifier.results import LearnResult
 from fewmore.errors import ConfigError, ModelFileError, StateError
-from fewmore.service.journal import Record
 
 log = logging.getLogger("fewmore.service")
 
@@ -30,33 +30,23 @@ class Operation:
     kind: str
     names: tuple[str, ...] = ()
     hashes: tuple[int, ...] = ()  # of the images to learn
-    features: Tensor | None = None  # of the same images, (k, d) float32
-
-    def to_record(self, when: str, **more: Any) -> Record:
-        """Convert to a journal record."""
-        head = {"kind": self.kind, "names": self.names, "hashes": self.hashes, "when": when}
-        if self.features is None:
-            return Record({**head, **more})
-        features = self.features.detach().cpu().float().contiguous()
-        return Record({**head, **more}, features.numpy().tobytes())
+    features: bytes = b""  # of the same images, (k, d) float32
+    when: str = ""  # UTC, once it was made
 
     @classmethod
-    def from_record(cls, record: Record, dim: int) -> "Operation":
-        """Convert back from a journal record."""
-        head = record.head
-        features = None
-        try:
-            if record.body:
-                values = torch.frombuffer(bytearray(record.body), dtype=torch.float32)
-                features = values.view(-1, dim)
-            # "prints": the name from before the first release
-            hashes = head["hashes"] if "hashes" in head else head["prints"]
-            return cls(head["kind"], tuple(head["names"]), tuple(hashes), features)
-        except (KeyError, TypeError, RuntimeError, ValueError) as error:
-            raise ModelFileError(
-                f"a journal's record does not fit its model file ({error}): "
-                "was that replaced by another one?"
-            ) from error
+    def learn(cls, name: str, hashes: tuple[int, ...], features: Tensor) -> "Operation":
+        """Describe the learning of images from their features (k, d)."""
+        rows = features.detach().cpu().float().contiguous().numpy()
+        return cls("learn", (name,), hashes, rows.tobytes())
+
+    @property
+    def digest(self) -> bytes:
+        """Hash all of it, so that damage can be told from what was written."""
+        head = json.dumps([self.kind, self.names, self.hashes, self.when]).encode()
+        return hashlib.blake2b(head + self.features, digest_size=16).digest()
+
+    def __str__(self) -> str:
+        return " ".join((self.kind, " to ".join(self.names))).strip()
 
 
 def apply(
@@ -64,8 +54,8 @@ def apply(
 ) -> tuple[IncrementalClassifier, Result]:
     """Return a changed copy of the classifier, and what the operation returned."""
     changed = classifier.with_class_set(classifier.model.class_set)
-    if operation.kind == "learn" and operation.features is not None:
-        return changed, _learn(changed, operation, operation.features)
+    if operation.kind == "learn":
+        return changed, _learn(changed, operation)
     if operation.kind == "forget":
         changed.forget(operation.names)
         return changed, None
@@ -75,40 +65,50 @@ def apply(
     if operation.kind == "undo":
         return changed, changed.undo()
     raise ModelFileError(
-        f"a journal's record is of the kind {operation.kind!r}, which this version of fewmore "
+        f"a stored change is of the kind {operation.kind!r}, which this version of fewmore "
         "does not know: update it"
     )
 
 
-def _learn(
-    classifier: IncrementalClassifier, operation: Operation, features: Tensor
-) -> LearnResult:
+def _learn(classifier: IncrementalClassifier, operation: Operation) -> LearnResult:
     (name,) = operation.names
     count = len(operation.hashes)
     titles = tuple(f"image {number} of {name}" for number in range(1, count + 1))
     images = LabeledImages((name,), (0,) * count, (), titles)
-    features = features.to(classifier.embedder.device)
+    try:
+        values = torch.frombuffer(bytearray(operation.features), dtype=torch.float32)
+        features = values.view(count, classifier.embedder.dim).to(classifier.embedder.device)
+    except (RuntimeError, ValueError) as error:
+        raise ModelFileError(
+            f"a stored change does not fit its model file ({error}): "
+            "was that replaced by another one?"
+        ) from error
     return classifier.learn_embedded(images, features, operation.hashes)
 
 
-def replay(records: Sequence[Record], classifier: IncrementalClassifier) -> IncrementalClassifier:
-    """Apply the operations of a journal to the state that they were first applied to."""
-    for record in records:
-        operation = Operation.from_record(record, classifier.embedder.dim)
+def replay(
+    operations: Sequence[Operation], classifier: IncrementalClassifier
+) -> IncrementalClassifier:
+    """Apply operations to the state that they were first applied to."""
+    for operation in operations:
         classifier, _ = apply(operation, classifier)
-        classifier = _with_time_of(record, classifier)
+        classifier = _with_time_of(operation, classifier)
     return classifier
 
 
-def rebase(records: Sequence[Record], classifier: IncrementalClassifier) -> IncrementalClassifier:
-    """Apply the operations of a journal to another state than the one they were made for.
+def rebase(
+    operations: Sequence[Operation | None], classifier: IncrementalClassifier
+) -> IncrementalClassifier:
+    """Apply operations to another state than the one they were made for; None is a lost one.
 
     Learning always works. Forgetting or renaming a class that is gone is left out. An undo reverts
-    only an operation of this journal, never somebody else's change.
+    only one of these operations, never somebody else's change.
     """
     applied: list[bool] = []  # for each operation that is not undone: did it change anything?
-    for record in records:
-        operation = Operation.from_record(record, classifier.embedder.dim)
+    for operation in operations:
+        if operation is None:
+            applied.append(False)
+            continue
         if operation.kind == "undo" and not (applied and applied.pop()):
             continue
         version = classifier.version
@@ -119,14 +119,14 @@ def rebase(records: Sequence[Record], classifier: IncrementalClassifier) -> Incr
         if operation.kind != "undo":
             applied.append(classifier.version != version)
             if applied[-1]:
-                classifier = _with_time_of(record, classifier)
+                classifier = _with_time_of(operation, classifier)
     return classifier
 
 
-def _with_time_of(record: Record, classifier: IncrementalClassifier) -> IncrementalClassifier:
+def _with_time_of(operation: Operation, classifier: IncrementalClassifier) -> IncrementalClassifier:
     """Give the last change the time at which it was first made."""
     class_set = classifier.model.class_set
-    if record.head["kind"] == "undo" or not record.head["when"]:
+    if operation.kind == "undo" or not operation.when:
         return classifier
-    last = replace(class_set.history[-1], when=record.head["when"])
+    last = replace(class_set.history[-1], when=operation.when)
     return classifier.with_class_set(replace(class_set, history=(*class_set.history[:-1], last)))

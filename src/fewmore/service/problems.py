@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from http import HTTPStatus
 
 from fastapi import FastAPI, Request
@@ -11,6 +12,7 @@ from starlette.responses import Response
 
 from fewmore.errors import ConfigError, FewmoreError, ModelFileError, StateError, UnknownName
 from fewmore.service.limits import Busy
+from fewmore.service.store import Outdated
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SOON = {"Retry-After": "1"}
@@ -21,11 +23,14 @@ PLAIN_DETAILS = {  # instead of Starlette's own
 }
 
 
-def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Build the response that says what is wrong."""
+def problem(
+    status: int, detail: str, headers: Mapping[str, str] | None = None, **members: object
+) -> Response:
+    """Build the response that says what is wrong; `members` are added to the standard ones."""
     known = {member.value for member in HTTPStatus}
     title = HTTPStatus(status).phrase if status in known else "Error"
-    content = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    standard = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    content = {**standard, **members}
     return Response(json.dumps(content).encode(), status, dict(headers or {}), MEDIA_TYPE)
 
 
@@ -43,6 +48,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _validation_problem)
     app.add_exception_handler(FewmoreError, _fewmore_problem)
+    app.add_exception_handler(Outdated, _outdated_problem)
     app.add_exception_handler(Busy, _busy_problem)
 
 
@@ -69,6 +75,13 @@ async def _fewmore_problem(_: Request, error: Exception) -> Response:
     if not isinstance(error, FewmoreError):
         raise error
     return problem(status_of(error), str(error))
+
+
+async def _outdated_problem(_: Request, error: Exception) -> Response:
+    if not isinstance(error, Outdated):
+        raise error
+    changes = [asdict(change) for change in error.between]
+    return problem(412, str(error), version=error.version, changes=changes)
 
 
 async def _busy_problem(_: Request, error: Exception) -> Response:

@@ -45,6 +45,36 @@ class Problem(BaseModel):
     )
 
 
+class VersionOut(BaseModel):
+    """Say what led to a version."""
+
+    version: Version
+    change: str
+    when: str = Field(description="UTC.")
+
+
+class OutdatedProblem(Problem):
+    """Say that the model is not the one that a change was made for, and what came between."""
+
+    version: Version
+    changes: list[VersionOut]
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "type": "about:blank",
+                "title": "Precondition Failed",
+                "status": 412,
+                "detail": "the change was made for version 7, and the model has version 8: …",
+                "version": 8,
+                "changes": [
+                    {"version": 8, "change": "learn of zebra", "when": "2026-11-15T12:00:00Z"}
+                ],
+            }
+        }
+    )
+
+
 # Predictions
 
 

@@ -13,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fewmore.errors import ConfigError
 from fewmore.service.limits import Limits
+from fewmore.service.routes.events import PATH as EVENTS_PATH
 
 KEEP_ALIVE = 10  # seconds that an idle connection stays open
 GRACEFUL_SHUTDOWN = 10  # seconds to finish responses at the end
@@ -46,6 +47,12 @@ def protocol_with(limits: Limits) -> type[H11Protocol]:
                 transport.abort()
             else:
                 self._await_head()
+
+        def shutdown(self) -> None:
+            """End a stream of events, which has no end of its own, when the service ends."""
+            super().shutdown()
+            if self.cycle is not None and self.cycle.scope["path"] == EVENTS_PATH:
+                self.transport.close()
 
         def pause_writing(self) -> None:
             super().pause_writing()

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 
 from fastapi import FastAPI, Response
 from PIL import EpsImagePlugin, Image
@@ -11,15 +10,15 @@ from PIL import EpsImagePlugin, Image
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.service.batching import Batcher
 from fewmore.service.changes import ChangeQueue
+from fewmore.service.events import Events
 from fewmore.service.guard import Access
-from fewmore.service.idempotency import JSON, IdempotencyKey
+from fewmore.service.idempotency import JSON
 from fewmore.service.limits import Limits
 from fewmore.service.metrics import Metrics
-from fewmore.service.operations import Operation, Result
 from fewmore.service.schemas import Map
-from fewmore.service.store import Store
+from fewmore.service.store import Outcome, Store
 
-MERGE_CHECK_SECONDS = 1.0  # between two looks whether the store is idle
+MAINTENANCE_SECONDS = 1.0  # between two looks at the store
 
 
 class Service:
@@ -34,6 +33,8 @@ class Service:
         self.demo = demo
         self.workers = workers
         self.metrics = Metrics()
+        self.events = Events()
+        store.most_classes = limits.classes
         self.changes = ChangeQueue(limits.changes_waiting)
         self.batcher: Batcher  # from the start of the lifespan on
         self.ready = False
@@ -46,40 +47,36 @@ class Service:
             self.batcher = Batcher(
                 lambda: self.store.current, self.workers, self.limits.images_waiting
             )
-            merging = asyncio.create_task(self._merge_when_idle())
+            maintaining = asyncio.create_task(self._maintain())
             self.ready = True
             try:
                 yield
             finally:
                 self.ready = False
-                merging.cancel()
+                maintaining.cancel()
                 self.batcher.close()
                 await self.changes.run_internal(self.store.close)
                 self.changes.close()
 
-    async def _merge_when_idle(self) -> None:
+    async def _maintain(self) -> None:
         while True:
-            await asyncio.sleep(MERGE_CHECK_SECONDS)
-            await self.changes.run_internal(self.store.merge_when_idle)
+            await asyncio.sleep(MAINTENANCE_SECONDS)
+            before = self.store.current
+            await self.changes.run_internal(self.store.maintain)
+            if self.store.current is not before:  # opened anew
+                self.events.announce()
 
-    async def change(
-        self,
-        operation: Operation,
-        respond: Callable[[IncrementalClassifier, Result], JSON],
-        key: IdempotencyKey | None,
-        response: Response,
-    ) -> JSON:
-        """Apply an operation in turn, or repeat the response that the same request got before."""
-        if (earlier := self.repeated(key, response)) is not None:
-            return earlier
-        return await self.changes.run(partial(self.store.change, operation, respond, key))
+    async def change(self, work: Callable[[], Outcome], response: Response) -> JSON:
+        """Make a change in turn with others, and tell those who follow."""
+        return self.respond(await self.changes.run(work), response)
 
-    def repeated(self, key: IdempotencyKey | None, response: Response) -> JSON | None:
-        """Return the earlier response to the same request, if any, and mark it as a replay."""
-        earlier = self.store.response_to(key)
-        if earlier is not None:
+    def respond(self, outcome: Outcome, response: Response) -> JSON:
+        """Return the response; mark one that an earlier request got already."""
+        if outcome.replayed:
             response.headers["Idempotent-Replay"] = "true"
-        return earlier
+        else:
+            self.events.announce()
+        return outcome.response
 
 
 @contextmanager

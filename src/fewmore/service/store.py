@@ -1,202 +1,440 @@
 """Keep the classifier durable: a change is on the disk before it is acknowledged.
 
-The model file is large beside what one change adds. So a change is appended to a write-ahead
-journal, NAME.fewmore.journal, and synced to the disk before it is acknowledged or visible to any
-prediction. When the service is idle, and at the end, the journal is merged into the model file:
+The model file is large beside what one change adds. So a change is stored in a database beside it,
+NAME.fewmore.changes, and synced to the disk before it is acknowledged or visible to any prediction.
+When the service is idle, and at the end, the changes are merged into the model file:
 
-    1  a record in the journal says which state the model file is about to have
+    1  the database says which state the model file is about to have
     2  the model file is replaced atomically
-    3  the journal is replaced atomically by a new one
+    3  the database drops the changes that the model file has
 
-A crash between any two of these leaves a journal that says which of its records the model file
+A crash between any two of these leaves a database that says which of its changes the model file
 has. An open store holds the model file's lock, so `fewmore learn` waits. If another program changed
-the file after a crash, nothing is lost: the journal's changes are applied on top of what is there.
+the file after a crash, nothing is lost: the changes are applied on top of what is there.
+
+Where nothing can be written, the store has the classifier all the same, and no change is made.
 """
 
 import hashlib
 import json
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import Tensor
 
 from fewmore.classifier.class_set import ClassSet
+from fewmore.classifier.classes import clean_name
 from fewmore.classifier.estimator import IncrementalClassifier
+from fewmore.classifier.history import utc_now
 from fewmore.classifier.model_file import check_exists, locked
-from fewmore.errors import ModelFileError
+from fewmore.classifier.results import LearnResult
+from fewmore.errors import FewmoreError, ModelFileError, StateError, UnknownName
 from fewmore.service import operations
-from fewmore.service.idempotency import JSON, IdempotencyKey, ResponseCache
-from fewmore.service.journal import Journal, Record
+from fewmore.service.batching import Embedded
+from fewmore.service.database import MOST_VERSIONS, Database, database_path, read_only_copy
+from fewmore.service.idempotency import JSON, Request, ResponseCache
+from fewmore.service.leftovers import remove_leftovers
+from fewmore.service.limits import Limits
+from fewmore.service.migration import journal_path, take_over_journal
 from fewmore.service.operations import Operation, Result
 from fewmore.service.thumbnails import Thumbnails, thumbnail_folder
 
-MERGE_BYTES = 8_000_000  # a longer journal is merged at once
+MERGE_BYTES = 8_000_000  # more changes than this are merged at once
 MERGE_SECONDS = 5.0  # after the last change, so that other programs see it in the model file
+LONGEST_DELAY = 300.0  # seconds before a merge that failed is tried again
 LOCK_TIMEOUT = 2.0  # seconds to wait for another process's lock
+MOST_WARNINGS = 10  # in one response
 
 log = logging.getLogger("fewmore.service")
 
+ANY = Request()
+
+
+class Outcome(NamedTuple):
+    """Hold the response to a change, and whether it is that of an earlier request."""
+
+    response: JSON
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class VersionChange:
+    """Say what led to a version."""
+
+    version: int
+    change: str
+    when: str
+
+
+class Outdated(FewmoreError):
+    """Report that the model is not the one that a change was made for."""
+
+    def __init__(self, expected: int, version: int, between: list[VersionChange]) -> None:
+        self.version = version
+        self.between = between
+        changes = "; ".join(f"{one.change} (version {one.version})" for one in between[-5:])
+        came = f"what came between: {changes}" if changes else "another program has changed it"
+        super().__init__(
+            f"the change was made for version {expected}, and the model has version {version}: "
+            f"{came}; look at it, then decide again"
+        )
+
 
 class Store:
-    """Own a classifier, its model file and its journal.
+    """Own a classifier, its model file and its database.
 
     Changes take turns. `current` is replaced as a whole, never changed in place.
     """
 
-    def __init__(self, path: Path, thumbnails: bool = True) -> None:
-        self.path = path.expanduser()
+    def __init__(self, path: Path, thumbnails: bool = True, read_only: bool = False) -> None:
         check_exists(path)
+        self.path = Path(os.path.realpath(path.expanduser()))
+        self.read_only = read_only
+        self.most_classes = Limits().classes
+        self.thumbnails = Thumbnails(None)
+        self.merge_failures = 0
+        self.damaged: Path | None = None  # a copy of a database whose end could not be read
+        self._keep_thumbnails = thumbnails
         self._changing = threading.RLock()
+        self._database: Database | None = None
         self._resources = ExitStack()
+        self._open()
+
+    # Opening
+
+    def _open(self) -> None:
+        """Open for changes; where the disk does not allow that, for predictions alone."""
+        self._responses = ResponseCache()
+        self._versions: list[VersionChange] = []
+        self._changed_at: float | None = None  # time of the last change that is not in the file
+        self._pending = 0  # bytes of such changes
+        self._retry_at = 0.0
+        self._delay = MERGE_SECONDS
+        self.trouble: str | None = None  # why no change can be made
+        try:
+            if self.read_only:
+                self._open_for_reading("it was started with --read-only")
+            else:
+                self._open_for_changes()
+        except BaseException:
+            self._release()
+            raise
+
+    def _open_for_changes(self) -> None:
+        try:
+            self._lock()
+            classifier = IncrementalClassifier.load(self.path)
+            self._database = Database(database_path(self.path), self.path.stat().st_mode)
+            self.damaged = self._database.kept
+            take_over_journal(self._database, self.path)
+            self.current = self._replay(self._database, classifier)
+        except OSError as error:
+            self._release()
+            log.warning("no change can be stored beside %s: %s", self.path, error)
+            self._open_for_reading(_reason(error))
+            return
+        remove_leftovers(self.path)
+        self.thumbnails = Thumbnails.beside(self.path, self._keep_thumbnails)
+        self._sweep_thumbnails()
+        if self._changed_at is not None:
+            self._try_to_merge()
+
+    def _lock(self) -> None:
         try:
             self._resources.enter_context(locked(self.path, LOCK_TIMEOUT))
         except ModelFileError as error:
+            if isinstance(error.__cause__, OSError):
+                raise error.__cause__ from error
             raise ModelFileError(
-                f"{path} is served or changed by another process: stop that one first ({error})"
+                f"{self.path} is served or changed by another process: stop that one first "
+                f"({error})"
             ) from error
-        try:
-            self._open(thumbnails)
-        except BaseException:
-            self._resources.close()
-            raise
 
-    def _open(self, thumbnails: bool) -> None:
-        self.current = IncrementalClassifier.load(self.path)
-        self._responses = ResponseCache()
-        self._changed_at: float | None = None  # time of the last change that is not in the file
-        self._backbone = backbone_digest(self.current.model.weights)
-        state = state_digest(self.current.model.class_set)
-        journal = self.path.with_name(self.path.name + ".journal")
-        if journal.exists():
-            self._journal = Journal.open(journal)
-            self._replay(state)
-        else:
-            self._journal = Journal.create(journal, self._first_record(state))
-        self._resources.callback(lambda: self._journal.close())
-        self.thumbnails = Thumbnails(thumbnail_folder(self.path) if thumbnails else None)
-        self.thumbnails.remove_except(_image_hashes(self.current.model.class_set))
-        if self._changed_at is not None:
-            self.merge()
+    def _open_for_reading(self, reason: str) -> None:
+        """Load the classifier with all changes, from files that are left as they are."""
+        classifier = IncrementalClassifier.load(self.path)
+        path = database_path(self.path)
+        if path.exists() or journal_path(self.path).exists():
+            with read_only_copy(path) as database:
+                take_over_journal(database, self.path, remove=False)
+                classifier = self._replay(database, classifier)
+        self.current = classifier
+        self.trouble = reason
+        self._changed_at = None
+        folder = thumbnail_folder(self.path) if self._keep_thumbnails else None
+        self.thumbnails = Thumbnails(folder, read_only=True)
+
+    def _replay(
+        self, database: Database, classifier: IncrementalClassifier
+    ) -> IncrementalClassifier:
+        """Apply the changes that the model file does not have."""
+        state = state_digest(classifier.model.class_set)
+        backbone = backbone_digest(classifier.model.weights)
+        database.begin(backbone, state)
+        if database.meta("backbone") != backbone:
+            raise ModelFileError(
+                f"{database_path(self.path)} has changes for another backbone than that of "
+                f"{self.path}: put the model file back that it belongs to, or move the changes away"
+            )
+        self._responses.load(database.responses())
+        self._versions = [VersionChange(*row) for row in database.versions()]
+        after = database.after(state)
+        changes = database.changes(after)
+        if changes or after is None:
+            self._changed_at = time.monotonic()
+        if after is not None:
+            return operations.replay(changes, classifier)
+        if changes:
+            message = "%s was changed by another program: %s changes are applied on top"
+            log.warning(message, self.path, len(changes))
+        return operations.rebase(changes, classifier)
 
     # Changes
 
-    def change(
+    def before_teaching(self, name: str, new: bool, request: Request = ANY) -> Outcome | None:
+        """Refuse what `teach` would refuse, before images are embedded; return a known response."""
+        if (earlier := self._earlier(request)) is None:
+            self._check_name(name, new)
+        return earlier
+
+    def teach(
+        self, name: str, images: Embedded, new: bool = True, request: Request = ANY
+    ) -> Outcome:
+        """Learn a new class from images, or add them to a known one."""
+        with self._changing:
+            if (earlier := self._earlier(request)) is not None:
+                return earlier
+            self._check_name(name, new)
+            before = _image_count(self.current, name)
+
+            def respond(changed: IncrementalClassifier, result: Result) -> JSON:
+                count = _image_count(changed, name)
+                return {
+                    "version": changed.version,
+                    "name": name,
+                    "images": count,
+                    "added": count - before,
+                    "warnings": _shorten(result.warnings)
+                    if isinstance(result, LearnResult)
+                    else [],
+                    "session": len(changed.history_) - 1,
+                }
+
+            operation = Operation.learn(name, images.hashes, images.features)
+            outcome = self._change(operation, respond, request)
+            self.thumbnails.add(zip(images.hashes, images.squares, strict=False))
+            return outcome
+
+    def forget(self, name: str, request: Request = ANY) -> Outcome:
+        """Forget a class."""
+
+        def respond(changed: IncrementalClassifier, _: Result) -> JSON:
+            last = changed.history_[-1]
+            return {"version": changed.version, "name": last.classes[0], "images": last.images}
+
+        return self._change(Operation("forget", (name,)), respond, request)
+
+    def rename(self, name: str, new: str, request: Request = ANY) -> Outcome:
+        """Give a class another name."""
+        new = clean_name(new)
+
+        def respond(changed: IncrementalClassifier, _: Result) -> JSON:
+            images = _image_count(changed, new)
+            return {"version": changed.version, "name": new, "images": images}
+
+        return self._change(Operation("rename", (name, new)), respond, request)
+
+    def undo(self, request: Request = ANY) -> Outcome:
+        """Take back the last change."""
+
+        def respond(changed: IncrementalClassifier, result: Result) -> JSON:
+            return {"version": changed.version, "undone": str(result)}
+
+        return self._change(Operation("undo"), respond, request)
+
+    def _check_name(self, name: str, new: bool) -> None:
+        """Refuse to teach a new class that is known, or to add images to one that is not."""
+        known = self.current.names
+        if new and name in known:
+            raise StateError(
+                f"'{name}' is the name of a class already: add images to that one, "
+                "or choose another name"
+            )
+        if new and len(known) >= self.most_classes:
+            raise StateError(
+                f"{len(known):,} classes are known, and no more can be: forget some first"
+            )
+        if not new and name not in known:
+            raise UnknownName("class", name, known)
+
+    def _earlier(self, request: Request) -> Outcome | None:
+        """Return the response to an earlier request with this key; refuse an outdated change."""
+        if (earlier := self._responses.get(request.key)) is not None:
+            return Outcome(earlier, replayed=True)
+        version = self.current.version
+        if request.version is not None and request.version != version:
+            raise Outdated(request.version, version, self.changes_since(request.version))
+        return None
+
+    def changes_since(self, version: int) -> list[VersionChange]:
+        """Return the latest changes behind a version."""
+        return [change for change in self._versions if change.version > version]
+
+    def _change(
         self,
         operation: Operation,
         respond: Callable[[IncrementalClassifier, Result], JSON],
-        key: IdempotencyKey | None = None,
-    ) -> JSON:
-        """Apply an operation: write it to the disk, then make it visible.
-
-        `respond` builds the response from the changed classifier, and may refuse by raising.
-        """
+        request: Request,
+    ) -> Outcome:
+        """Apply an operation to a copy, write it to the disk, then make it visible."""
         with self._changing:
-            if (earlier := self.response_to(key)) is not None:
+            if (earlier := self._earlier(request)) is not None:
                 return earlier
+            if self.read_only:
+                raise StateError("this service only reads: start it without --read-only to teach")
+            if self._database is None:
+                raise OSError(self.trouble)
             before = self.current
             changed, result = operations.apply(operation, before)
             response = respond(changed, result)
-            if changed.version == before.version and key is None:
-                return response  # nothing to write
-            when = changed.history_[-1].when
-            if key is None:
-                self._journal.append(operation.to_record(when))
+            has_changed = changed.version != before.version
+            if not has_changed and request.key is None:
+                return Outcome(response)  # nothing to write
+            text = json.dumps(response, ensure_ascii=False)
+            if operation.kind == "undo":
+                when, description = utc_now(), f"undo of the {before.history_[-1]}"
             else:
-                more = {"key": key.name, "digest": key.digest, "response": response}
-                self._journal.append(operation.to_record(when, **more))
-                self._responses.put(key, response)
-            self.current = changed
-            self._changed_at = time.monotonic()
-            if self._journal.size > MERGE_BYTES:
+                when, description = changed.history_[-1].when, str(changed.history_[-1])
+            operation = replace(operation, when=when)
+            try:
+                self._database.append(
+                    operation if has_changed else None,
+                    changed.version,
+                    description,
+                    None if request.key is None else (request.key, text),
+                )
+            except OSError as error:
+                self.trouble = _reason(error)
+                raise
+            self.trouble = None
+            if request.key is not None:
+                self._responses.put(request.key, text)
+            if has_changed:
+                self._publish(changed, VersionChange(changed.version, description, operation.when))
+            self._pending += len(operation.features) + len(text)
+            if self._pending > MERGE_BYTES and time.monotonic() >= self._retry_at:
                 self._try_to_merge()
-            return response
+            return Outcome(response)
 
-    def response_to(self, key: IdempotencyKey | None) -> JSON | None:
-        """Return the response to an earlier request with this key, if there was one."""
-        return self._responses.get(key)
+    def _publish(self, changed: IncrementalClassifier, change: VersionChange) -> None:
+        self._versions.append(change)
+        del self._versions[:-MOST_VERSIONS]
+        self._changed_at = time.monotonic()
+        self.current = changed
 
-    # The journal and the model file
-
-    def _first_record(self, state: str) -> Record:
-        return Record(
-            {
-                "kind": "begin",
-                "state": state,
-                "backbone": self._backbone,
-                "remembered": self._responses.dump(),
-            }
-        )
-
-    def _replay(self, state: str) -> None:
-        """Apply the journal's changes that the model file does not have."""
-        records = self._journal.records
-        if records and records[0].head.get("backbone") != self._backbone:
-            raise ModelFileError(
-                f"{self._journal.path} has changes for another backbone than that of {self.path}: "
-                "put the model file back that it belongs to, or move the journal away"
-            )
-        for record in records:
-            self._responses.load_head(record.head)
-        merged = [i for i, record in enumerate(records) if record.head.get("state") == state]
-        start = merged[-1] if merged else 0
-        changes = [record for record in records[start:] if "state" not in record.head]
-        if changes or not merged:
-            self._changed_at = time.monotonic()
-        if merged:
-            self.current = operations.replay(changes, self.current)
-            return
-        if changes:
-            message = "%s was changed since %s was written: %s changes are applied on top"
-            log.warning(message, self.path, self._journal.path, len(changes))
-        self.current = operations.rebase(changes, self.current)
+    # The database and the model file
 
     def merge(self) -> None:
-        """Write all changes to the model file, and start a new journal."""
+        """Write all changes to the model file, and drop them from the database."""
         with self._changing:
-            if self._changed_at is None:
+            if self._changed_at is None or self._database is None:
                 return
-            class_set = self.current.model.class_set
-            state = state_digest(class_set)
-            self._journal.append(Record({"kind": "merge", "state": state}))
+            state = state_digest(self.current.model.class_set)
+            self._database.expect(state)
             self.current.save(self.path)
-            old = self._journal
-            self._journal = Journal.create(old.path, self._first_record(state))
-            old.close()
+            self._database.merged(state, len(self._responses))
             self._changed_at = None
-            self.thumbnails.remove_except(_image_hashes(class_set))
+            self._pending = 0
+            self._sweep_thumbnails()
 
-    def merge_when_idle(self) -> None:
-        """Merge if there was no change for a while."""
-        if self._changed_at is not None and time.monotonic() - self._changed_at > MERGE_SECONDS:
+    def maintain(self) -> None:
+        """Merge if there was no change for a while; see whether a disk that failed works again."""
+        now = time.monotonic()
+        if self.read_only or now < self._retry_at:
+            return
+        if self.trouble is not None:
+            self._try_again()
+        elif self._changed_at is not None and now - self._changed_at > MERGE_SECONDS:
             self._try_to_merge()
 
     def _try_to_merge(self) -> None:
         try:
             self.merge()
-        except (OSError, ModelFileError) as error:  # the journal has everything: it can wait
-            log.warning(
-                "the model file could not be brought up to date, and the journal grows: %s", error
-            )
+        except (OSError, ModelFileError) as error:  # the database has everything: it can wait
+            self.merge_failures += 1
+            self._wait()
+            message = "%s could not be brought up to date, and the changes wait in the database: %s"
+            log.warning(message, self.path, error)
+        else:
+            self._delay = MERGE_SECONDS
+
+    def _try_again(self) -> None:
+        """Open anew, or write something to the database."""
+        with self._changing:
+            self._wait()
+            try:
+                if self._database is None:
+                    delay, retry_at = self._delay, self._retry_at
+                    self._open()
+                    if self.trouble is not None:
+                        self._delay, self._retry_at = delay, retry_at
+                else:
+                    self._database.probe()
+                    self.trouble = None
+            except (OSError, ModelFileError) as error:
+                self.trouble = _reason(error)
+
+    def _wait(self) -> None:
+        """Wait longer before each further try."""
+        self._retry_at = time.monotonic() + self._delay
+        self._delay = min(2 * self._delay, LONGEST_DELAY)
+
+    def _sweep_thumbnails(self) -> None:
+        """Remove the thumbnails of images that no class has, nor an undo can bring back."""
+        stored = self.current.model.class_set.stored_classes
+        self.thumbnails.remove_except(digest for known in stored for digest in known.hashes)
 
     @property
-    def healthy(self) -> bool:
-        """Return whether changes can be written."""
-        return not self._journal.broken
-
-    @property
-    def journal_bytes(self) -> int:
-        """Return the length of the journal."""
-        return self._journal.size
+    def pending_bytes(self) -> int:
+        """Return the size of the changes that are not in the model file yet."""
+        return self._pending
 
     def close(self) -> None:
         """Merge, and release the model file."""
         with self._changing:
             self._try_to_merge()
-            self._resources.close()
+            self._release()
+
+    def _release(self) -> None:
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        self._resources.close()
+
+
+def _reason(error: Exception) -> str:
+    """Return what the system says, without paths."""
+    if isinstance(error, ModelFileError):
+        return "the model file is used by another process, or damaged: see the service's log"
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _shorten(warnings: list[str]) -> list[str]:
+    """Keep some warnings, and say how many more there are."""
+    more = len(warnings) - MOST_WARNINGS
+    return [*warnings[:MOST_WARNINGS], f"and {more} more"] if more > 0 else warnings
+
+
+def _image_count(classifier: IncrementalClassifier, name: str) -> int:
+    classes = classifier.model.class_set.classes
+    return next((known.count for known in classes if known.name == name), 0)
 
 
 def state_digest(class_set: ClassSet) -> str:
@@ -217,8 +455,3 @@ def backbone_digest(weights: dict[str, Tensor]) -> str:
     for name, tensor in sorted(weights.items()):
         digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _image_hashes(class_set: ClassSet) -> Iterable[int]:
-    """Yield the content hashes of all classes, also of those that an undo can bring back."""
-    return (content_hash for known in class_set.stored_classes for content_hash in known.hashes)

@@ -58,6 +58,23 @@ KeyHeader = Annotated[
     ),
 ]
 
+VersionHeader = Annotated[
+    str | None,
+    Header(
+        pattern=r'^(\*|"[0-9]{1,15}")$',
+        description=(
+            "The version of the model that the change was made for, in quotes. "
+            "If the model has another one, nothing is changed, and 412 says what came between."
+        ),
+        examples=['"7"'],
+    ),
+]
+
+
+def expected_version(if_match: str | None) -> int | None:
+    """Return the version that a change was made for; None: any."""
+    return None if if_match in (None, "*") else int(str(if_match).strip('"'))
+
 
 async def read_images(uploads: Sequence[UploadFile], limits: Limits) -> list[bytes]:
     """Read uploaded files, if there are not too many and none is too large."""

@@ -1,13 +1,18 @@
 """List the history of changes, and undo the last one. The API calls its steps sessions."""
 
+from functools import partial
+
 from fastapi import APIRouter, Response
 
-from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.history import Change
-from fewmore.service.idempotency import JSON, IdempotencyKey
+from fewmore.service.idempotency import IdempotencyKey, Request
 from fewmore.service.openapi import change_problems, problems
-from fewmore.service.operations import Operation, Result
-from fewmore.service.routes.dependencies import KeyHeader, ServiceState
+from fewmore.service.routes.dependencies import (
+    KeyHeader,
+    ServiceState,
+    VersionHeader,
+    expected_version,
+)
 from fewmore.service.schemas import SessionOut, Sessions, Undone
 
 MOST_NAMES = 100  # classes that one step of the history names
@@ -40,12 +45,12 @@ def _describe(number: int, change: Change) -> SessionOut:
 
 @router.post("/api/sessions/undo", responses=change_problems(409))
 async def undo(
-    service: ServiceState, response: Response, idempotency_key: KeyHeader = None
+    service: ServiceState,
+    response: Response,
+    idempotency_key: KeyHeader = None,
+    if_match: VersionHeader = None,
 ) -> Undone:
-    """Undo the last change."""
+    """Undo the last change. With If-Match, only if that is the one that led to this version."""
     key = IdempotencyKey.of(idempotency_key, "undo")
-
-    def respond(changed: IncrementalClassifier, result: Result) -> JSON:
-        return {"version": changed.version, "undone": str(result)}
-
-    return Undone(**await service.change(Operation("undo"), respond, key, response))
+    request = Request(key, expected_version(if_match))
+    return Undone(**await service.change(partial(service.store.undo, request), response))

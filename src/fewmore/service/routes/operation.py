@@ -27,11 +27,11 @@ async def ready(service: ServiceState) -> Ready:
     """Report whether predictions and changes can be made."""
     if not (service.ready and service.batcher.alive):
         raise HTTPException(503, "the service is starting or ending", RETRY_SOON)
-    if not service.store.healthy:
-        raise HTTPException(
-            503, "changes cannot be written to the disk: see the service's log", RETRY_SOON
-        )
-    return Ready(status="ready", version=service.store.current.version)
+    store = service.store
+    if store.trouble is not None and not store.read_only:
+        detail = f"predictions are made, but no change can be stored: {store.trouble}"
+        raise HTTPException(503, detail, RETRY_SOON)
+    return Ready(status="ready", version=store.current.version)
 
 
 @router.get(
@@ -48,7 +48,8 @@ async def metrics(service: ServiceState) -> PlainTextResponse:
 
 
 def _metrics(service: Service) -> list[Metric]:
-    class_set = service.store.current.model.class_set
+    store = service.store
+    class_set = store.current.model.class_set
     batcher = service.batcher
     waiting = service.changes.waiting
     return [
@@ -58,5 +59,8 @@ def _metrics(service: Service) -> list[Metric]:
         Metric("changes_waiting", "gauge", "Changes that wait for their turn.", waiting),
         Metric("images_total", "counter", "Images that the backbone has embedded.", batcher.images),
         Metric("batches_total", "counter", "Batches that they came in.", batcher.batches),
-        Metric("journal_bytes", "gauge", "Length of the journal.", service.store.journal_bytes),
+        Metric("pending_bytes", "gauge", "Changes not yet in the model file.", store.pending_bytes),
+        Metric("merge_failures_total", "counter", "Failed writes of it.", store.merge_failures),
+        Metric("store_writable", "gauge", "Whether changes can be stored.", store.trouble is None),
+        Metric("store_damaged", "gauge", "Whether a damaged copy is kept.", bool(store.damaged)),
     ]

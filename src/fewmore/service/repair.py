@@ -1,0 +1,158 @@
+"""Save what can be read of damaged changes, and make a store whole again.
+
+Each stored change has a checksum of its own. So the write-ahead log is given checksums that fit it,
+see `wal`, and every change is read that is as it was written. Those that the model file does not
+have are applied to it. The files of before are kept in a folder beside it.
+"""
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fewmore.classifier.estimator import IncrementalClassifier
+from fewmore.classifier.model_file import check_exists, locked
+from fewmore.service import operations, wal
+from fewmore.service.database import (
+    Database,
+    Rows,
+    damaged_files,
+    database_path,
+    log_of,
+    read_changes,
+    read_responses,
+)
+from fewmore.service.idempotency import IdempotencyKey
+from fewmore.service.journal import Journal
+from fewmore.service.migration import journal_path
+from fewmore.service.operations import Operation
+from fewmore.service.store import Store, state_digest
+
+
+@dataclass
+class Report:
+    """Say what was found."""
+
+    saved: list[str] = field(default_factory=list)  # changes that the model file has now
+    lost: int = 0  # changes that could not be read
+    kept: Path | None = None  # the folder with the files of before
+
+
+def repair(path: Path) -> Report:
+    """Apply all changes that can be read to the model file, and start a new database."""
+    check_exists(path)
+    path = path.expanduser().resolve()
+    report = Report()
+    with locked(path):
+        classifier = IncrementalClassifier.load(path)
+        before = classifier.version
+        responses: list[tuple[IdempotencyKey, str]] = []
+        state = state_digest(classifier.model.class_set)
+        for found, more in _sources(path, state):
+            report.saved += [str(operation) for operation in found if operation is not None]
+            report.lost += found.count(None)
+            classifier = operations.rebase(found, classifier)
+            responses += more
+        files = _files(path)
+        if not files:
+            return report
+        report.kept = _new_folder(path)
+        shutil.copy2(path, report.kept)
+        if classifier.version != before:
+            classifier.save(path)
+        for file in files:
+            shutil.move(file, report.kept / file.name)
+        database = Database(database_path(path), path.stat().st_mode)
+        try:
+            for key, response in responses:
+                database.append(None, 0, "", (key, response))
+        finally:
+            database.close()
+    Store(path).close()  # it must open
+    return report
+
+
+Found = tuple[list[Operation | None], list[tuple[IdempotencyKey, str]]]
+
+
+def _sources(path: Path, state: str) -> Iterator[Found]:
+    """Yield the changes of each file that the model file does not have, and the responses."""
+    journal = journal_path(path)
+    if journal.exists():
+        parsed = Journal.parse(journal.read_bytes())
+        lost = [None] if parsed.tail else []
+        yield [*parsed.operations[parsed.states.get(state, 0) :], *lost], parsed.responses
+    database = database_path(path)
+    if database.exists():
+        with _readable(database, wal.rechain) as connection:
+            rows = _changes(connection)
+            after = _after(connection, state)
+            yield _in_order(rows, after), _responses(connection)
+    for copy in damaged_files(path):
+        # The service went on with what SQLite reads of it.
+        with _readable(copy, lambda log: log[: wal.committed(log)]) as connection:
+            used = _changes(connection)
+        with _readable(copy, wal.rechain) as connection:
+            rows = _changes(connection)
+            yield _in_order(rows, max(used, default=0)), _responses(connection)
+
+
+def _in_order(rows: Rows, after: int) -> list[Operation | None]:
+    first = max(after + 1, min(rows, default=0))
+    return [rows.get(number) for number in range(first, max(rows, default=-1) + 1)]
+
+
+def _after(connection: sqlite3.Connection, state: str) -> int:
+    """Return the last change that the model file has, 0 if that is not known."""
+    with suppress(sqlite3.DatabaseError):
+        for (after,) in connection.execute("SELECT after FROM states WHERE digest = ?", (state,)):
+            return int(after)
+    return 0
+
+
+def _changes(connection: sqlite3.Connection) -> Rows:
+    with suppress(sqlite3.DatabaseError):  # there is not even a table
+        return read_changes(connection)
+    return {}
+
+
+def _responses(connection: sqlite3.Connection) -> list[tuple[IdempotencyKey, str]]:
+    with suppress(sqlite3.DatabaseError):
+        return read_responses(connection)
+    return []
+
+
+@contextmanager
+def _readable(path: Path, mend: Callable[[bytes], bytes]) -> Iterator[sqlite3.Connection]:
+    """Open a copy of a database, with a log that is mended."""
+    with tempfile.TemporaryDirectory(prefix="fewmore-") as folder:
+        copy = Path(folder) / path.name
+        shutil.copyfile(path, copy)
+        if log_of(path).exists():
+            log_of(copy).write_bytes(mend(log_of(path).read_bytes()))
+        connection = sqlite3.connect(copy)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+
+def _files(path: Path) -> list[Path]:
+    """List the files that changes were stored in."""
+    database = database_path(path)
+    kept = journal_path(path).with_name(journal_path(path).name + ".damaged")
+    databases = [database, *damaged_files(path)]
+    files = [*databases, *map(log_of, databases), journal_path(path), kept]
+    return [file for file in files if file.exists()]
+
+
+def _new_folder(path: Path) -> Path:
+    for number in range(1, 10**6):
+        folder = path.with_name(f"{path.name}.before-repair-{number}")
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            return folder
+    raise FileExistsError(path)
