@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fewmore.accel.graphs import refusal
 from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet
 from fewmore.errors import MethodError
-from fewmore.methods import closer
+from fewmore.methods import closer, motic, savc
 from fewmore.nn.backbones import build
 from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.training.contrast import info_nce, label_contrast_with
@@ -131,8 +132,10 @@ class MomentumConfig(PretrainConfig):
     objective_type = MomentumObjective
 
 
-OBJECTIVES: dict[str, type[PretrainConfig]] = {
+OBJECTIVES: dict[str, Callable[..., PretrainConfig]] = {
     "closer": closer.Features,
+    "motic": partial(motic.Features, warm_up=0, queue=80, closeness_from=0),
+    "savc": partial(savc.Features, queue=80, local_size=9, schedule="milestones"),
     "momentum": MomentumConfig,
 }
 

@@ -483,6 +483,42 @@ def test_normalize_can_be_undone() -> None:
     assert torch.allclose(numbers, (pixels / 255 - mean) / std, atol=1e-5)
 
 
+# Boxes that overlap others
+
+
+def test_boxes_lie_on_other_boxes_where_they_can() -> None:
+    n = 300
+    heights, widths = torch.full((n,), 40), torch.full((n,), 60)
+    corner = torch.tensor([[0.0], [0.0], [20.0], [30.0]]).expand(4, n)  # a quarter of the image
+    boxes = augment.sample_crop_boxes_on(corner, heights, widths, (0.05, 0.14), seeded(0))
+    top, left, height, width = boxes
+    assert bool((top + height <= 40).all())
+    assert bool((left + width <= 60).all())
+    areas = height * width / (40 * 60)
+    assert 0.045 < float(areas.min()) < 0.06
+    assert 0.13 < float(areas.max()) < 0.145
+    enough = 0
+    for y, x, h, w in boxes.T.tolist():
+        shared = max(0.0, min(y + h, 20) - y) * max(0.0, min(x + w, 30) - x)
+        enough += shared >= 0.1 * h * w
+    assert enough >= 0.97 * n  # by chance alone it would be about half
+    # Where nothing overlaps there is a box all the same.
+    nowhere = torch.tensor([[100.0], [100.0], [5.0], [5.0]]).expand(4, n)
+    boxes = augment.sample_crop_boxes_on(nowhere, heights, widths, (0.05, 0.14), seeded(0))
+    assert bool((boxes[2] > 0).all())
+    assert len(boxes.T.unique(dim=0)) > 0.9 * n
+
+
+def test_a_view_is_of_the_boxes_that_are_given() -> None:
+    images = one_size(random_images([(12, 12)] * 3))
+    transform = Transform(4, **PLAIN, crop="resized", flip=False)
+    boxes = torch.tensor([[0.0, 2, 8], [4, 1, 8], [4, 4, 4], [4, 4, 4]])
+    views = augment.train_view(images, everything(images), transform, seeded(0), boxes)
+    for number, (top, left) in enumerate([(0, 4), (2, 1), (8, 8)]):
+        pixels = images.image(number)[None, :, top : top + 4, left : left + 4].float()
+        assert torch.allclose(views[number], augment.normalize(pixels, transform)[0], atol=1e-4)
+
+
 # Mixed crops, policies, jitter, cutout: test_operations.py and test_policies.py test their parts
 
 
@@ -552,6 +588,15 @@ def test_a_share_of_the_views_is_gray() -> None:
     )
     gray = (views - views[:, :1]).abs().amax((1, 2, 3)) < 1e-3
     assert 150 < int(gray.sum()) < 250
+
+
+def test_a_share_of_the_views_is_jittered() -> None:
+    images = one_size(random_images([(6, 6)] * 1000))
+    plain = Transform(6, **PLAIN, pad=0, flip=False)
+    changed = replace(plain, jitter=(0.4, 0.4, 0.4, 0.1))
+    views = augment.train_view(images, everything(images), changed, seeded(0), jittered=0.8)
+    same = (views - augment.test_view(images, everything(images), plain)).abs().amax((1, 2, 3))
+    assert 150 < int((same < 1e-3).sum()) < 250
 
 
 @pytest.mark.parametrize("side", [1, 4, 5, 20])

@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -13,6 +14,12 @@ from torch import Tensor, nn
 from fewmore.data.augment import test_view
 from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet
+from fewmore.nn.backbones import build
+from fewmore.nn.prototypes import Classifier, random_prototypes
+from fewmore.research.exam_world import TRANSFORM
+from fewmore.training.checkpoint import Checkpoint
+from fewmore.training.pretrain import PretrainConfig, pretrain
+from fewmore.training.runtime import Round, Runtime
 
 
 @pytest.fixture
@@ -89,3 +96,42 @@ class Naive:
 def naive() -> Naive:
     """Return the losses in their naive form."""
     return Naive()
+
+
+@pytest.fixture
+def stage_1_tensors(tmp_path: Path) -> Callable[..., dict[str, Tensor]]:
+    """Return a function that trains stage 1, and returns all tensors that it ends with.
+
+    It takes the settings and the images. With `stop_after` the training is stopped after so many
+    epochs, and goes on from its checkpoint.
+    """
+
+    def learn(config: PretrainConfig, images: ImageSet, runtime: Runtime) -> None:
+        count = len(images.class_names) * config.labels_per_class
+        backbone = build("resnet8", 0)
+        rows = random_prototypes(count, backbone.dim, torch.Generator().manual_seed(1))
+        classifier = Classifier("cosine", rows)
+        pretrain(backbone, classifier, images, TRANSFORM, config, runtime, 0)
+
+    def tensors(
+        config: PretrainConfig, images: ImageSet, stop_after: int | None = None
+    ) -> dict[str, Tensor]:
+        path = tmp_path / f"stopped after {stop_after}"
+
+        def stop(report: Round) -> None:
+            if stop_after is not None and report.round > stop_after:
+                raise KeyboardInterrupt
+
+        if stop_after is not None:
+            with pytest.raises(KeyboardInterrupt):
+                learn(config, images, Runtime(checkpoint=Checkpoint(path, 0), on_round=stop))
+            saved = Checkpoint(path).load("pretrain")
+            assert saved is not None
+            assert saved["done"] == stop_after
+        learn(config, images, Runtime(checkpoint=Checkpoint(path, 0)))
+        state = Checkpoint(path).load("pretrain")
+        assert state is not None
+        found: dict[str, Tensor] = state["tensors"]
+        return found
+
+    return tensors

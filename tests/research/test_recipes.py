@@ -170,6 +170,8 @@ METHOD_NUMBERS = {
     "lda": {"shrinkage": 0.3},
     "teen": {"temperature": 16},
     "closer": {"similarity": "cosine", **DECOUPLED},
+    "savc": {"similarity": "cosine", **DECOUPLED},
+    "motic": {"similarity": "cosine", **DECOUPLED},
     "joint": {"similarity": "cosine"},
 }
 TEEN_ALPHA = {"cifar100": 0.1, "miniimagenet": 0.5, "cub200": 0.5}
@@ -205,6 +207,62 @@ TEEN = {
     "views": 1,
     "rotations": 1,
 }
+SAVC = {
+    **SGD_NUMBERS,
+    "lr": 0.1,
+    "head_lr": None,
+    "schedule": "cosine",
+    "decay": 0.1,
+    "warm_up": 0,
+    "epochs": 600,
+    "batch": 128,
+    "scale": 16,
+    "views": 1,
+    "rotations": 2,
+    "colors": 1,
+    "labels_per_class": 2,
+    "queue": 8192,
+    "projection": 32,
+    "encoder_momentum": 0.995,
+    "temperature": 0.07,
+    "contrast": 0.2,
+    "local_contrast": 0.8,
+    "global_scale": (0.9, 1.0),
+    "local_scale": (0.2, 0.7),
+    "local_size": 18,
+    "local_crops": 4,
+    "local_labels": "program",
+}
+SAVC_LARGE = {
+    **SAVC,
+    "schedule": "milestones",
+    "epochs": 120,
+    "projection": 128,
+    "encoder_momentum": 0.999,
+    "global_scale": (0.2, 1.0),
+    "local_scale": (0.05, 0.14),
+}
+MOTIC = {
+    **SGD_NUMBERS,
+    "lr": 0.1,
+    "head_lr": None,
+    "schedule": "cosine",
+    "warm_up": 10,
+    "epochs": 200,
+    "batch": 128,
+    "scale": 32,
+    "views": 3,
+    "rotations": 2,
+    "queue": 65536,
+    "encoder_momentum": 0.999,
+    "contrast": 0.1,
+    "temperature": 0.01,
+    "closeness": 2.5,
+    "closeness_from": 1,
+    "own_passes": True,
+}
+HALF_TURN = {"test_views": ("plain", "rot180"), "view_features": "separate"}
+TURNS = ("plain", "rot90", "rot180", "rot270")
 FEATURE_NUMBERS = {
     ("teen", "cifar100"): (TEEN, {"policy": "autoaugment-cifar10", "cutout": 16}),
     ("teen", "miniimagenet"): (
@@ -250,6 +308,63 @@ FEATURE_NUMBERS = {
             "closeness": 1.5,
         },
         {"scale": (0.25, 1.0), "ratio": (1.0, 1.0), "stored": 448},
+    ),
+    ("savc", "cifar100"): (SAVC, HALF_TURN),
+    ("savc", "miniimagenet"): (
+        {
+            **SAVC_LARGE,
+            "milestones": (40, 70, 100),
+            "rotations": 4,
+            "colors": 3,
+            "labels_per_class": 12,
+            "local_size": 50,
+        },
+        {
+            "test_views": (
+                *("plain", "gbr", "brg"),
+                *(turn + order for turn in TURNS[1:] for order in ("", "-gbr", "-brg")),
+            ),
+            "view_features": "separate",
+        },
+    ),
+    ("savc", "cub200"): (
+        {**SAVC_LARGE, "lr": 0.002, "milestones": (60, 80, 100), "local_size": 96},
+        {**HALF_TURN, "stored": 448},
+    ),
+    ("motic", "cifar100"): (
+        MOTIC,
+        {
+            **HALF_TURN,
+            "crop": "mixed",
+            "scale": (0.25, 1.0),
+            "ratio": (1.0, 1.0),
+            "policy": "autoaugment-cifar10",
+            "policy_probability": 0.5,
+        },
+    ),
+    ("motic", "miniimagenet"): (
+        {**MOTIC, "rotations": 4, "queue": 8192, "temperature": 0.03, "closeness": 1.5},
+        {
+            "test_views": TURNS,
+            "view_features": "separate",
+            "resize": 96,
+            "policy": "autoaugment-imagenet",
+            "policy_probability": 0.5,
+        },
+    ),
+    ("motic", "cub200"): (
+        {
+            **MOTIC,
+            "epochs": 70,
+            "warm_up": 3,
+            "batch": 64,
+            "lr": 0.005,
+            "head_lr": 0.1,
+            "queue": 8192,
+            "temperature": 0.07,
+            "contrast": 0.01,
+        },
+        {**HALF_TURN, "scale": (0.25, 1.0), "ratio": (1.0, 1.0), "stored": 448},
     ),
 }
 

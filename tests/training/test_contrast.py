@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from fewmore.training.contrast import (
+    each_positive_contrast,
     info_nce,
     inter_class_cosine,
+    inter_class_cosine_with,
     label_contrast,
     label_contrast_with,
     view_contrast,
@@ -115,3 +117,48 @@ def test_gradients_are_finite(features: Tensor) -> None:
 
 def test_no_positive_at_all_is_no_loss(features: Tensor) -> None:
     assert float(label_contrast(features, torch.arange(6), SCALE)) == 0
+
+
+def test_each_positive_is_told_from_the_negatives(features: Tensor) -> None:
+    generator = torch.Generator().manual_seed(1)
+    keys, others = torch.randn(6, 5, generator=generator), torch.randn(7, 5, generator=generator)
+    labels = torch.tensor([0, 0, 1, -1, -1, 4, 1])
+    losses = []
+    for query, key, label in zip(features, keys, LABELS, strict=True):
+        logits = [SCALE * cosine(query, other) for other in others]
+        same = [bool(label == other) for other in labels]
+        positives = [z for z, positive in zip(logits, same, strict=True) if positive]
+        negatives = [z for z, positive in zip(logits, same, strict=True) if not positive]
+        own = [
+            math.log(1 + sum(math.exp(negative - positive) for negative in negatives))
+            for positive in (SCALE * cosine(query, key), *positives)
+        ]
+        losses.append(sum(own) / len(own))
+    loss = each_positive_contrast(features, keys, LABELS, others, labels, SCALE)
+    assert float(loss) == pytest.approx(sum(losses) / 6, rel=1e-5)
+
+
+def test_without_negatives_there_is_no_loss_and_gradients_are_numbers(features: Tensor) -> None:
+    features.requires_grad_()
+    ones = torch.ones(6, dtype=torch.int64)
+    others = torch.randn(3, 5, generator=torch.Generator().manual_seed(1))
+    loss = each_positive_contrast(features, features.detach(), ones, others, ones[:3], SCALE)
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert features.grad is not None
+    assert bool(features.grad.isfinite().all())
+
+
+def test_inter_class_cosine_with_candidates(features: Tensor) -> None:
+    candidates = torch.randn(7, 5, generator=torch.Generator().manual_seed(1))
+    labels = torch.tensor([0, 0, 1, -1, -1, 4, 1])
+    pairs = [
+        cosine(features[i], candidates[j])
+        for i in range(6)
+        for j in range(7)
+        if LABELS[i] != labels[j]
+    ]
+    found = inter_class_cosine_with(features, LABELS, candidates, labels)
+    assert float(found) == pytest.approx(sum(pairs) / len(pairs), rel=1e-5)
+    zero = torch.zeros(6, dtype=torch.int64)
+    assert float(inter_class_cosine_with(features, zero, features, zero)) == 0

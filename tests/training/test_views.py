@@ -9,7 +9,8 @@ import torch
 from fewmore.data.augment import Transform, train_view
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
-from fewmore.training.views import rotation_copies, several_views, unrotated
+from fewmore.training.embed import make_test_view
+from fewmore.training.views import color_copies, rotation_copies, several_views, unrotated
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -26,6 +27,32 @@ def test_rotations_are_those_of_numpy_image_by_image(count: int) -> None:
             place = k * 5 + i
             np.testing.assert_array_equal(rotated[place].numpy(), expected)
             assert int(new_labels[place]) == int(labels[i]) * count + k
+
+
+def test_twelve_variants_are_rotations_in_three_orders_of_the_colors() -> None:
+    view = torch.randn(5, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([2, 0, 1, 1, 2])
+    copies, new_labels = color_copies(*rotation_copies(view, labels, 4), 3)
+    assert copies.shape == (60, 3, 6, 6)
+    assert copies.is_contiguous(memory_format=torch.channels_last)
+    found = {}
+    for copy, label, image in zip(copies, new_labels.tolist(), [*range(5)] * 12, strict=True):
+        assert label // 12 == labels[image]
+        found[image, label % 12] = copy
+    orders = ((0, 1, 2), (1, 2, 0), (2, 0, 1))  # red, green, blue are 0, 1, 2
+    names = ("", "gbr", "brg")
+    for image in range(5):
+        for rotation in range(4):
+            rotated = torch.rot90(view[image], rotation, (1, 2))
+            for order, (channels, color) in enumerate(zip(orders, names, strict=True)):
+                expected = rotated[list(channels)]
+                assert torch.equal(found[image, 3 * rotation + order], expected)
+                turn = f"rot{90 * rotation}" if rotation else ""
+                name = "-".join(part for part in (turn, color) if part) or "plain"
+                assert torch.equal(make_test_view(view[image : image + 1], name)[0], expected)
+    assert color_copies(view, labels, 1)[0] is view
+    with pytest.raises(ConfigError, match="1 or 3 orders of an image's colors, and not 2"):
+        color_copies(view, labels, 2)
 
 
 def test_rotated_copies_are_channels_last() -> None:

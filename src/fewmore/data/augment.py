@@ -27,23 +27,44 @@ NEAR = 1.5  # short side of an image to that of the view, up to which views are 
 
 
 def train_view(
-    images: ImageSet, indices: Tensor, transform: Transform, generator: Generator
+    images: ImageSet,
+    indices: Tensor,
+    transform: Transform,
+    generator: Generator,
+    boxes: Tensor | None = None,
+    jittered: float = 1.0,
 ) -> Tensor:
-    """Return a new random view of each image, normalized: (n, 3, s, s)."""
-    pixels = _random_crop(images, indices, transform, generator)
+    """Return a new random view of each image, normalized: (n, 3, s, s).
+
+    Resized crops are of `boxes`, (4, n), where they are given; else of sampled ones. Where the
+    transform has jitter, `jittered` is the share of the views that have it.
+    """
+    pixels = _random_crop(images, indices, transform, generator, boxes)
     if transform.policy != "none":
         pixels = apply_policy(pixels.round().to(torch.uint8), transform, generator)
     if any(transform.jitter):
-        pixels = random_jitter(pixels, transform.jitter, generator)
+        changed = random_jitter(pixels, transform.jitter, generator)
+        pixels = _for_some(changed, pixels, jittered, generator)
     if transform.grayscale:
-        draw = torch.rand(len(pixels), 1, 1, 1, device=pixels.device, generator=generator)
-        pixels = torch.where(draw < transform.grayscale, grayscale(pixels), pixels)
+        pixels = _for_some(grayscale(pixels), pixels, transform.grayscale, generator)
     view = normalize(pixels, transform)
     return random_cutout(view, transform.cutout, generator) if transform.cutout else view
 
 
+def _for_some(changed: Tensor, pixels: Tensor, share: float, generator: Generator) -> Tensor:
+    """Return a random share of the images changed, and the others as they are."""
+    if share == 1:
+        return changed
+    draw = torch.rand(len(pixels), 1, 1, 1, device=pixels.device, generator=generator)
+    return torch.where(draw < share, changed, pixels)
+
+
 def _random_crop(
-    images: ImageSet, indices: Tensor, transform: Transform, generator: Generator
+    images: ImageSet,
+    indices: Tensor,
+    transform: Transform,
+    generator: Generator,
+    boxes: Tensor | None,
 ) -> Tensor:
     """Return a random part of each image, perhaps mirrored: (n, 3, s, s), 0 … 255."""
     n = len(indices)
@@ -56,9 +77,10 @@ def _random_crop(
         moved = pad_crop(images, indices, shift[0], shift[1], flip, transform.size)
         if crop == "pad":
             return moved
-    heights, widths = image_shapes(images, indices)
     ratio = transform.ratio
-    boxes = sample_crop_boxes(heights, widths, transform.scale, generator, ratio)
+    if boxes is None:
+        heights, widths = image_shapes(images, indices)
+        boxes = sample_crop_boxes(heights, widths, transform.scale, generator, ratio)
     longest = max(ratio[1], 1 / ratio[0])  # side of a box to the short side of its image
     longest_box = images.short_side * longest + 2  # with the rounding to whole pixels
     window = filter_window(images, longest_box, transform.size)
@@ -177,6 +199,38 @@ def sample_crop_boxes(
     top = torch.where(any_fits, top, ((image_h - h) / 2).round())
     left = torch.where(any_fits, left, ((image_w - w) / 2).round())
     return torch.stack([top, left, h, w])
+
+
+def sample_crop_boxes_on(
+    others: Tensor,
+    heights: Tensor,
+    widths: Tensor,
+    scale: tuple[float, float],
+    generator: Generator,
+    overlap: float = 0.1,
+) -> Tensor:
+    """Sample a box in each image that shares at least `overlap` of its area with another box.
+
+    The first of ten sampled boxes that does is taken; where none does, any box.
+
+    Args:
+        others: (4, n) top, left, height, width.
+        heights: (n,) of the images.
+        widths: (n,) of the images.
+        scale: smallest and largest area of a box, as a fraction of the image.
+        generator: of the random numbers.
+        overlap: the smallest share.
+    """
+    count, n = MAX_TRIES + 1, len(heights)
+    sampled = sample_crop_boxes(heights.repeat(count), widths.repeat(count), scale, generator)
+    boxes = sampled.view(4, count, n)
+    corner = torch.maximum(boxes[:2], others[:2, None])
+    opposite = torch.minimum(boxes[:2] + boxes[2:], (others[:2] + others[2:])[:, None])
+    shared = (opposite - corner).clamp(min=0).prod(0)
+    enough = shared >= overlap * boxes[2] * boxes[3]
+    enough[-1] = True
+    first = enough.int().argmax(0).expand(4, 1, n)
+    return boxes.gather(1, first)[:, 0]
 
 
 def filter_window(images: ImageSet, longest_box: float, size: int) -> int | None:

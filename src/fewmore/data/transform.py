@@ -11,7 +11,21 @@ from fewmore.errors import ConfigError
 
 Crop = Literal["pad", "resized", "mixed"]
 Policy = Literal["none", "autoaugment-cifar10", "autoaugment-imagenet", "randaugment"]
-TestView = Literal["plain", "flip", "rot90", "rot180", "rot270"]
+TestView = Literal[
+    "plain",
+    "flip",
+    "rot90",
+    "rot180",
+    "rot270",
+    "gbr",
+    "rot90-gbr",
+    "rot180-gbr",
+    "rot270-gbr",
+    "brg",
+    "rot90-brg",
+    "rot180-brg",
+    "rot270-brg",
+]
 ViewFeatures = Literal["mean", "separate"]
 ASPECT_RATIO = (3 / 4, 4 / 3)  # width to height of a random resized crop
 MAX_MAGNITUDE = 30  # of RandAugment
@@ -45,7 +59,8 @@ class Transform:
             between 0.6 and 1.4, and a hue of 0.1 a tenth of the color circle in both directions.
         grayscale: share of the training views that lose their color.
         cutout: side of a square that is cut out of each training view, in pixels; 0 for none.
-        test_views: views of an image that testing uses all of, such as plain,flip.
+        test_views: views of an image that testing uses all of, such as plain,flip; gbr and brg take
+            green for red and so on, and rot90-gbr is rotated too.
         view_features: "mean" averages the features of the test views; "separate" compares each
             view with prototypes of that view, and averages the scores.
     """

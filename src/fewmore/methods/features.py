@@ -57,6 +57,18 @@ FEATURES = {
             "Oh et al., ECCV 2024",
             "fewmore.methods.closer:Features",
         ),
+        FeatureInfo(
+            "savc",
+            "rotations as classes, crops contrasted with a momentum queue by labels",
+            "Song et al., CVPR 2023",
+            "fewmore.methods.savc:Features",
+        ),
+        FeatureInfo(
+            "motic",
+            "CLOSER's views, rotations as classes, classes drawn together over a momentum queue",
+            "He et al., 2025",
+            "fewmore.methods.motic:Features",
+        ),
     )
 }
 

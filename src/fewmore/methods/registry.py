@@ -68,6 +68,8 @@ _EMD = "Zhang et al., CVPR 2020"
 _LDA = "Hayes, Kanan, CVPRW 2020"
 _TEEN = "Wang et al., NeurIPS 2023"
 _CLOSER = "Oh et al., ECCV 2024"
+_SAVC = "Song et al., CVPR 2023"
+_MOTIC = "He et al., 2025"
 _FINETUNE = "fewmore.methods.finetune:Finetune"
 _DECOUPLED = "fewmore.methods.decoupled:Decoupled"
 _REPLAY: Any = MappingProxyType({"memory": "a few images a class", "ordered": True})
@@ -185,6 +187,20 @@ METHODS = _table(
         _CLOSER,
         _DECOUPLED,
         features="closer",
+    ),
+    MethodInfo(
+        "savc",
+        "SAVC: class means on features of imagined classes, contrasted in crops",
+        _SAVC,
+        _DECOUPLED,
+        features="savc",
+    ),
+    MethodInfo(
+        "motic",
+        "MoTiC: class means on features drawn together over a momentum queue",
+        _MOTIC,
+        _DECOUPLED,
+        features="motic",
     ),
     MethodInfo(
         "joint",

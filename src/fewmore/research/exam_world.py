@@ -28,6 +28,7 @@ SMALL_SETTINGS = (
     "pretrain.schedule=milestones",
     "pretrain.warm_up=0",
     "pretrain.milestones=1",
+    "pretrain.queue=32",
     "session.epochs=2",
     "session.batch=16",
     "balanced.epochs=2",

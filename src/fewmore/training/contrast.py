@@ -77,6 +77,41 @@ def label_contrast_with(
         return _mean_of_positives(log_shares, labels[:, None] == candidate_labels)
 
 
+def each_positive_contrast(
+    queries: Tensor,
+    keys: Tensor,
+    labels: Tensor,
+    others: Tensor,
+    other_labels: Tensor,
+    scale: float,
+) -> Tensor:
+    """Compute the loss that tells each positive of a query from its negatives, one at a time.
+
+    Positives are the query's own key and those of the others with its label, negatives the rest.
+    The loss is the mean over positives of −log of e^p / (e^p + Σ e^n), where positives do not
+    compete with each other as in `label_contrast_with` (Dai et al.: UniMoCo, 2021,
+    https://arxiv.org/abs/2103.10773).
+
+    Args:
+        queries: (n, d).
+        keys: (n, d), the key of each query.
+        labels: (n,), of the queries.
+        others: (m, d), such as those of a queue.
+        other_labels: (m,); a negative label is nobody's.
+        scale: factor of the cosines, one over the temperature.
+    """
+    with torch.autocast(queries.device.type, enabled=False):
+        queries, keys, others = map(_unit, (queries, keys, others))
+        same = (labels[:, None] == other_labels).float()
+        own = scale * (queries * keys).sum(1)
+        logits = scale * queries @ others.T
+        # A finite number in place of −∞: where all are positives, gradients stay numbers.
+        negatives = logits.masked_fill(same > 0, -1e4).logsumexp(1)
+        positives = F.softplus(negatives - own)
+        positives = positives + (same * F.softplus(negatives[:, None] - logits)).sum(1)
+        return (positives / (1 + same.sum(1))).mean()
+
+
 def inter_class_cosine(features: Tensor, labels: Tensor) -> Tensor:
     """Compute the mean cosine over all pairs of features with different labels.
 
@@ -86,6 +121,17 @@ def inter_class_cosine(features: Tensor, labels: Tensor) -> Tensor:
         unit = _unit(features)
         different = (labels[:, None] != labels).float()
         return (unit @ unit.T * different).sum() / different.sum().clamp(min=1)
+
+
+def inter_class_cosine_with(
+    anchors: Tensor, labels: Tensor, candidates: Tensor, candidate_labels: Tensor
+) -> Tensor:
+    """Compute the mean cosine over all pairs of an anchor and a candidate with different labels."""
+    with torch.autocast(anchors.device.type, enabled=False):
+        different = (labels[:, None] != candidate_labels).float()
+        # The sum of an anchor's candidates comes first: no gradient has the size of all pairs.
+        sums = different @ _unit(candidates)
+        return (_unit(anchors) * sums).sum() / different.sum().clamp(min=1)
 
 
 def _contrast(features: Tensor, groups: Tensor, scale: float) -> Tensor:

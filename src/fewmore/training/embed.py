@@ -10,6 +10,7 @@ from fewmore.data.augment import Transform, test_view
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
 from fewmore.nn.backbones import Backbone
+from fewmore.training.views import permuted_colors
 
 BATCH = 500
 
@@ -19,7 +20,16 @@ _TEST_VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "rot90": lambda view: torch.rot90(view, 1, (2, 3)),
     "rot180": lambda view: torch.rot90(view, 2, (2, 3)),
     "rot270": lambda view: torch.rot90(view, 3, (2, 3)),
+    "gbr": lambda view: permuted_colors(view, 1),
+    "brg": lambda view: permuted_colors(view, 2),
 }
+
+
+def make_test_view(view: Tensor, name: str) -> Tensor:
+    """Return images in one of the test views; rot90-gbr is rotated, then permuted."""
+    for part in name.split("-"):
+        view = _TEST_VIEWS[part](view)
+    return view
 
 
 def embed(backbone: Backbone, images: ImageSet, transform: Transform) -> Tensor:
@@ -31,7 +41,7 @@ def embed(backbone: Backbone, images: ImageSet, transform: Transform) -> Tensor:
     separate = transform.view_features == "separate"
 
     def features(view: Tensor) -> Tensor:
-        of_views = [backbone(_TEST_VIEWS[name](view)).float() for name in transform.test_views]
+        of_views = [backbone(make_test_view(view, name)).float() for name in transform.test_views]
         if separate or len(of_views) == 1:
             return of_views[0] if len(of_views) == 1 else torch.cat(of_views, 1)
         return torch.stack(of_views).mean(0)
