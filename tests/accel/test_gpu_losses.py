@@ -15,7 +15,7 @@ from fewmore.accel.graphs import refusal
 from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet
 from fewmore.errors import MethodError
-from fewmore.methods import closer, motic, savc
+from fewmore.methods import closer, fact, motic, s3c, savc
 from fewmore.nn.backbones import build
 from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.training.contrast import info_nce, label_contrast_with
@@ -134,6 +134,8 @@ class MomentumConfig(PretrainConfig):
 
 OBJECTIVES: dict[str, Callable[..., PretrainConfig]] = {
     "closer": closer.Features,
+    "fact": partial(fact.Features, virtual=6, reserve=0.5, schedule="milestones"),
+    "s3c": s3c.Features,
     "motic": partial(motic.Features, warm_up=0, queue=80, closeness_from=0),
     "savc": partial(savc.Features, queue=80, local_size=9, schedule="milestones"),
     "momentum": MomentumConfig,

@@ -170,6 +170,13 @@ METHOD_NUMBERS = {
     "lda": {"shrinkage": 0.3},
     "teen": {"temperature": 16},
     "closer": {"similarity": "cosine", **DECOUPLED},
+    "fact": {"virtual_share": 0.1, "nearest": 40},
+    "s3c": {
+        "session.epochs": 100,
+        "session.milestones": (),
+        "session.nesterov": False,
+        "session.weight_decay": 0,
+    },
     "savc": {"similarity": "cosine", **DECOUPLED},
     "motic": {"similarity": "cosine", **DECOUPLED},
     "joint": {"similarity": "cosine"},
@@ -263,6 +270,33 @@ MOTIC = {
 }
 HALF_TURN = {"test_views": ("plain", "rot180"), "view_features": "separate"}
 TURNS = ("plain", "rot90", "rot180", "rot270")
+FACT = {
+    **TEEN,
+    "virtual": 40,
+    "reserve": 0.001,
+    "reserve_from": 0,
+    "inner_alpha": 0.5,
+}
+S3C = {
+    **SGD_NUMBERS,
+    "lr": 0.1,
+    "head_lr": None,
+    "schedule": "milestones",
+    "decay": 0.1,
+    "warm_up": 0,
+    "epochs": 200,
+    "milestones": (120, 160),
+    "batch": 128,
+    "scale": 16,
+    "views": 1,
+    "rotations": 4,
+    "residual": True,
+    "dropout": 0.5,
+}
+FOUR_VIEWS = {
+    "test_views": ("plain", "rot90", "rot180", "rot270"),
+    "view_features": "separate",
+}
 FEATURE_NUMBERS = {
     ("teen", "cifar100"): (TEEN, {"policy": "autoaugment-cifar10", "cutout": 16}),
     ("teen", "miniimagenet"): (
@@ -281,6 +315,31 @@ FEATURE_NUMBERS = {
             "scale": 32,
         },
         {},
+    ),
+    ("fact", "cifar100"): (FACT, {"policy": "autoaugment-cifar10", "cutout": 16}),
+    ("fact", "miniimagenet"): (
+        {**FACT, "epochs": 1000, "batch": 128, "reserve": 0.01, "reserve_from": 150},
+        {"policy": "autoaugment-imagenet"},
+    ),
+    ("fact", "cub200"): (
+        {
+            **FACT,
+            "epochs": 400,
+            "lr": 0.005,
+            "schedule": "milestones",
+            "milestones": (50, 100, 150, 200, 250, 300),
+            "decay": 0.25,
+            "virtual": 100,
+            "reserve": 0.01,
+            "inner_alpha": 2,
+        },
+        {"policy": "autoaugment-imagenet"},
+    ),
+    ("s3c", "cifar100"): (S3C, FOUR_VIEWS),
+    ("s3c", "miniimagenet"): ({**S3C, "epochs": 100, "milestones": (40, 70)}, FOUR_VIEWS),
+    ("s3c", "cub200"): (
+        {**S3C, "epochs": 100, "milestones": (30, 40, 60, 80), "lr": 0.03},
+        FOUR_VIEWS,
     ),
     ("closer", "cifar100"): (
         CLOSER,
@@ -409,7 +468,9 @@ def test_the_official_numbers_of_each_method(method, benchmark):
     expected = METHOD_NUMBERS[method]
     assert read(config, expected) == expected
     if hasattr(config, "session"):
+        own = {name.removeprefix("session.") for name in expected}
         session = {**SGD_NUMBERS, "batch": 128}
+        session = {name: value for name, value in session.items() if name not in own}
         assert read(config.session, session) == session
 
 
@@ -449,7 +510,10 @@ def test_sessions_by_method():
     learnt = {
         name: config.session for name, config in configs.items() if hasattr(config, "session")
     }
-    assert [name for name, session in learnt.items() if not session.data_init] == [
+    # S3C starts from class means always.
+    assert [
+        name for name, session in learnt.items() if not getattr(session, "data_init", True)
+    ] == [
         "finetune",
         "linear",
         "cosine",

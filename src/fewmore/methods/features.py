@@ -58,6 +58,18 @@ FEATURES = {
             "fewmore.methods.closer:Features",
         ),
         FeatureInfo(
+            "fact",
+            "600 epochs with AutoAugment, and virtual prototypes for classes to come",
+            "Zhou et al., CVPR 2022",
+            "fewmore.methods.fact:Features",
+        ),
+        FeatureInfo(
+            "s3c",
+            "four rotations as classes of their own, and random prototypes",
+            "Kalla, Biswas, ECCV 2022",
+            "fewmore.methods.s3c:Features",
+        ),
+        FeatureInfo(
             "savc",
             "rotations as classes, crops contrasted with a momentum queue by labels",
             "Song et al., CVPR 2023",

@@ -68,6 +68,8 @@ _EMD = "Zhang et al., CVPR 2020"
 _LDA = "Hayes, Kanan, CVPRW 2020"
 _TEEN = "Wang et al., NeurIPS 2023"
 _CLOSER = "Oh et al., ECCV 2024"
+_FACT = "Zhou et al., CVPR 2022"
+_S3C = "Kalla, Biswas, ECCV 2022"
 _SAVC = "Song et al., CVPR 2023"
 _MOTIC = "He et al., 2025"
 _FINETUNE = "fewmore.methods.finetune:Finetune"
@@ -187,6 +189,21 @@ METHODS = _table(
         _CLOSER,
         _DECOUPLED,
         features="closer",
+    ),
+    MethodInfo(
+        "fact",
+        "FACT: class means, with room reserved by virtual prototypes",
+        _FACT,
+        "fewmore.methods.fact:FACT",
+        features="fact",
+    ),
+    MethodInfo(
+        "s3c",
+        "S3C: random prototypes of rotated classes, trained on in every session",
+        _S3C,
+        "fewmore.methods.s3c:S3C",
+        ordered=True,
+        features="s3c",
     ),
     MethodInfo(
         "savc",
