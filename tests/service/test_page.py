@@ -624,3 +624,63 @@ def test_many_classes_can_be_searched_and_the_map_moves(open_page: Callable[...,
     assert height(0) > height(1) + 50
     page.get_by_text("The map as a list").click()
     expect(page.locator("#map-list li").first).to_have_text("class 39: closest to class 38")
+
+
+# Several people
+
+
+def test_two_tabs_follow_each_other_and_undo_only_their_own(
+    open_page: Callable[..., Page], troubles: list[str], photos: Callable[..., Path]
+) -> None:
+    one, other = open_page(), open_page()
+    one.locator("#files").set_input_files(files(photos, "okapi", 3))
+    teach(one, "okapi")
+    expect(card(other, "okapi")).to_be_visible()  # without a request of its own
+    other.locator("#files").set_input_files(files(photos, "zebra", 3))
+    teach(other, "zebra")
+    expect(card(one, "zebra")).to_be_visible()
+    expect(one.locator("#notice")).to_contain_text("Learnt okapi from")
+    one.locator("#notice-action").click()
+    expect(one.locator("#notice")).to_contain_text("something else was meanwhile: learn of zebra")
+    expect(card(one, "zebra")).to_be_visible()
+    expect(card(one, "okapi")).to_be_visible()
+    assert len(troubles) == 1  # the browser logs the refusal
+    assert "412" in troubles.pop()
+    other.locator("#notice-action").click()
+    expect(other.locator("#notice")).to_contain_text("undone: the learn of zebra")
+    expect(card(one, "zebra")).to_have_count(0)
+    one.locator("#undo").click()  # it names the change that is the last one now
+    expect(one.locator("#notice")).to_contain_text("undone: the learn of okapi")
+
+
+def test_a_change_without_a_response_keeps_its_key(
+    open_page: Callable[..., Page],
+    service: Service,
+    troubles: list[str],
+    photos: Callable[..., Path],
+) -> None:
+    page = open_page()
+    for name in ("okapi", "zebra"):
+        page.locator("#files").set_input_files(files(photos, name, 3))
+        teach(page, name)
+    keys = []
+
+    def lose(route: Route) -> None:
+        keys.append(route.request.headers["idempotency-key"])
+        if len(keys) == 1:
+            route.fetch()  # it arrives, and its response does not
+            route.abort()
+        else:
+            route.continue_()
+
+    page.route("**/api/sessions/undo", lose)
+    page.route("**/api/events", lambda route: route.abort())
+    undo = page.locator("#notice-action")
+    undo.evaluate("(button) => (button.again = button.onclick)")
+    undo.click()
+    expect(page.locator("#notice")).to_contain_text("does not answer")
+    undo.evaluate("(button) => button.again()")
+    expect(page.locator("#notice")).to_contain_text("undone: the learn of zebra")
+    assert len(set(keys)) == 1
+    assert "okapi" in [row["classes"][0] for row in service.request("GET", "sessions")["sessions"]]
+    troubles.clear()  # the lost response

@@ -31,6 +31,7 @@ KNOWN_METHODS = (*SAFE_METHODS, "POST", "PUT", "PATCH", "DELETE")
 OPEN_PATHS = ("/health", "/ready")  # never need a token
 READ_ONLY_POSTS = ("/api/predict",)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+EVENTS_PATH = "/api/events"
 CLOSE = {"Connection": "close"}
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -99,6 +100,8 @@ class Guard:
             return
         began = time.perf_counter()
         client = (scope.get("client") or ("", 0))[0]
+        if scope["path"] == EVENTS_PATH:
+            client += " events"  # those who follow changes do not use up the requests
         body = _Body()
         sender = _Sender(send, is_page=not scope["path"].startswith("/api/"))
         self._under_way[client] += 1

@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fewmore.errors import ConfigError
+from fewmore.service.guard import EVENTS_PATH
 from fewmore.service.limits import Limits
-from fewmore.service.routes.events import PATH as EVENTS_PATH
 
 KEEP_ALIVE = 10  # seconds that an idle connection stays open
 GRACEFUL_SHUTDOWN = 10  # seconds to finish responses at the end

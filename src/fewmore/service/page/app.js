@@ -8,16 +8,19 @@ import * as notice from "./notice.js";
 import { Stage } from "./stage.js";
 
 let version = null; // of the model that the page shows
+let own = null; // the version that the last change of this page led to, if nothing came between
 let loading = null;
 let loads = 0; // started so far
 
 const stage = new Stage(checkVersion, showTaught);
-const gallery = new Gallery((name) => stage.addTo(name), showChange);
+const gallery = new Gallery((name) => stage.addTo(name), showChange, () => own ?? version);
 const map = new ClassMap();
 
 /** Reloads if a response has another version than the page shows: another client has changed it. */
 function checkVersion(latest) {
-  if (version !== null && latest !== version && !loading) refresh();
+  if (version === null || latest === version) return;
+  if (loading) loading.then(() => latest > version && refresh());
+  else refresh();
 }
 
 function refresh() {
@@ -33,6 +36,7 @@ async function load() {
   const first = version === null;
   const changed = version !== model.version;
   version = model.version;
+  own = null;
   if (first && model.demo) stage.switchTo("drawing");
   stage.setClasses(classes.map(({ name }) => name), model.limits.images);
   gallery.show(classes, model.token === "everything");
@@ -40,13 +44,17 @@ async function load() {
   showHistory(history);
   showModel(model);
   if (changed && !first) stage.predictAgain();
+  if (first) api.follow(checkVersion);
   return true;
 }
 
-/** After a change made on this page: reloads everything, and offers to undo it. */
-async function showChange(...sentences) {
+/** After a change made on this page: reloads everything, and offers to undo that change. */
+async function showChange(changed, ...sentences) {
+  if (changed.version === (own ?? version) + 1) own = changed.version;
   if (!(await refresh())) return;
-  notice.show(sentences, { action: find("undo").disabled ? null : { label: "Undo", run: undo } });
+  const undoable = changed.added !== 0 && !find("undo").disabled; // 0: nothing was changed
+  const action = { label: "Undo", run: () => undo(changed.version) };
+  notice.show(sentences, { action: undoable ? action : null });
 }
 
 function showTaught(taught, known) {
@@ -54,12 +62,13 @@ function showTaught(taught, known) {
   const added = known
     ? `${taught.name} has ${images} more.`
     : `Learnt ${taught.name} from ${images}.`;
-  showChange(taught.added ? added : `${taught.name} is as it was.`, ...taught.warnings);
+  showChange(taught, taught.added ? added : `${taught.name} is as it was.`, ...taught.warnings);
 }
 
-async function undo() {
-  const response = await notice.attempt(api.undo);
-  if (response && (await refresh())) notice.show([response.undone]);
+/** Takes back the change that led to a version; if others came behind it, nothing. */
+async function undo(undoable) {
+  const response = await notice.attempt(() => api.undo(undoable));
+  if ((await refresh()) && response) notice.show([response.undone]);
 }
 
 function showHistory({ sessions, undoable }) {
@@ -120,7 +129,7 @@ async function download() {
 }
 
 api.onTokenNeeded(askForToken);
-find("undo").addEventListener("click", undo);
+find("undo").addEventListener("click", () => undo(version));
 find("download").addEventListener("click", download);
 addEventListener("hashchange", api.takeToken);
 api.takeToken();

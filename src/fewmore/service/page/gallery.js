@@ -18,11 +18,16 @@ export class Gallery {
   #limit = PAGE;
   #add;
   #changed;
+  #version;
 
-  /** Calls add(name) when the person wants to add images, and changed(sentence) after a change. */
-  constructor(add, changed) {
+  /**
+   * Calls add(name) when the person wants to add images, changed(response, sentence) after a
+   * change, and version() to know which version the page shows.
+   */
+  constructor(add, changed, version) {
     this.#add = add;
     this.#changed = changed;
+    this.#version = version;
     find("search").addEventListener("input", () => {
       this.#limit = PAGE;
       this.#render();
@@ -131,9 +136,9 @@ export class Gallery {
 
   /** Returns whether it worked. */
   async #renameTo(known, name) {
-    const renamed = await notice.attempt(() => api.rename(known.name, name));
+    const renamed = await notice.attempt(() => api.rename(known.name, name, this.#version()));
     if (!renamed) return false;
-    await this.#changed(`${known.name} is called ${renamed.name} now.`);
+    await this.#changed(renamed, `${known.name} is called ${renamed.name} now.`);
     const card = this.#cards.get(renamed.name)?.element;
     (card?.querySelectorAll(".actions button")[1] ?? find("classes-title")).focus();
     return true;
@@ -142,9 +147,9 @@ export class Gallery {
   /** Forgets a class without asking: Undo brings it back. */
   async #forget(name) {
     const index = [...this.#cards.keys()].indexOf(name);
-    const forgotten = await notice.attempt(() => api.forget(name));
+    const forgotten = await notice.attempt(() => api.forget(name, this.#version()));
     if (!forgotten) return;
-    await this.#changed(`${forgotten.name} is forgotten.`);
+    await this.#changed(forgotten, `${forgotten.name} is forgotten.`);
     const next = find("classes").children[index]?.querySelector(".actions button:last-child");
     (next ?? find("classes-title")).focus();
   }

@@ -2,13 +2,14 @@
 
 const TOKEN = "fewmore-token";
 const RETRIES = 6; // while the service is busy
+const MOST_UNANSWERED = 8; // changes that keep their keys
 const UNREACHABLE =
   "The service does not answer: start it again with fewmore serve, then try once more.";
 
 export class Problem extends Error {
   constructor(status, detail) {
     super(detail);
-    this.status = status;
+    this.status = status; // 0: no response
   }
 }
 
@@ -40,17 +41,26 @@ const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds 
 
 async function problemOf(response) {
   const problem = await response.json().catch(() => ({}));
+  if (response.status === 412 && problem.changes?.length) {
+    const between = problem.changes.map(({ change }) => change).join(", ");
+    const sentence = `Nothing was changed, because something else was meanwhile: ${between}.`;
+    return new Problem(412, `${sentence} Look at it, then decide again.`);
+  }
   const status = `the service answered ${response.status} ${response.statusText}`;
   return new Problem(response.status, problem.detail || status);
+}
+
+function authorization() {
+  const token = sessionStorage.getItem(TOKEN);
+  return token ? { Authorization: `Bearer ${token}` } : {};
 }
 
 async function call(method, path, body = null, headers = {}) {
   for (let attempt = 0; ; attempt++) {
     const token = sessionStorage.getItem(TOKEN);
-    const authorization = token ? { Authorization: `Bearer ${token}` } : {};
     let response;
     try {
-      response = await fetch(path, { method, body, headers: { ...headers, ...authorization } });
+      response = await fetch(path, { method, body, headers: { ...headers, ...authorization() } });
     } catch {
       throw new Problem(0, UNREACHABLE);
     }
@@ -71,11 +81,48 @@ function randomKey() {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** Sends a change with a key: if it is retried because the service was busy, it is applied once. */
-async function change(method, path, body = null, headers = {}) {
-  const response = await call(method, path, body, { ...headers, "Idempotency-Key": randomKey() });
-  return response.json();
+const unanswered = []; // [key, what was sent] of changes whose response was lost
+
+async function isSame(one, other) {
+  if (one === other || !(one instanceof Blob && other instanceof Blob)) return one === other;
+  if (one.size !== other.size) return false;
+  const [a, b] = await Promise.all([one, other].map(async (blob) => blob.arrayBuffer()));
+  const bytes = new Uint8Array(b);
+  return new Uint8Array(a).every((value, index) => value === bytes[index]);
 }
+
+async function keyOf(sent) {
+  for (const [key, earlier] of unanswered) {
+    if (earlier.length !== sent.length) continue;
+    const same = await Promise.all(earlier.map((part, index) => isSame(part, sent[index])));
+    if (same.every(Boolean)) return key;
+  }
+  const key = randomKey();
+  unanswered.push([key, sent]);
+  if (unanswered.length > MOST_UNANSWERED) unanswered.shift();
+  return key;
+}
+
+/**
+ * Sends a change with a key, so that it is applied once, however often it is sent: a change that
+ * got no response keeps its key when the person tries again. `sent` is what the change consists of.
+ */
+async function change(sent, method, path, body = null, headers = {}) {
+  const key = await keyOf(sent);
+  let lost = false;
+  try {
+    const response = await call(method, path, body, { ...headers, "Idempotency-Key": key });
+    return await response.json();
+  } catch (problem) {
+    lost = !problem.status;
+    throw problem;
+  } finally {
+    const index = unanswered.findIndex(([other]) => other === key);
+    if (!lost && index >= 0) unanswered.splice(index, 1);
+  }
+}
+
+const ifMatch = (version) => ({ "If-Match": `"${version}"` });
 
 function form(images, fields = {}) {
   const data = new FormData();
@@ -91,14 +138,67 @@ const classPath = (name) => `api/classes?name=${encodeURIComponent(name)}`;
 export const model = () => read("api/model");
 export const changes = () => read("api/sessions");
 export const map = () => read("api/map");
-export const undo = () => change("POST", "api/sessions/undo");
-export const teach = (name, images) => change("POST", "api/classes", form(images, { name }));
-export const add = (name, images) => change("POST", "api/classes/images", form(images, { name }));
-export const forget = (name) => change("DELETE", classPath(name));
 
-export function rename(name, to) {
-  const headers = { "Content-Type": "application/json" };
-  return change("PATCH", classPath(name), JSON.stringify({ name: to }), headers);
+/** Takes back the change that led to this version, and no other. */
+export function undo(version) {
+  return change(["undo", version], "POST", "api/sessions/undo", null, ifMatch(version));
+}
+
+export function teach(name, images) {
+  return change(["teach", name, ...images], "POST", "api/classes", form(images, { name }));
+}
+
+export function add(name, images) {
+  return change(["add", name, ...images], "POST", "api/classes/images", form(images, { name }));
+}
+
+/** Forgets the class that the page shows in this version. */
+export function forget(name, version) {
+  return change(["forget", name], "DELETE", classPath(name), null, ifMatch(version));
+}
+
+export function rename(name, to, version) {
+  const headers = { "Content-Type": "application/json", ...ifMatch(version) };
+  const body = JSON.stringify({ name: to });
+  return change(["rename", name, to], "PATCH", classPath(name), body, headers);
+}
+
+/** Calls changed(version) for every change, while the page is visible. */
+export async function follow(changed) {
+  for (let failures = 0; ; failures++) {
+    while (document.hidden) await pause(1); // a browser has few connections for all its tabs
+    const stop = new AbortController();
+    const stopIfHidden = () => document.hidden && stop.abort();
+    document.addEventListener("visibilitychange", stopIfHidden);
+    try {
+      const request = { headers: authorization(), signal: stop.signal };
+      const response = await fetch("api/events", request);
+      if (response.ok) {
+        failures = 0;
+        await readVersions(response.body, changed);
+      }
+    } catch {
+      // It is tried again.
+    } finally {
+      document.removeEventListener("visibilitychange", stopIfHidden);
+    }
+    await pause(Math.min(2 ** failures, 60));
+  }
+}
+
+async function readVersions(body, changed) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      const id = event.match(/^id: (\d+)$/m);
+      if (id) changed(Number(id[1]));
+    }
+  }
 }
 
 export async function predict(image) {

@@ -9,18 +9,18 @@ from typing import Annotated
 from fastapi import APIRouter, Header
 from fastapi.responses import StreamingResponse
 
+from fewmore.service.guard import EVENTS_PATH
 from fewmore.service.openapi import problems, text_response
 from fewmore.service.routes.dependencies import ServiceState
 from fewmore.service.state import Service
 
-PATH = "/api/events"
 HEARTBEAT_SECONDS = 15.0  # so that both sides notice a lost connection
 
 router = APIRouter(tags=["model"])
 
 
 @router.get(
-    PATH,
+    EVENTS_PATH,
     response_class=StreamingResponse,
     responses={
         200: text_response("Server-sent events, without end.", "text/event-stream"),
@@ -43,7 +43,8 @@ async def events(
     The first event says what the version is now.
     """
     known = None if last_event_id is None else int(last_event_id)
-    return StreamingResponse(_stream(service, known), media_type="text/event-stream")
+    headers = {"X-Accel-Buffering": "no"}  # nginx would hold the events back
+    return StreamingResponse(_stream(service, known), 200, headers, "text/event-stream")
 
 
 async def _stream(service: Service, known: int | None) -> AsyncIterator[str]:
