@@ -13,7 +13,7 @@ from fewmore import cli
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.errors import MethodError
 from fewmore.methods import FEATURES, METHODS
-from fewmore.research import results, runner
+from fewmore.research import job, results, runner
 from fewmore.research.trained import load_method
 
 SMALL = (
@@ -319,12 +319,12 @@ def test_one_seed_and_one_draw(run):
 def test_precision_and_accel_reach_the_run_and_are_recorded(run, monkeypatch):
     passed = []
 
-    class Spied(runner.Runtime):
+    class Spied(job.Runtime):
         def __post_init__(self):
             super().__post_init__()
             passed.append((self.accel, self.precision))
 
-    monkeypatch.setattr(runner, "Runtime", Spied)
+    monkeypatch.setattr(job, "Runtime", Spied)
     code, _, err = run("-m", "decoupled-cosine", "--no-accel", "--precision", "bf16")
     assert code == 0
     assert set(passed) == {(False, "bf16")}

@@ -13,7 +13,7 @@ from fewmore.errors import ConfigError, MethodError
 from fewmore.methods import METHODS
 from fewmore.methods.decoupled import Decoupled
 from fewmore.methods.recipe import override
-from fewmore.research import integrity, results, run_folder, runner
+from fewmore.research import integrity, job, results, run_folder, runner
 from fewmore.research.experiment import run_name
 from fewmore.research.machine import source_digest
 from fewmore.research.metrics import summarize
@@ -348,7 +348,7 @@ def test_of_runs_side_by_side_one_trains_the_stage_1_that_all_need(
 ):
     if locked:  # as on a GPU: a run that waits for another must not keep it from working
         sharing = pytest.importorskip("fewmore.accel.sharing")
-        monkeypatch.setattr(runner, "share_gpu", lambda device: sharing.GPU_LOCK.held())
+        monkeypatch.setattr(job, "share_gpu", lambda device: sharing.GPU_LOCK.held())
     experiments = [
         override(make_experiment("finetune"), {"recipe": {"method": {"session": {"epochs": n}}}})
         for n in (2, 3, 4, 5)

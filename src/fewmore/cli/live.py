@@ -40,6 +40,10 @@ def _state(report: Round) -> str:
     return f"{report.stage} {report.round}/{report.rounds}, loss {report.loss:.3f}"
 
 
+def _loss(run: str, reason: str) -> str:
+    return f"{run} lost its worker and goes on from its checkpoint ({reason})"
+
+
 class LiveWatcher(Watcher):
     """Draw the progress of one experiment in place.
 
@@ -110,6 +114,11 @@ class LiveWatcher(Watcher):
             if outcome.sessions == self.sessions:
                 self._remove_bar(run)
             self._draw()
+
+    def on_loss(self, run: str, reason: str) -> None:
+        """Say that a run goes on elsewhere."""
+        with self.lock:
+            self.out.print(_loss(run, reason), markup=False, soft_wrap=True)
 
     def _bar(self, name: str) -> TaskID:
         if name not in self.bars:
@@ -227,3 +236,6 @@ class _ExperimentWatcher(Watcher):
         if outcome.sessions == self.sessions:
             accuracy = outcome.summary().accuracy.tolist()
             self.study.finish(f"{self.label}, {run}", accuracy)
+
+    def on_loss(self, run: str, reason: str) -> None:
+        self.study.out.print(_loss(f"{self.label}, {run}", reason), markup=False, soft_wrap=True)

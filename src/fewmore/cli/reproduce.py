@@ -57,6 +57,11 @@ def reproduce(
     parallel: options.Parallel = None,
     accel: options.Accel = True,
     precision: options.Precision = None,
+    launcher: options.LauncherName = "local",
+    address: options.Address = None,
+    gpus_per_run: options.GpusPerRun = None,
+    cpus_per_run: options.CpusPerRun = None,
+    slurm: options.SlurmSettings = None,
 ) -> None:
     """Run what a table or figure of the paper lacks, then draw it; if stopped, it resumes."""
     if study == "list":
@@ -70,7 +75,8 @@ def reproduce(
     from fewmore.research import recipes, runner, studies
 
     chosen = list(studies.STUDIES.values()) if study == ALL else [studies.find(study)]
-    run_options = options.run_options(device, parallel, accel, precision)
+    remote = options.build_launcher(launcher, address, gpus_per_run, cpus_per_run, slurm, device)
+    run_options = options.run_options(device, parallel, accel, precision, launcher=remote)
     screen = console()
     with interrupt_hint("stopped; go on with the same command"):
         with StudyWatcher(screen) as watcher:

@@ -11,6 +11,7 @@ import typer
 from fewmore.errors import ConfigError
 
 if TYPE_CHECKING:  # torch waits until a command runs
+    from fewmore.research.launchers.base import Launcher
     from fewmore.research.runner import RunOptions
 
 PLACES = ("--data-root", "--runs", "--record", "--out")  # differ from machine to machine
@@ -45,6 +46,45 @@ Precision = Annotated[
         "--precision",
         help="Of training on a GPU: fp32, tf32, bf16 or fp16.",
         show_default="bf16 where the GPU has it",
+    ),
+]
+
+LauncherName = Annotated[
+    str,
+    typer.Option("--launcher", help="Where runs are computed: local, ray or slurm."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        help="Of the Ray cluster: auto, or host:port.",
+        show_default="this machine's cluster, or a new one",
+    ),
+]
+GpusPerRun = Annotated[
+    float | None,
+    typer.Option(
+        "--gpus-per-run",
+        min=0,
+        help="GPUs of a run on a cluster, or the part of one that it gets.",
+        show_default="0: the CPU",
+    ),
+]
+CpusPerRun = Annotated[
+    int | None,
+    typer.Option(
+        "--cpus-per-run",
+        min=1,
+        help="Cores and threads of a run on a cluster.",
+        show_default="PyTorch's threads here; 1 beside a GPU",
+    ),
+]
+SlurmSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slurm",
+        help="A setting of Slurm: --slurm partition=gpu --slurm timeout_min=60. Repeatable.",
+        show_default=False,
     ),
 ]
 
@@ -192,28 +232,65 @@ def run_options(
     precision: str | None,
     share_stage1: bool = True,
     loggers: Sequence[str] = (),
-    **saved: bool,
+    launcher: "Launcher | None" = None,
+    *,
+    save_scores: bool = False,
+    save_sessions: bool = False,
 ) -> "RunOptions":
-    """Return the runner's options, and say where the device cannot do what was asked for.
-
-    `saved` is what is written on request: save_scores, save_sessions.
-    """
+    """Return the runner's options, and say where the device cannot do what was asked for."""
     from fewmore.research.runner import RunOptions
     from fewmore.training.device import select_device
 
     chosen = RunOptions(
-        select_device(device),
+        select_device("cpu" if launcher is not None else device),
         command=command_line(sys.argv[1:]),
         parallel=parallel,
         stage1_cache=_stage1_folder() if share_stage1 else None,
         accel=accel,
         precision=precision,
         loggers=tuple(loggers),
-        **saved,
+        launcher=launcher,
+        save_scores=save_scores,
+        save_sessions=save_sessions,
     )
     for note in chosen.notes():
         typer.secho(note, err=True, fg="yellow")
     return chosen
+
+
+def build_launcher(
+    name: str,
+    address: str | None,
+    gpus_per_run: float | None,
+    cpus_per_run: int | None,
+    slurm: list[str] | None,
+    device: str | None,
+) -> "Launcher | None":
+    """Return the launcher of a command, connected to its cluster; None for this process."""
+    from fewmore.research import launchers
+
+    settings = {
+        "address": address,
+        "gpus_per_run": gpus_per_run,
+        "cpus_per_run": cpus_per_run,
+        "slurm": dict(map(_parse_setting, slurm)) if slurm else None,
+    }
+    launchers.check(name, **settings)
+    if name == "local":
+        return None
+    if device is not None:
+        raise ConfigError(
+            f"--device {device} is not for --launcher {name}: its runs are on a GPU with "
+            "--gpus-per-run 1, or less than 1 for a part of it, else on a CPU"
+        )
+    return launchers.build(name, **settings)
+
+
+def _parse_setting(text: str) -> tuple[str, str | int]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ConfigError(f"--slurm {text}: write it as name=value, such as --slurm partition=gpu")
+    return name, int(value) if value.isdecimal() else value
 
 
 def _stage1_folder() -> Path:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # torch waits until the command runs
     from fewmore.data.benchmarks import StoredSize, Task
     from fewmore.research.experiment import Experiment
     from fewmore.research.results import RunResult
-    from fewmore.research.runner import RunOptions
+    from fewmore.research.runner import Plan, RunOptions
 
 
 def run(
@@ -43,6 +43,11 @@ def run(
     parallel: options.Parallel = None,
     accel: options.Accel = True,
     precision: options.Precision = None,
+    launcher: options.LauncherName = "local",
+    address: options.Address = None,
+    gpus_per_run: options.GpusPerRun = None,
+    cpus_per_run: options.CpusPerRun = None,
+    slurm: options.SlurmSettings = None,
     fresh: options.Fresh = False,
     record: options.Record = None,
     save_scores: options.SaveScores = False,
@@ -64,7 +69,7 @@ def run(
         common: dict[str, Any] = {"seeds": all_seeds, "draws": all_draws, **split}
         named = (method, features, recipe, settings or [])
         experiments = _experiments(benchmark, *named, **common)
-    from fewmore.research import results, run_folder
+    from fewmore.research import run_folder
 
     if dry_run:
         _print_plan(experiments, runs, resume, data_root)
@@ -73,13 +78,20 @@ def run(
         console(quiet=quiet or as_json).print("all runs are finished")
         _print_results(done, as_json)
         return
-    saved = {"save_scores": save_scores, "save_sessions": save_sessions}
+    cluster = (launcher, address, gpus_per_run, cpus_per_run, slurm, device)
     run_options = options.run_options(
-        device, parallel, accel, precision, not fresh, log or (), **saved
+        device,
+        parallel,
+        accel,
+        precision,
+        not fresh,
+        log or (),
+        options.build_launcher(*cluster),
+        save_scores=save_scores,
+        save_sessions=save_sessions,
     )
     _make_folders(runs, record)
     out = console(quiet=quiet or as_json)
-    finished: list[RunResult] = []
     failures = Failures(single=len(experiments) == 1)
     with interrupt_hint("stopped; go on with the same command and --resume"):
         tasks = _load_tasks(experiments, run_options, data_root, out)
@@ -87,18 +99,8 @@ def run(
         folders: list[Path | None] = [None] * len(experiments)
         if resume:
             folders = run_folder.find(runs, experiments, prefer_finished=False)
-        for experiment, folder in zip(experiments, folders, strict=True):
-            if folder is not None and run_folder.is_finished(folder):
-                finished.append(results.read(folder))
-                out.print(f"finished already: {folder}", style="dim", markup=False, soft_wrap=True)
-                continue
-            with failures.reported(experiment):
-                folder = folder or _create_folder(runs, experiment)
-                task = tasks[_stored(experiment)]
-                result = _run_one(experiment, folder, task, run_options, out)
-                finished.append(result)
-                _write_outputs(result, folder, task, record)
-                out.print(f"run folder: {folder}", style="dim", markup=False, soft_wrap=True)
+        plans = _Plans(runs, tasks, run_options, record, out, failures)
+        finished = plans.run(experiments, folders)
     _print_results(finished, as_json)
     if failures.methods:
         raise typer.Exit(2)
@@ -117,31 +119,103 @@ def _print_plan(
     print_plan(experiments, runs, resume, load)
 
 
-def _create_folder(runs: Path, experiment: "Experiment") -> Path:
+class _Plans:
+    """Run experiments and show their progress: here in turn, on a cluster all at once."""
+
+    def __init__(
+        self,
+        runs: Path,
+        tasks: "dict[StoredSize, Task]",
+        run_options: "RunOptions",
+        record: Path | None,
+        out: "Console",
+        failures: "Failures",
+    ) -> None:
+        self.runs = runs
+        self.tasks = tasks
+        self.run_options = run_options
+        self.record = record
+        self.out = out
+        self.failures = failures
+        self.finished: dict[int, RunResult] = {}  # by the id of the experiment
+
+    def run(self, experiments: "list[Experiment]", known: "list[Path | None]") -> "list[RunResult]":
+        """Run the experiments whose folders are not finished; return the results of all."""
+        from fewmore.research import results, run_folder
+
+        missing: list[tuple[Experiment, Path | None]] = []
+        for experiment, folder in zip(experiments, known, strict=True):
+            if folder is not None and run_folder.is_finished(folder):
+                self.finished[id(experiment)] = results.read(folder)
+                self._print(f"finished already: {folder}")
+            else:
+                missing.append((experiment, folder))
+        if self.run_options.launcher is not None and len(experiments) > 1:
+            self._run_together(missing)
+        else:
+            self._run_in_turn(missing)
+        numbers = map(id, experiments)
+        return [self.finished[number] for number in numbers if number in self.finished]
+
+    def _run_in_turn(self, experiments: "list[tuple[Experiment, Path | None]]") -> None:
+        from fewmore.cli.live import LiveWatcher
+        from fewmore.research.runner import Plan, run_plans
+
+        for experiment, known in experiments:
+            with self.failures.reported(experiment):
+                folder = known or _create_folder(self.runs, experiment)
+                with LiveWatcher(self.out, experiment, self.run_options.place) as watcher:
+                    plan = Plan(experiment, folder, watcher)
+                    task = self.tasks[_stored(experiment)]
+                    [result] = run_plans([plan], task, self.run_options)
+                self._keep(plan, result)
+
+    def _run_together(self, experiments: "list[tuple[Experiment, Path | None]]") -> None:
+        from fewmore.cli.live import StudyWatcher
+        from fewmore.research.runner import Plan, run_plans
+
+        with StudyWatcher(self.out) as watcher:
+            self._print(f"{len(experiments)} experiments, {self.run_options.place}")
+            watcher.expect(sum(len(experiment.runs()) for experiment, _ in experiments))
+            for size, task in self.tasks.items():
+                plans = [
+                    Plan(
+                        experiment,
+                        known or _create_folder(self.runs, experiment),
+                        watcher.of(_name(experiment)),
+                    )
+                    for experiment, known in experiments
+                    if _stored(experiment) == size
+                ]
+                run_plans(plans, task, self.run_options, self._keep, self._fail)
+
+    def _keep(self, plan: "Plan", result: "RunResult") -> None:
+        self.finished[id(plan.experiment)] = result
+        task = self.tasks[_stored(plan.experiment)]
+        _write_outputs(result, plan.folder, task, self.record)
+        self._print(f"run folder: {plan.folder}")
+
+    def _fail(self, plan: "Plan", error: Exception) -> None:
+        with self.failures.reported(plan.experiment):
+            raise error
+
+    def _print(self, text: str) -> None:
+        self.out.print(text, style="dim", markup=False, soft_wrap=True)
+
+
+def _name(experiment: "Experiment") -> str:
+    """Return the name of an experiment's method, and of its features if they are not its own."""
     from fewmore.methods import find
-    from fewmore.research import run_folder
     from fewmore.research.results import short_features
 
     features = short_features(experiment.settings)
-    name = find(experiment.method).name + (f"-{features}" if features else "")
-    return run_folder.create(runs, experiment, name)
+    return find(experiment.method).name + (f"-{features}" if features else "")
 
 
-def _run_one(
-    experiment: "Experiment",
-    folder: Path,
-    task: "Task",
-    run_options: "RunOptions",
-    out: "Console",
-) -> "RunResult":
-    """Run one experiment and show its progress."""
-    from fewmore.cli.live import LiveWatcher
-    from fewmore.research import runner
+def _create_folder(runs: Path, experiment: "Experiment") -> Path:
+    from fewmore.research import run_folder
 
-    with LiveWatcher(out, experiment, run_options.device) as watcher:
-        plan = runner.Plan(experiment, folder, watcher)
-        [result] = runner.run_plans([plan], task, run_options)
-    return result
+    return run_folder.create(runs, experiment, _name(experiment))
 
 
 def _read_config(path: Path, given: list[Any]) -> "Experiment":
@@ -204,24 +278,13 @@ def _load_tasks(
     """
     from fewmore.cli.live import StudyWatcher
     from fewmore.research import runner
-    from fewmore.research.validation import validation_task
 
     tasks = {}
     for experiment in {_stored(each): each for each in experiments}.values():
-        draw = experiment.draws[0]
         with StudyWatcher(out) as watcher:
-            task = runner.load_task(
-                experiment.benchmark,
-                run_options,
-                data_root,
-                watcher.on_load,
-                None if experiment.validation else draw,
-                [experiment.recipe.transform],
-                **experiment.split(),
+            tasks[_stored(experiment)] = runner.load_experiment(
+                experiment, run_options, data_root, watcher.on_load
             )
-        if experiment.validation:
-            task = validation_task(task, draw or 0)
-        tasks[_stored(experiment)] = task
     return tasks
 
 

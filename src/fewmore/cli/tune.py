@@ -84,6 +84,11 @@ def tune(
     parallel: options.Parallel = None,
     accel: options.Accel = True,
     precision: options.Precision = None,
+    launcher: options.LauncherName = "local",
+    address: options.Address = None,
+    gpus_per_run: options.GpusPerRun = None,
+    cpus_per_run: options.CpusPerRun = None,
+    slurm: options.SlurmSettings = None,
     log: options.Log = None,
     quiet: options.Quiet = False,
     as_json: Json = False,
@@ -109,7 +114,12 @@ def tune(
     screen = console(quiet=quiet or as_json)
     shown = _Shown(search, screen)
     with interrupt_hint("stopped; go on with the same command and --resume"):
-        run_options = options.run_options(device, parallel, accel, precision, loggers=log or ())
+        remote = options.build_launcher(
+            launcher, address, gpus_per_run, cpus_per_run, slurm, device
+        )
+        run_options = options.run_options(
+            device, parallel, accel, precision, loggers=log or (), launcher=remote
+        )
         with StudyWatcher(screen) as shown.watcher:
             record = run_search(
                 search,

@@ -28,6 +28,8 @@ from fewmore.research.experiment import Experiment
 CONFIG = "config.json"
 RESULT = "result.json"
 MODEL = "model.safetensors"
+METRICS = "metrics.jsonl"
+CHECKPOINT = "checkpoint.safetensors"
 
 
 def ensure_parent(runs: Path) -> None:

@@ -24,12 +24,14 @@ class RunFacts:
         folder: the folder of the run, such as runs/RUN/seed0.
         seed: the run's seed.
         draw: the run's draw of the shots; None stands for the official lists.
+        home: where the folder will lie, if the run is computed on another machine.
     """
 
     experiment: "Experiment"
     folder: Path
     seed: int
     draw: int | None
+    home: Path | None = None
 
     @property
     def group(self) -> str:
@@ -44,7 +46,7 @@ class RunFacts:
     @property
     def identity(self) -> str:
         """Return a name of 16 letters and digits that a resumed run has again."""
-        return hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:16]
+        return hashlib.sha256(str((self.home or self.folder).resolve()).encode()).hexdigest()[:16]
 
     def hyperparameters(self) -> dict[str, bool | int | float | str]:
         """Return the benchmark, the seed and all settings of the recipe, by dotted name."""
