@@ -12,9 +12,10 @@ from torch import Tensor
 from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
-from fewmore.methods.closer import CloserObjective, Features
+from fewmore.methods.closer import Features
 from fewmore.nn.backbones import build
 from fewmore.nn.prototypes import Classifier, random_prototypes
+from fewmore.training.closeness import ClosenessObjective
 from fewmore.training.views import rotation_copies, several_views
 
 CONFIG = Features(batch=6, contrast=0.3, closeness=0.7, contrast_scale=8)
@@ -53,7 +54,7 @@ def test_the_loss_is_that_of_a_loop_over_pairs(
     backbone = build("resnet8", 0).eval()
     prototypes = random_prototypes(3 * rotations, 64, torch.Generator().manual_seed(1))
     classifier = Classifier("cosine", prototypes)
-    objective = CloserObjective(config, backbone, classifier, images, tiny_transform, 0)
+    objective = ClosenessObjective(config, backbone, classifier, images, tiny_transform, 0)
     indices = torch.tensor([0, 5, 1, 9, 4, 10])
     with torch.no_grad():
         loss = objective.loss(indices, torch.Generator().manual_seed(2))
@@ -76,7 +77,7 @@ def test_one_view_has_no_contrast(
     losses = set()
     for contrast in (0.0, 5.0):
         config = replace(CONFIG, views=1, contrast=contrast)
-        objective = CloserObjective(config, backbone, classifier, images, tiny_transform, 0)
+        objective = ClosenessObjective(config, backbone, classifier, images, tiny_transform, 0)
         with torch.no_grad():
             losses.add(float(objective.loss(torch.arange(12), torch.Generator().manual_seed(0))))
     assert len(losses) == 1

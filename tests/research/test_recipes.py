@@ -179,6 +179,7 @@ METHOD_NUMBERS = {
     },
     "savc": {"similarity": "cosine", **DECOUPLED},
     "motic": {"similarity": "cosine", **DECOUPLED},
+    "evolve": {"temperature": 16},
     "joint": {"similarity": "cosine"},
 }
 TEEN_ALPHA = {"cifar100": 0.1, "miniimagenet": 0.5, "cub200": 0.5}
@@ -297,6 +298,7 @@ FOUR_VIEWS = {
     "test_views": ("plain", "rot90", "rot180", "rot270"),
     "view_features": "separate",
 }
+EVOLVE = {**CLOSER, "views": 2, "rotations": 2}
 FEATURE_NUMBERS = {
     ("teen", "cifar100"): (TEEN, {"policy": "autoaugment-cifar10", "cutout": 16}),
     ("teen", "miniimagenet"): (
@@ -424,6 +426,33 @@ FEATURE_NUMBERS = {
             "contrast": 0.01,
         },
         {**HALF_TURN, "scale": (0.25, 1.0), "ratio": (1.0, 1.0), "stored": 448},
+    ),
+    ("evolve", "cifar100"): (
+        EVOLVE,
+        {
+            **HALF_TURN,
+            "crop": "mixed",
+            "scale": (0.25, 1.0),
+            "ratio": (1.0, 1.0),
+            "policy": "autoaugment-cifar10",
+            "policy_probability": 0.5,
+        },
+    ),
+    ("evolve", "miniimagenet"): (
+        {**EVOLVE, "closeness": 0.5},
+        {**HALF_TURN, "policy": "autoaugment-imagenet", "policy_probability": 0.5},
+    ),
+    ("evolve", "cub200"): (
+        {
+            **EVOLVE,
+            "epochs": 50,
+            "milestones": (40, 45),
+            "lr": 0.005,
+            "head_lr": 0.1,
+            "contrast": 0.01,
+            "closeness": 1.5,
+        },
+        {**HALF_TURN, "scale": (0.25, 1.0), "ratio": (1.0, 1.0)},
     ),
 }
 

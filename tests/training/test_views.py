@@ -55,6 +55,12 @@ def test_twelve_variants_are_rotations_in_three_orders_of_the_colors() -> None:
         color_copies(view, labels, 2)
 
 
+def test_a_rotated_and_mirrored_test_view_is_rotated_first() -> None:
+    view = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    expected = np.flip(np.rot90(view.numpy(), axes=(2, 3)), axis=3)
+    np.testing.assert_array_equal(make_test_view(view, "rot90-flip").numpy(), expected)
+
+
 def test_rotated_copies_are_channels_last() -> None:
     view = torch.randn(4, 3, 6, 6).contiguous(memory_format=torch.channels_last)
     rotated, _ = rotation_copies(view, torch.arange(4), 4)

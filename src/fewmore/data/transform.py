@@ -17,6 +17,9 @@ TestView = Literal[
     "rot90",
     "rot180",
     "rot270",
+    "rot90-flip",
+    "rot180-flip",
+    "rot270-flip",
     "gbr",
     "rot90-gbr",
     "rot180-gbr",
@@ -60,7 +63,7 @@ class Transform:
         grayscale: share of the training views that lose their color.
         cutout: side of a square that is cut out of each training view, in pixels; 0 for none.
         test_views: views of an image that testing uses all of, such as plain,flip; gbr and brg take
-            green for red and so on, and rot90-gbr is rotated too.
+            green for red and so on; rot90-gbr and rot90-flip are rotated first.
         view_features: "mean" averages the features of the test views; "separate" compares each
             view with prototypes of that view, and averages the scores.
     """

@@ -17,17 +17,12 @@ If the loss stays near log(classes) − closeness, all features point in one dir
 rate from the first step can lead to: `--set pretrain.warm_up=5` avoids it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Benchmark
-from fewmore.errors import ConfigError
-from fewmore.training.contrast import inter_class_cosine, view_contrast
-from fewmore.training.pretrain import Batch, Objective, PretrainConfig
+from fewmore.training.closeness import ClosenessConfig
 
 # Settings of the authors' program that differ between benchmarks; others have those of CIFAR100.
 PRETRAIN: dict[str, dict[str, Any]] = {
@@ -60,42 +55,14 @@ TRANSFORM: dict[str, dict[str, Any]] = {
 }
 
 
-class CloserObjective(Objective):
-    """Add the contrast of views, and subtract the cosine between classes."""
-
-    config: "Features"
-
-    def auxiliary(self, batch: Batch) -> Tensor:
-        config = self.config
-        loss = -config.closeness * inter_class_cosine(batch.features, batch.labels)
-        if config.views == 1:
-            return loss
-        # A rotated image counts as another image: blocks of views come first, then rotations.
-        blocks = (config.labels_per_class, config.views, -1, batch.features.shape[1])
-        features = batch.features.view(blocks).transpose(0, 1).flatten(0, 2)
-        return loss + config.contrast * view_contrast(features, config.views, config.contrast_scale)
-
-
 @dataclass(frozen=True)
-class Features(PretrainConfig):
-    """Hold the settings of stage 1 with contrasted views and classes that are drawn together."""
+class Features(ClosenessConfig):
+    """Hold the settings of stage 1 with three views."""
 
-    objective_type = CloserObjective
     per_recipe: ClassVar = {"quick": {"views": 2}}
     epochs: int = 200
     milestones: tuple[int, ...] = (160, 180)
-    scale: float = 32.0  # factor of the cosines in stage 1; of a cosine head alone
     views: int = 3  # random views of each image of a batch
-    contrast: float = 0.1  # weight of the contrast between views of an image and all others
-    contrast_scale: float = 32.0  # factor of its cosines: one over its temperature
-    closeness: float = 1.0  # weight of the mean cosine between classes, which training raises
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.contrast_scale <= 0:
-            raise ConfigError(
-                f"pretrain: contrast_scale must be a positive number, not {self.contrast_scale}"
-            )
 
     @classmethod
     def for_benchmark(cls, benchmark: Benchmark) -> "Features":
@@ -104,9 +71,3 @@ class Features(PretrainConfig):
     @classmethod
     def transform_for(cls, benchmark: Benchmark) -> Transform:
         return replace(benchmark.transform, **TRANSFORM.get(benchmark.name, {}))
-
-    @property
-    def unread(self) -> Mapping[str, str]:
-        """Return the settings that the others leave without effect, each with the reason."""
-        alone = {"contrast": "views=1", "contrast_scale": "views=1"} if self.views == 1 else {}
-        return {**super().unread, **alone}

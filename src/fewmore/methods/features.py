@@ -81,6 +81,12 @@ FEATURES = {
             "He et al., 2025",
             "fewmore.methods.motic:Features",
         ),
+        FeatureInfo(
+            "evolve",
+            "two strong views, contrasted, 0° and 180° as classes, classes drawn together",
+            "fewmore",
+            "fewmore.methods.evolve:Features",
+        ),
     )
 }
 

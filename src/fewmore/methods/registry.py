@@ -220,6 +220,13 @@ METHODS = _table(
         features="motic",
     ),
     MethodInfo(
+        "evolve",
+        "fewmore's own: calibrated class means on features of views, rotations and close classes",
+        "fewmore",
+        "fewmore.methods.teen:TEEN",
+        features="evolve",
+    ),
+    MethodInfo(
         "joint",
         "The reference: trained anew on every image seen so far",
         "–",

@@ -26,7 +26,7 @@ _TEST_VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def make_test_view(view: Tensor, name: str) -> Tensor:
-    """Return images in one of the test views; rot90-gbr is rotated, then permuted."""
+    """Return images in one of the test views; rot90-flip is rotated, then mirrored."""
     for part in name.split("-"):
         view = _TEST_VIEWS[part](view)
     return view
