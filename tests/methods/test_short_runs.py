@@ -26,7 +26,7 @@ def few_glyphs() -> Task:
     return Task(benchmark, train, test, sample_split(train, 8, 2, 5))
 
 
-@pytest.mark.parametrize("name", ["fact", "s3c"])
+@pytest.mark.parametrize("name", ["fact", "s3c", "savc", "motic"])
 def test_a_short_run_of_glyphs(few_glyphs: Task, name: str) -> None:
     settings = ("pretrain.epochs=2", "pretrain.batch=32")
     made = recipe("quick", few_glyphs.benchmark, name, settings)
@@ -35,6 +35,6 @@ def test_a_short_run_of_glyphs(few_glyphs: Task, name: str) -> None:
     assert (outcome.sessions, method.sessions, method.images_kept()) == (3, 3, 0)
     features = method.embed(few_glyphs.test)
     assert method.scores_of(features).shape == (48, 12)
-    views = {"fact": 1, "s3c": 4}[name]
+    views = {"fact": 1, "s3c": 4, "savc": 2, "motic": 2}[name]
     assert features.shape == (48, 64 * views)
     assert ("one_view" in method.also_scores_of(features)) == (views > 1)

@@ -206,7 +206,7 @@ class Features(PretrainConfig):
     objective_type = SavcObjective
     per_recipe: ClassVar = {
         "paper": {"local_labels": "own"},
-        "quick": {"queue": 1024, "encoder_momentum": 0.99, "local_crops": 2},
+        "quick": {"epochs": 3, "queue": 1024, "encoder_momentum": 0.99, "local_crops": 2},
     }
     epochs: int = 600
     schedule: Literal["milestones", "cosine"] = "cosine"
