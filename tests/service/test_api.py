@@ -443,6 +443,7 @@ def test_other_sites_pages_cannot_use_it(client: Any, image: MakeImage):
         "null",
         "http://127.0.0.1:9",
         "https://127.0.0.1.evil.example",
+        "http://[",
     ):
         problem(client.teach("okapi", Origin=origin), 403, "another site")
     assert client.teach("okapi", Origin="http://127.0.0.1").status_code == 200
@@ -450,6 +451,9 @@ def test_other_sites_pages_cannot_use_it(client: Any, image: MakeImage):
         problem(client.http.get("/api/model", headers={"Host": host}), 400, "this service is not ")
     for host in ("localhost:8000", "127.0.0.1", "[::1]:80"):
         assert client.http.get("/api/model", headers={"Host": host}).status_code == 200
+    embedded = {"Sec-Fetch-Site": "cross-site"}
+    problem(client.http.get("/api/model/file", headers=embedded), 403, "another site")
+    assert client.http.get("/", headers=embedded).status_code == 200  # a link to the page
     response = client.http.options(
         "/api/classes",
         headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"},
@@ -457,7 +461,10 @@ def test_other_sites_pages_cannot_use_it(client: Any, image: MakeImage):
     assert not any(name.startswith("access-control") for name in response.headers)
 
 
-def test_changes_need_the_token(model: Path, inside: Inside, image: MakeImage):
+def test_changes_need_the_token(
+    model: Path, inside: Inside, image: MakeImage, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fewmore.service.guard.WRONG_TOKEN_SECONDS", 0)
     with inside(model, access=Access(TOKEN, hosts=None)) as client:
         assert client.http.get("/api/model").json()["token"] == "changes"
         assert client.predict(image("a")).status_code == 200
@@ -525,6 +532,94 @@ def test_reading_needs_the_token_in_private_mode(model: Path, inside: Inside, im
             ]
             == "everything"
         )
+
+
+def test_wrong_tokens_are_logged_and_slowed(
+    model: Path, inside: Inside, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    with inside(model, access=Access(TOKEN, private=True)) as client:
+        monkeypatch.setattr("fewmore.service.guard.asyncio.sleep", sleep)
+
+        def ask(token: str) -> int:
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            status: int = client.http.get("/api/model", headers=headers).status_code
+            return status
+
+        assert {ask(f"guess-{number}") for number in range(15)} == {401}
+        assert waited.count(1.0) == 5
+        assert caplog.text.count("a wrong token came from testclient") == 10
+        assert "guess" not in caplog.text
+        assert ask(TOKEN) == 200  # the right one does not wait, and counts from the beginning
+        assert ask("guess") == 401
+        assert waited.count(1.0) == 5
+        monkeypatch.undo()
+
+
+# Fairness
+
+
+def test_pixels_of_a_request_are_limited(model: Path, inside: Inside, image: MakeImage):
+    with inside(model, limits=Limits(request_pixels=100_000)) as client:
+        large = image("a", 0, 250)
+        assert client.predict(large).status_code == 200
+        problem(
+            client.predict(large, large), 422, "have 125,000 pixels in all, and at most 100,000"
+        )
+        problem(client.teach("okapi", large, large), 422, "send fewer or smaller ones")
+    with inside(model, limits=Limits(pixels_waiting=100_000)) as client:
+        problem(client.predict(large, large), 503, "more is waiting")
+        assert client.predict(large).status_code == 200
+
+
+def test_a_download_does_not_wait_for_changes_nor_they_for_it(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+):
+    writing, go_on = threading.Event(), threading.Event()
+    saved: list[Path] = []
+    real = IncrementalClassifier.save
+
+    def slow(classifier: IncrementalClassifier, path: Path) -> None:
+        saved.append(path)
+        if path.name == "model.fewmore":
+            writing.set()
+            assert go_on.wait(20)
+        real(classifier, path)
+
+    monkeypatch.setattr(IncrementalClassifier, "save", slow)
+    responses: list[Any] = []
+    readers = [
+        threading.Thread(target=lambda: responses.append(client.http.get("/api/model/file")))
+        for _ in range(3)
+    ]
+    for reader in readers:
+        reader.start()
+    assert writing.wait(20)
+    assert client.teach("okapi").status_code == 200  # meanwhile
+    go_on.set()
+    for reader in readers:
+        reader.join()
+    assert [response.status_code for response in responses] == [200] * 3
+    copies = {path for path in saved if path.name == "model.fewmore"}
+    assert len(copies) <= 2  # of the version before, and after
+    assert client.http.get("/api/model/file").status_code == 200
+    assert sum(path.exists() for path in copies) <= 1  # what nobody needs is removed
+
+
+def test_a_download_that_cannot_be_written_names_no_path(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def full(_: IncrementalClassifier, path: Path) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(IncrementalClassifier, "save", full)
+    response = client.http.get("/api/model/file")
+    problem(response, 503, "no copy of the model can be written")
+    assert "/tmp" not in response.text
 
 
 # Operation

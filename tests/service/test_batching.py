@@ -1,19 +1,24 @@
 """Test that images of many requests are gathered into batches."""
 
 import asyncio
+import io
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from PIL import Image
 from torch import Tensor
 
 from fewmore import IncrementalClassifier
 from fewmore.classifier.embedding import image_hash
+from fewmore.data.decode import count_pixels
 from fewmore.errors import ImageError
+from fewmore.service import batching
 from fewmore.service.batching import Batcher
-from fewmore.service.limits import Busy
+from fewmore.service.limits import Busy, Limits
 
 MakeImage = Callable[..., bytes]
 
@@ -25,7 +30,7 @@ def classifier(model: Path) -> IncrementalClassifier:
 
 @pytest.fixture
 def batcher(classifier: IncrementalClassifier) -> Iterator[Batcher]:
-    batcher = Batcher(lambda: classifier, 1, 100)
+    batcher = Batcher(lambda: classifier, 1, Limits(images_waiting=100))
     yield batcher
     batcher.close()
 
@@ -33,7 +38,7 @@ def batcher(classifier: IncrementalClassifier) -> Iterator[Batcher]:
 @pytest.fixture
 def queue(classifier: IncrementalClassifier) -> Batcher:
     """Return a batcher without workers: only the test takes images out."""
-    return Batcher(lambda: classifier, 0, 100)
+    return Batcher(lambda: classifier, 0, Limits(images_waiting=100))
 
 
 @pytest.fixture
@@ -153,3 +158,82 @@ def test_after_close_nothing_is_accepted(
     assert all(isinstance(one, asyncio.CancelledError) for one in found[sizes[0] :])
     with pytest.raises(Busy):
         asyncio.run(batcher.predict([image("robin")], [""], 1))
+
+
+# Fairness
+
+
+def job(pixels: int, count: int = 1) -> Any:
+    return SimpleNamespace(images=[b""] * count, pixels=[pixels] * count, top=1)
+
+
+def test_clients_take_turns(queue: Batcher):
+    queue.batch_size = 4
+    many, one = job(10, 6), job(10)
+    queue._enqueue(many, "greedy")
+    queue._enqueue(one, "modest")
+    assert [item[0] for item in queue._take()] == [many, one, many, many]
+
+
+def test_large_images_leave_room_for_others(queue: Batcher):
+    large, small = job(20_000_000, 2), job(10)
+    queue._enqueue(large, "a")
+    queue._enqueue(small, "b")
+    assert queue.waiting == 3
+    assert queue._take() == [(small, 0)]  # the only worker: the small one goes first
+    assert queue._take() == [(large, 0)]
+    queue._enqueue(small, "b")
+    assert queue._take() == [(small, 0)]  # though a large one waits: another is being decoded
+    queue._large_busy = False
+    for _ in range(batching.LARGE_SHARE):
+        queue._enqueue(small, "b")
+        queue._enqueue(small, "c")
+    taken = [queue._take() for _ in range(1)]
+    queue._since_large = batching.LARGE_SHARE
+    queue._enqueue(small, "b")
+    taken.append(queue._take())
+    assert taken[-1] == [(large, 1)]  # it is not put off for ever
+
+
+def test_pixels_that_wait_are_limited(queue: Batcher):
+    queue._enqueue(job(100_000_000), "a")
+    queue._enqueue(job(100_000_000), "b")
+    with pytest.raises(Busy):
+        queue._enqueue(job(1), "c")
+
+
+def test_the_work_of_a_client_that_left_is_dropped(
+    batcher: Batcher, held: tuple[threading.Event, list[int]], image: MakeImage
+):
+    go_on, sizes = held
+
+    async def request() -> Any:
+        first = asyncio.create_task(batcher.predict([image("robin")], [""], 1))
+        while not sizes:
+            await asyncio.sleep(0.001)
+        left = asyncio.create_task(batcher.predict([image("wren")] * 20, [""] * 20, 1))
+        while batcher.waiting < 20:
+            await asyncio.sleep(0.001)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        assert batcher.waiting == 0
+        go_on.set()
+        await first
+
+    asyncio.run(request())
+    assert sizes == [1]
+    assert batcher._pixels == 0
+
+
+def test_pixels_are_counted_as_far_as_they_are_decoded():
+    def encoded(kind: str, mode: str = "L", **options: Any) -> bytes:
+        buffer = io.BytesIO()
+        Image.new(mode, (800, 400)).save(buffer, kind, **options)
+        return buffer.getvalue()
+
+    assert count_pixels(encoded("PNG"), 20) == 320_000
+    assert count_pixels(encoded("PNG", "I;16"), 20) == 320_000
+    assert count_pixels(encoded("JPEG"), 20) == 100 * 50  # an eighth of each side
+    assert count_pixels(encoded("JPEG", progressive=True), 20) == 320_000
+    assert count_pixels(b"no image", 20) == 0

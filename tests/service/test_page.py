@@ -559,10 +559,12 @@ def test_the_token_is_requested_and_remembered(
         expect(card(page, "okapi").locator("img").first).to_have_js_property("naturalWidth", 96)
         assert page.locator("dialog[open]").count() == 0
 
+        page.close()  # or it would log that the service, when killed, ends its events
         page = open_page(f"{process.url}/#token=open-sesame")
         assert "open-sesame" not in page.url
         page.get_by_role("button", name="Forget okapi").click()
         expect(card(page, "okapi")).to_have_count(0)
+        page.close()
         assert all("401" in trouble for trouble in troubles)
         troubles.clear()
 

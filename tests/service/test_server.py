@@ -22,6 +22,7 @@ from uvicorn.server import ServerState
 
 from fewmore import IncrementalClassifier
 from fewmore.service.app import create_app
+from fewmore.service.batching import Batcher
 from fewmore.service.limits import Limits
 from fewmore.service.server import listen, protocol_with
 from fewmore.service.store import Store
@@ -260,6 +261,29 @@ def test_clients_that_go_away_leave_nothing_behind(strict_service: Any, image: M
         strict_service, HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     )
     assert found.startswith(b"HTTP/1.1 200")
+
+
+def test_the_work_of_a_client_that_left_is_cancelled(
+    strict_service: Any, image: MakeImage, monkeypatch: pytest.MonkeyPatch
+):
+    left = threading.Event()
+
+    async def predict(*_: Any) -> None:
+        try:
+            await asyncio.sleep(20)
+        except asyncio.CancelledError:
+            left.set()
+            raise
+
+    monkeypatch.setattr(Batcher, "predict", predict)
+    body = (
+        b"--x\r\nContent-Disposition: form-data; name=images; filename=a\r\n\r\n"
+        + image("a")
+        + b"\r\n--x--\r\n"
+    )
+    with socket.create_connection(strict_service[:2], timeout=20) as connection:
+        connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    assert left.wait(20)
 
 
 def test_a_response_is_sent_at_once():

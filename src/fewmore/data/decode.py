@@ -120,6 +120,22 @@ def try_decode(
         return system_reason or str(error) or type(error).__name__
 
 
+def count_pixels(data: bytes, short_side: int) -> int:
+    """Return how many pixels decoding a file would hold in memory; 0 if it cannot be decoded."""
+    try:
+        with suppress_warnings(), io.BytesIO(data) as stream:
+            if _HEIC.match(data[:12]):
+                _register_heic()
+            with _open(stream, short_side) as file:
+                decoded = file.width * file.height
+                if not file.info.get("progressive"):
+                    return decoded
+        with Image.open(io.BytesIO(data)) as file:  # all of it, whatever the fraction
+            return file.width * file.height
+    except Exception:  # `try_decode` says what is wrong with it
+        return 0
+
+
 def _open(stream: IO[bytes], side: int | None) -> Image.Image:
     """Open a file; a large JPEG is decoded at a fraction of its size, at least twice the side.
 
@@ -230,10 +246,10 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray(to_uint8(np.asarray(image))).convert("RGB")
     if image.mode.startswith("I"):
         # 16-bit gray: Pillow's own conversion would clip it to the darkest 256 levels.
-        gray = np.asarray(image).astype(np.int64)
+        gray = np.asarray(image)
         if gray.min() < 0 or gray.max() > 65535:
             raise ValueError(f"its grays go from {gray.min():,} to {gray.max():,}, beyond 16 bits")
-        return Image.fromarray(to_uint8(gray.astype(np.uint16))).convert("RGB")
+        return Image.fromarray(to_uint8(gray.astype(np.uint16, copy=False))).convert("RGB")
     if image.has_transparency_data:
         background = Image.new("RGBA", image.size, "white")
         return Image.alpha_composite(background, image.convert("RGBA")).convert("RGB")

@@ -4,25 +4,37 @@ Each worker thread computes on one CPU core, because threads that share one comp
 another whenever anything else uses a core. The images that wait are divided among the workers that
 are idle at that moment: each decodes and embeds its share. No worker waits for a batch to fill.
 Images to predict go first, but a quarter of each batch is reserved for images to learn from.
+Clients take turns: one image of each, then the next. Large images wait in a queue of their own, and
+one worker at a time decodes one of them, so that others go on. What belongs to a client that has
+gone is dropped.
 """
 
 import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from fewmore.classifier.embedding import Embedder, center_square, combine_errors, image_hash
+from fewmore.classifier.embedding import (
+    Embedder,
+    center_square,
+    combine_errors,
+    image_hash,
+    square_size,
+)
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.results import Prediction
-from fewmore.errors import FewmoreError
-from fewmore.service.limits import Busy
+from fewmore.data.decode import count_pixels
+from fewmore.errors import DataError, FewmoreError
+from fewmore.service.limits import Busy, Limits
 
 LEARN_SHARE = 4  # one in so many images of a batch is one to learn from, if any wait
+LARGE = 10_000_000  # pixels: such an image is decoded alone
+LARGE_SHARE = 4  # after so many batches of other images, one large image has its turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +61,7 @@ class _Job:
     images: Sequence[bytes]
     titles: Sequence[str]
     top: int | None  # None: only embed
+    pixels: Sequence[int] = ()  # of each image
     future: "asyncio.Future[Predicted | Embedded]" = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -89,6 +102,45 @@ _Item = tuple[_Job, int]  # a job and the index of one of its images
 _Result = tuple[_Job, "Predicted | Embedded | Exception"]
 
 
+class _Turns:
+    """Queue the items of many clients; one of each is taken in turn."""
+
+    def __init__(self) -> None:
+        self._by_client: dict[str, deque[_Item]] = {}  # the next to have a turn first
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_client.values()))
+
+    def __iter__(self) -> Iterator[_Item]:
+        return (item for queue in self._by_client.values() for item in queue)
+
+    def extend(self, items: Iterable[_Item], client: str = "") -> None:
+        """Append items of a client."""
+        if items := deque(items):
+            self._by_client.setdefault(client, deque()).extend(items)
+
+    def popleft(self) -> _Item:
+        """Take an item of the client whose turn it is."""
+        client = next(iter(self._by_client))
+        queue = self._by_client.pop(client)
+        item = queue.popleft()
+        if queue:
+            self._by_client[client] = queue
+        return item
+
+    def remove(self, job: _Job) -> None:
+        """Drop what is left of a job."""
+        for client, queue in list(self._by_client.items()):
+            if kept := deque(item for item in queue if item[0] is not job):
+                self._by_client[client] = kept
+            else:
+                del self._by_client[client]
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._by_client.clear()
+
+
 class Batcher:
     """Run the worker threads.
 
@@ -96,17 +148,21 @@ class Batcher:
     """
 
     def __init__(
-        self, current: Callable[[], IncrementalClassifier], workers: int, most_waiting: int
+        self, current: Callable[[], IncrementalClassifier], workers: int, limits: Limits
     ) -> None:
         self.current = current
-        self.most_waiting = most_waiting
+        self.limits = limits
         self.embedder: Embedder = current().embedder
         self.workers = workers if self.embedder.device.type == "cpu" else 1
         self.batch_size = self.embedder.batch_size  # images, at most
         self.batches = 0  # counted for the metrics
         self.images = 0
-        self._to_predict: deque[_Item] = deque()
-        self._to_learn: deque[_Item] = deque()
+        self._to_predict = _Turns()
+        self._to_learn = _Turns()
+        self._large = _Turns()  # of both
+        self._large_busy = False  # whether a worker decodes one of these
+        self._since_large = 0  # batches without any
+        self._pixels = 0  # of all jobs that are not done
         self._arrived = threading.Condition()
         self._idle = 0  # workers
         self._stopped = False
@@ -120,43 +176,73 @@ class Batcher:
     @property
     def waiting(self) -> int:
         """Return the number of images that wait."""
-        return len(self._to_predict) + len(self._to_learn)
+        return len(self._to_predict) + len(self._to_learn) + len(self._large)
 
     @property
     def alive(self) -> bool:
         """Return whether all workers run."""
         return all(thread.is_alive() for thread in self._threads)
 
-    async def predict(self, images: Sequence[bytes], titles: Sequence[str], top: int) -> Predicted:
+    async def predict(
+        self, images: Sequence[bytes], titles: Sequence[str], top: int, client: str = ""
+    ) -> Predicted:
         """Predict the likeliest `top` classes of encoded images; errors name them by title."""
-        result = await self._submit(_Job(images, titles, top))
+        result = await self._submit(images, titles, top, client)
         if not isinstance(result, Predicted):
             raise TypeError(result)
         return result
 
-    async def embed(self, images: Sequence[bytes], titles: Sequence[str]) -> Embedded:
+    async def embed(
+        self, images: Sequence[bytes], titles: Sequence[str], client: str = ""
+    ) -> Embedded:
         """Compute the features of encoded images to learn from."""
-        result = await self._submit(_Job(images, titles, None))
+        result = await self._submit(images, titles, None, client)
         if not isinstance(result, Embedded):
             raise TypeError(result)
         return result
 
-    async def _submit(self, job: _Job) -> "Predicted | Embedded":
+    async def _submit(
+        self, images: Sequence[bytes], titles: Sequence[str], top: int | None, client: str
+    ) -> "Predicted | Embedded":
+        side = square_size(self.embedder.transform)
+        pixels = await asyncio.to_thread(lambda: [count_pixels(image, side) for image in images])
+        if sum(pixels) > self.limits.request_pixels:
+            raise DataError(
+                f"the images have {sum(pixels):,} pixels in all, and at most "
+                f"{self.limits.request_pixels:,} can be at a time: send fewer or smaller ones"
+            )
+        job = _Job(images, titles, top, pixels)
+        self._enqueue(job, client)
+        try:
+            return await job.future
+        finally:
+            with self._arrived:
+                self._pixels -= sum(pixels)
+                if job.future.cancelled():  # the client has gone
+                    for queue in (self._to_predict, self._to_learn, self._large):
+                        queue.remove(job)
+
+    def _enqueue(self, job: _Job, client: str) -> None:
         with self._arrived:
-            if self._stopped or self.waiting + len(job.images) > self.most_waiting:
+            pixels = self._pixels + sum(job.pixels)
+            too_many = self.waiting + len(job.images) > self.limits.images_waiting
+            if self._stopped or too_many or pixels > self.limits.pixels_waiting:
                 raise Busy
+            self._pixels = pixels
             queue = self._to_learn if job.top is None else self._to_predict
-            queue.extend((job, index) for index in range(len(job.images)))
+            indices = range(len(job.images))
+            queue.extend(((job, i) for i in indices if job.pixels[i] <= LARGE), client)
+            self._large.extend(((job, i) for i in indices if job.pixels[i] > LARGE), client)
             self._arrived.notify(self.workers)
-        return await job.future
 
     def close(self) -> None:
         """Stop the workers, and cancel the jobs that wait."""
         with self._arrived:
             self._stopped = True
-            cancelled = {job for job, _ in (*self._to_predict, *self._to_learn)}
-            self._to_predict.clear()
-            self._to_learn.clear()
+            queues = (self._to_predict, self._to_learn, self._large)
+            cancelled = {job for queue in queues for job, _ in queue}
+            for queue in queues:
+                queue.clear()
             self._arrived.notify_all()
         for job in cancelled:
             _call_in_loop(job, job.future.cancel)
@@ -171,21 +257,41 @@ class Batcher:
                 self._process(items)
             except Exception as error:
                 _deliver([(job, error) for job in {job for job, _ in items}])
+            if items[0][0].pixels[items[0][1]] > LARGE:
+                with self._arrived:
+                    self._large_busy = False
+                    self._arrived.notify()
 
     def _take(self) -> list[_Item]:
         """Wait for images, and take an idle worker's share of them; nothing at the end."""
         with self._arrived:
             self._idle += 1
-            while not self.waiting and not self._stopped:
+            while not (self._small or self._can_take_large) and not self._stopped:
                 self._arrived.wait()
-            share = min(self.batch_size, -(-self.waiting // self._idle))
+            idle = self._idle
             self._idle -= 1
+            # Another idle worker takes the small ones, there are none, or enough went ahead.
+            is_turn = idle > 1 or not self._small or self._since_large >= LARGE_SHARE
+            if self._can_take_large and is_turn:
+                self._large_busy = True
+                self._since_large = 0
+                return [self._large.popleft()]
+            self._since_large += 1
+            share = min(self.batch_size, -(-self._small // idle))
             reserved = max(share // LEARN_SHARE, share - len(self._to_predict), 1)
             learn = min(len(self._to_learn), reserved)
             predict = min(len(self._to_predict), share - learn)
             items = [self._to_learn.popleft() for _ in range(learn)]
             items += [self._to_predict.popleft() for _ in range(predict)]
             return items
+
+    @property
+    def _small(self) -> int:
+        return len(self._to_predict) + len(self._to_learn)
+
+    @property
+    def _can_take_large(self) -> bool:
+        return bool(len(self._large)) and not self._large_busy
 
     def _process(self, items: Sequence[_Item]) -> None:
         """Decode and embed a batch, and complete the jobs whose last image is in it."""

@@ -32,6 +32,9 @@ OPEN_PATHS = ("/health", "/ready")  # never need a token
 READ_ONLY_POSTS = ("/api/predict",)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EVENTS_PATH = "/api/events"
+FREE_WRONG_TOKENS = 10  # of one client, before it has to wait for each response
+WRONG_TOKEN_SECONDS = 1.0
+MOST_CLIENTS = 1000  # whose wrong tokens are counted
 CLOSE = {"Connection": "close"}
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -93,6 +96,7 @@ class Guard:
         self.metrics = metrics
         self._under_way: Counter[str] = Counter()  # requests by client
         self._body_bytes = 0  # of all requests under way
+        self._wrong_tokens: dict[str, int] = {}  # by client, since the last right one
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -126,6 +130,9 @@ class Guard:
         self, scope: Scope, receive: Receive, send: Send, client: str, body: "_Body"
     ) -> None:
         refusal = self._check_head(scope, client)
+        is_guess = self._wrong_tokens.get(client, 0) > FREE_WRONG_TOKENS
+        if refusal is not None and refusal.status_code == 401 and is_guess:
+            await asyncio.sleep(WRONG_TOKEN_SECONDS)  # who guesses tokens waits for each response
         if scope["method"] in SAFE_METHODS:
             await (refusal or self.app)(scope, receive, send)
             return
@@ -151,26 +158,40 @@ class Guard:
                 400,
                 f"this service is not {host[:100]!r}: ask it by the address it was started with",
             )
-        if method not in SAFE_METHODS and origin is not None and urlsplit(origin).netloc != host:
+        foreign = method not in SAFE_METHODS and origin is not None and _netloc(origin) != host
+        embedded = headers.get(b"sec-fetch-site") == "cross-site"  # an image in another site's page
+        if foreign or (embedded and scope["path"].startswith("/api/")):
             return problem(
                 403,
                 "the request comes from another site's page: use the page that this service gives",
             )
         if self.access.needs_token(method, scope["path"]):
-            return self._check_token(headers)
+            return self._check_token(headers, client)
         return None
 
-    def _check_token(self, headers: Mapping[bytes, str]) -> Response | None:
+    def _check_token(self, headers: Mapping[bytes, str], client: str) -> Response | None:
         kind, _, token = headers.get(b"authorization", "").partition(" ")
         expected = (self.access.token or "").encode()
         if kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), expected):
+            self._wrong_tokens.pop(client, None)
             return None
+        if token:
+            self._count_wrong_token(client)
         return problem(
             401,
             f"the token {'is not the right one' if token else 'is missing'}: send the header "
             "Authorization: Bearer TOKEN, with the token that was printed at the start",
             {"WWW-Authenticate": "Bearer"},
         )
+
+    def _count_wrong_token(self, client: str) -> None:
+        """Count and log the wrong tokens of a client: the first ones, then some of many."""
+        count = self._wrong_tokens.pop(client, 0) + 1
+        self._wrong_tokens[client] = count
+        if len(self._wrong_tokens) > MOST_CLIENTS:
+            del self._wrong_tokens[next(iter(self._wrong_tokens))]
+        if count <= FREE_WRONG_TOKENS or count % 100 == 0:
+            log.warning("a wrong token came from %s: %s so far", client, count)
 
     async def _read_body(self, scope: Scope, receive: Receive, body: "_Body") -> Response | None:
         """Read a body, or return why not. What is left unread is dropped with the connection."""
@@ -255,6 +276,14 @@ class _Sender:
         present = {name.lower() for name, _ in message["headers"]}
         ours = [(name.lower().encode(), value.encode()) for name, value in self._headers.items()]
         return [header for header in ours if header[0] not in present]
+
+
+def _netloc(origin: str) -> str:
+    """Return the host and port of an Origin header."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _host_name(host: str) -> str:

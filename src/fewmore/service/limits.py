@@ -14,6 +14,7 @@ class Limits:
     body_bytes: int = 64 * MEBIBYTE  # (413)
     image_bytes: int = 20 * MEBIBYTE  # (413)
     pixels: int = 50_000_000  # of one image, checked before it is decoded (422)
+    request_pixels: int = 100_000_000  # of all images, as far as they are decoded (422)
     images: int = 64  # (422)
     classes: int = 10_000  # in the model (409)
     # One client
@@ -27,6 +28,7 @@ class Limits:
     connections: int = 512  # further ones are closed at once
     bytes_under_way: int = 512 * MEBIBYTE  # of request bodies (503)
     images_waiting: int = 1024  # for the backbone (503)
+    pixels_waiting: int = 200_000_000  # of these (503)
     changes_waiting: int = 64  # for their turn (503)
 
 

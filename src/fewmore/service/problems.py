@@ -8,6 +8,7 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from fewmore.errors import ConfigError, FewmoreError, ModelFileError, StateError, UnknownName
@@ -49,6 +50,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _validation_problem)
     app.add_exception_handler(FewmoreError, _fewmore_problem)
     app.add_exception_handler(Outdated, _outdated_problem)
+    app.add_exception_handler(ClientDisconnect, _gone_problem)
     app.add_exception_handler(Busy, _busy_problem)
 
 
@@ -82,6 +84,10 @@ async def _outdated_problem(_: Request, error: Exception) -> Response:
         raise error
     changes = [asdict(change) for change in error.between]
     return problem(412, str(error), version=error.version, changes=changes)
+
+
+async def _gone_problem(_: Request, error: Exception) -> Response:
+    return problem(400, "the client went away before the response was there")
 
 
 async def _busy_problem(_: Request, error: Exception) -> Response:

@@ -6,13 +6,14 @@ import ctypes
 import logging
 import os
 import socket
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fewmore.errors import ConfigError
-from fewmore.service.guard import EVENTS_PATH
+from fewmore.service.events import END_RESPONSE
 from fewmore.service.limits import Limits
 
 KEEP_ALIVE = 10  # seconds that an idle connection stays open
@@ -49,10 +50,10 @@ def protocol_with(limits: Limits) -> type[H11Protocol]:
                 self._await_head()
 
         def shutdown(self) -> None:
-            """End a stream of events, which has no end of its own, when the service ends."""
+            """End a response that has no end of its own; its route says how."""
             super().shutdown()
-            if self.cycle is not None and self.cycle.scope["path"] == EVENTS_PATH:
-                self.transport.close()
+            scope: dict[str, Any] = {} if self.cycle is None else {**self.cycle.scope}
+            scope.get(END_RESPONSE, lambda: None)()
 
         def pause_writing(self) -> None:
             super().pause_writing()

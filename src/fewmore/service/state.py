@@ -10,6 +10,7 @@ from PIL import EpsImagePlugin, Image
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.service.batching import Batcher
 from fewmore.service.changes import ChangeQueue
+from fewmore.service.downloads import Downloads
 from fewmore.service.events import Events
 from fewmore.service.guard import Access
 from fewmore.service.idempotency import JSON
@@ -34,6 +35,7 @@ class Service:
         self.workers = workers
         self.metrics = Metrics()
         self.events = Events()
+        self.downloads = Downloads()
         store.most_classes = limits.classes
         self.changes = ChangeQueue(limits.changes_waiting)
         self.batcher: Batcher  # from the start of the lifespan on
@@ -44,9 +46,7 @@ class Service:
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         """Start the workers; at the end, stop them and close the store."""
         with _restricted_pillow(self.limits.pixels):
-            self.batcher = Batcher(
-                lambda: self.store.current, self.workers, self.limits.images_waiting
-            )
+            self.batcher = Batcher(lambda: self.store.current, self.workers, self.limits)
             maintaining = asyncio.create_task(self._maintain())
             self.ready = True
             try:
@@ -57,6 +57,7 @@ class Service:
                 self.batcher.close()
                 await self.changes.run_internal(self.store.close)
                 self.changes.close()
+                await self.downloads.close()
 
     async def _maintain(self) -> None:
         while True:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Depends, Query, Response
+from fastapi import Request as HTTPRequest
 
 from fewmore.classifier.classes import MAX_NAME_LENGTH, KnownClass, clean_name
 from fewmore.classifier.history import class_sessions
@@ -18,8 +19,10 @@ from fewmore.service.routes.dependencies import (
     QueryName,
     ServiceState,
     VersionHeader,
+    client_of,
     expected_version,
     read_images,
+    unless_gone,
 )
 from fewmore.service.schemas import Changed, Classes, ClassOut, NewName, Taught
 
@@ -63,6 +66,7 @@ class LearnRequest:
     """Collect what the two routes that teach receive."""
 
     service: ServiceState
+    http: HTTPRequest
     response: Response
     tasks: BackgroundTasks
     name: FormName
@@ -94,7 +98,8 @@ async def _teach(sent: LearnRequest, new: bool) -> Taught:
     if (earlier := store.before_teaching(name, new, request)) is not None:
         return Taught(**service.respond(earlier, sent.response))
     titles = [f"image {number} of {name}" for number in range(1, len(images) + 1)]
-    embedded = await service.batcher.embed(images, titles)
+    embedding = service.batcher.embed(images, titles, client_of(sent.http))
+    embedded = await unless_gone(sent.http, embedding)
     sent.tasks.add_task(store.thumbnails.write)  # after the response
     work = partial(store.teach, name, embedded, new, request)
     return Taught(**await service.change(work, sent.response))

@@ -4,16 +4,20 @@ The token and the size of a request are checked before, by the middleware in `gu
 refuse a request before its body is read, and it protects the page and the OpenAPI document too.
 """
 
-from collections.abc import Sequence
-from typing import Annotated, Any
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, File, Form, Header, Query, Request, UploadFile
 from pydantic import WithJsonSchema
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from fewmore.classifier.classes import MAX_NAME_LENGTH
 from fewmore.service.limits import Limits
 from fewmore.service.state import Service
+
+T = TypeVar("T")
 
 
 async def get_service(request: Request) -> Service:
@@ -74,6 +78,25 @@ VersionHeader = Annotated[
 def expected_version(if_match: str | None) -> int | None:
     """Return the version that a change was made for; None: any."""
     return None if if_match in (None, "*") else int(str(if_match).strip('"'))
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Do a request's work, and cancel it if the client goes away before it is done."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(request.receive())  # the body is read: nothing else can come
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+def client_of(request: Request) -> str:
+    """Return the address that a request came from."""
+    return request.client.host if request.client else ""
 
 
 async def read_images(uploads: Sequence[UploadFile], limits: Limits) -> list[bytes]:

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 
+from fewmore.service.events import END_RESPONSE
 from fewmore.service.guard import EVENTS_PATH
 from fewmore.service.openapi import problems, text_response
 from fewmore.service.routes.dependencies import ServiceState
@@ -29,6 +30,7 @@ router = APIRouter(tags=["model"])
 )
 async def events(
     service: ServiceState,
+    request: Request,
     last_event_id: Annotated[
         str | None,
         Header(
@@ -42,6 +44,7 @@ async def events(
 
     The first event says what the version is now.
     """
+    request.scope[END_RESPONSE] = service.events.end
     known = None if last_event_id is None else int(last_event_id)
     headers = {"X-Accel-Buffering": "no"}  # nginx would hold the events back
     return StreamingResponse(_stream(service, known), 200, headers, "text/event-stream")
@@ -53,7 +56,7 @@ async def _stream(service: Service, known: int | None) -> AsyncIterator[str]:
     if known is None:
         known = service.store.current.version
         yield _event("version", known, {"version": known})
-    while service.ready and time.monotonic() < until:
+    while not service.events.ended and time.monotonic() < until:
         version = service.store.current.version
         if version != known:
             changes = service.store.changes_since(known)

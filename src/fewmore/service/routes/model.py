@@ -1,23 +1,26 @@
 """Describe the model, download its file and map its classes."""
 
 import asyncio
-import tempfile
+import logging
 from dataclasses import asdict
-from functools import partial
-from pathlib import Path
 
 from fastapi import APIRouter
 from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
 
 from fewmore.classifier.classes import MAX_NAME_LENGTH
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.history import class_sessions
+from fewmore.errors import ModelFileError
 from fewmore.service.limits import Limits
 from fewmore.service.openapi import file_response, problems
+from fewmore.service.problems import RETRY_SOON
 from fewmore.service.projection import project
 from fewmore.service.routes.dependencies import ServiceState
 from fewmore.service.schemas import LimitsOut, Map, ModelOut, Place
+
+log = logging.getLogger("fewmore.service")
 
 router = APIRouter(tags=["model"])
 
@@ -64,14 +67,17 @@ def _describe_limits(limits: Limits) -> LimitsOut:
 )
 async def download(service: ServiceState) -> FileResponse:
     """Download the model file, as it is at this moment."""
-    folder = tempfile.TemporaryDirectory(prefix="fewmore-")
-    path = Path(folder.name) / "model.fewmore"
-    await service.changes.run(partial(service.store.current.save, path))
+    try:
+        copy = await service.downloads.copy_of(service.store.current)
+    except (OSError, ModelFileError) as error:
+        detail = "no copy of the model can be written at the moment: the service's log says why"
+        log.warning("a copy of the model cannot be written: %s", error)
+        raise HTTPException(503, detail, RETRY_SOON) from error
     return FileResponse(
-        path,
+        copy.path,
         media_type="application/octet-stream",
         filename=service.store.path.name,
-        background=BackgroundTask(folder.cleanup),
+        background=BackgroundTask(copy.release),
     )
 
 

@@ -2,11 +2,17 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 
 from fewmore.classifier.results import Prediction
 from fewmore.service.openapi import problems
-from fewmore.service.routes.dependencies import ImageFiles, ServiceState, read_images
+from fewmore.service.routes.dependencies import (
+    ImageFiles,
+    ServiceState,
+    client_of,
+    read_images,
+    unless_gone,
+)
 from fewmore.service.schemas import Candidate, PredictionOut, Predictions
 
 router = APIRouter(tags=["predict"])
@@ -17,13 +23,15 @@ router = APIRouter(tags=["predict"])
 )
 async def predict(
     service: ServiceState,
+    request: Request,
     images: ImageFiles,
     top: Annotated[int, Query(ge=1, le=100, description="How many classes to name.")] = 5,
 ) -> Predictions:
     """Predict the likeliest classes of each image, all by one version of the model."""
     titles = [f"image {number}" for number in range(1, len(images) + 1)]
     data = await read_images(images, service.limits)
-    predicted = await service.batcher.predict(data, titles, top)
+    work = service.batcher.predict(data, titles, top, client_of(request))
+    predicted = await unless_gone(request, work)
     return Predictions(
         version=predicted.version,
         predictions=[_describe(prediction) for prediction in predicted.predictions],
