@@ -136,6 +136,8 @@ WRONG = {
     "learn birds.fewmore --name okapi text.txt": "some text is not there",
     "learn birds.fewmore --name okapi broken.py": "cannot be read as an image",
     "card nowhere.fewmore": "there is no model file nowhere.fewmore",
+    "repair nowhere.fewmore": "there is no model file nowhere.fewmore",
+    "repair text.txt": "not a model file",
     "check nowhere": "nowhere is not there",
     "check text.txt": "not a model file",
     "predict birds.fewmore image.png -o text.txt": "does not end in .csv, .json, .jsonl or",

@@ -7,8 +7,10 @@ Stage 1 holds a virtual prototype for each class that will come. An image belong
 with that class masked, to a virtual prototype, so that classes stay compact. Two images of
 different classes, mixed inside the network, stand for a class to come: they belong to the nearest
 virtual prototype, and with that one masked, to the nearest base class. Features are then frozen,
-and a class is the mean of its images' features. From the first new session on, a tenth of the score
-is how much alike an image and a class are in their likeness to the virtual prototypes.
+and a class is the mean of its images' features.
+
+From the first new session on, a tenth of the score is how much alike an image and a class are in
+their likeness to the virtual prototypes.
 
 This is the authors' program, and so it has to know how many classes will come. Its three terms have
 weights of 0.001 or 0.01. The first one is taken with virtual prototypes that stay as they were
