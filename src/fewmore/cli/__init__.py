@@ -14,6 +14,7 @@ from fewmore.cli import data, lists
 from fewmore.cli.card import card
 from fewmore.cli.check import check
 from fewmore.cli.compare import compare
+from fewmore.cli.doctor import doctor
 from fewmore.cli.evaluate import evaluate
 from fewmore.cli.exam import exam
 from fewmore.cli.export import export
@@ -57,6 +58,7 @@ GROUPS = {
         settings,
         exam,
     ),
+    "This installation": (doctor,),
 }
 
 app = typer.Typer(

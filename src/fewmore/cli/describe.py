@@ -93,4 +93,6 @@ def file_size(path: Path) -> str:
 
 def format_bytes(size: int) -> str:
     """Format a number of bytes."""
+    if size >= 1e9:
+        return f"{size / 1e9:.1f} GB"
     return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
