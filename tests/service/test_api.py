@@ -16,6 +16,7 @@ from fewmore.classifier.model_file import locked
 from fewmore.service.database import Database
 from fewmore.service.guard import Access
 from fewmore.service.limits import Limits
+from fewmore.service.metrics import Metric, Metrics
 
 TOKEN = "a-token-of-some-length"
 Inside = Callable[..., AbstractContextManager[Any]]
@@ -653,6 +654,19 @@ def test_health_readiness_and_metrics(
     response = client.http.get("/ready")
     problem(response, 503, "starting or ending")
     assert response.headers["retry-after"] == "1"
+
+
+def test_metrics_lose_no_digits():
+    metrics = Metrics()
+    metrics.observe("GET", "/", 200, 0.001)
+    metrics._seconds["GET", "/"][0] = 1_234_567.0
+    values = [Metric("images_total", "counter", "Images.", 12_345_678)]
+    values.append(Metric("ratio", "gauge", "A ratio.", 0.123456789))
+    text = metrics.text(values)
+    assert 'le="+Inf"} 1234567\n' in text
+    assert 'request_seconds_count{method="GET",route="/"} 1234567\n' in text
+    assert "fewmore_images_total 12345678\n" in text
+    assert "fewmore_ratio 0.123456789\n" in text
 
 
 def test_the_page_is_served(model: Path, inside: Inside, tmp_path: Path):
