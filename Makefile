@@ -22,6 +22,7 @@ test: .venv/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 soak: .venv/installed-test
+	$(PIP) -e '.[test,cluster]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m soak
 
 bench: .venv/installed-test

@@ -10,7 +10,7 @@ import typer
 from fewmore.cli import research_options as options
 from fewmore.cli.dry_run import print_plan
 from fewmore.cli.report import write_report
-from fewmore.cli.terminal import console, interrupt_hint
+from fewmore.cli.terminal import console, interrupt_hint, json_alone
 from fewmore.errors import ConfigError, FewmoreError
 
 if TYPE_CHECKING:  # torch waits until the command runs
@@ -69,8 +69,6 @@ def run(
         common: dict[str, Any] = {"seeds": all_seeds, "draws": all_draws, **split}
         named = (method, features, recipe, settings or [])
         experiments = _experiments(benchmark, *named, **common)
-    from fewmore.research import run_folder
-
     if dry_run:
         _print_plan(experiments, runs, resume, data_root)
         return
@@ -93,14 +91,11 @@ def run(
     _make_folders(runs, record)
     out = console(quiet=quiet or as_json)
     failures = Failures(single=len(experiments) == 1)
-    with interrupt_hint("stopped; go on with the same command and --resume"):
+    with interrupt_hint("stopped; go on with the same command and --resume"), json_alone(as_json):
         tasks = _load_tasks(experiments, run_options, data_root, out)
         experiments = _fit_all(experiments, tasks, out, failures)
-        folders: list[Path | None] = [None] * len(experiments)
-        if resume:
-            folders = run_folder.find(runs, experiments, prefer_finished=False)
         plans = _Plans(runs, tasks, run_options, record, out, failures)
-        finished = plans.run(experiments, folders)
+        finished = plans.run(experiments, resume)
     _print_results(finished, as_json)
     if failures.methods:
         raise typer.Exit(2)
@@ -139,10 +134,13 @@ class _Plans:
         self.failures = failures
         self.finished: dict[int, RunResult] = {}  # by the id of the experiment
 
-    def run(self, experiments: "list[Experiment]", known: "list[Path | None]") -> "list[RunResult]":
-        """Run the experiments whose folders are not finished; return the results of all."""
+    def run(self, experiments: "list[Experiment]", resume: bool) -> "list[RunResult]":
+        """Run the experiments, or only those that are not finished; return the results of all."""
         from fewmore.research import results, run_folder
 
+        known: list[Path | None] = [None] * len(experiments)
+        if resume:
+            known = run_folder.find(self.runs, experiments, prefer_finished=False)
         missing: list[tuple[Experiment, Path | None]] = []
         for experiment, folder in zip(experiments, known, strict=True):
             if folder is not None and run_folder.is_finished(folder):

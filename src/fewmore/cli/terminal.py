@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING
 
 import typer
@@ -38,6 +38,14 @@ def console(quiet: bool = False) -> "Console":
     if out.is_terminal or "COLUMNS" in os.environ:
         return out
     return Console(width=PAGE_WIDTH, highlight=False, emoji=False, quiet=quiet)
+
+
+def json_alone(as_json: bool) -> AbstractContextManager[object]:
+    """Return a context in which whatever else prints to stdout does not, if that is for JSON.
+
+    Ray reports lost nodes there.
+    """
+    return redirect_stdout(sys.stderr) if as_json else nullcontext()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import typer
 
 from fewmore.cli import research_options as options
 from fewmore.cli.run import check_names, numbers
-from fewmore.cli.terminal import console, interrupt_hint, plain
+from fewmore.cli.terminal import console, interrupt_hint, json_alone, plain
 from fewmore.errors import ConfigError
 
 if TYPE_CHECKING:  # torch waits until the command runs
@@ -113,7 +113,7 @@ def tune(
     )
     screen = console(quiet=quiet or as_json)
     shown = _Shown(search, screen)
-    with interrupt_hint("stopped; go on with the same command and --resume"):
+    with interrupt_hint("stopped; go on with the same command and --resume"), json_alone(as_json):
         remote = options.build_launcher(
             launcher, address, gpus_per_run, cpus_per_run, slurm, device
         )

@@ -186,6 +186,7 @@ def _write_result(job: Job, measured: Sequence[Measured], workers: int) -> RunRe
         machine={
             **_common_facts([each.machine for each in measured]),
             "side_by_side": workers,
+            **({"launcher": job.options.place} if job.options.launcher else {}),
             **{name: dict(source) for name, source in sources.items() if source},
         },
     )

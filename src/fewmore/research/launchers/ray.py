@@ -95,8 +95,9 @@ class Ray(Remote):
 
 def _connect(address: str | None) -> None:
     """Connect to a cluster, or start one on this machine."""
-    if address is not None:
-        _check(address)
+    given = address or os.environ.get("RAY_ADDRESS")
+    if given:
+        _check(given)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to Ray's makers
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)

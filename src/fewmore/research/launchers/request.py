@@ -35,12 +35,12 @@ OPTIONS = (
 
 
 class Packer:
-    """Pack the jobs of one call of run_plans; content hashes are computed once a task."""
+    """Pack the jobs of one call of run_plans; images are hashed once."""
 
     def __init__(self, gpus: float, threads: int) -> None:
         self.gpus = gpus
         self.threads = threads
-        self.contents: dict[int, str] = {}
+        self.images: dict[tuple[int, int], str] = {}
 
     def pack(self, job: Job) -> str:
         """Return a job as a JSON text, with the user's files as they are now."""
@@ -64,14 +64,16 @@ class Packer:
             "options": {name: getattr(job.options, name) for name in OPTIONS},
             "source": source_digest(),
             "sources": sources(job.plan.experiment),
-            "task": self._content(job.task),
+            "images": self._images(job.task),
+            "shots": shots_hash(job.task),
         }
         return json.dumps(request)
 
-    def _content(self, task: Task) -> str:
-        if id(task) not in self.contents:
-            self.contents[id(task)] = task_hash(task)
-        return self.contents[id(task)]
+    def _images(self, task: Task) -> str:
+        key = id(task.train), id(task.test)  # draws of the shots share them
+        if key not in self.images:
+            self.images[key] = images_hash(task)
+        return self.images[key]
 
 
 def unpack_config(request: dict[str, Any]) -> str:
@@ -95,9 +97,14 @@ def sources(experiment: Experiment) -> list[str]:
     return [source["sha256"] if source else "" for source in found]
 
 
-def task_hash(task: Task) -> str:
-    """Hash all that a task is: training and test images, and the images of each session."""
-    digest = hashlib.sha256((task.train.content_hash() + task.test.content_hash()).encode())
+def images_hash(task: Task) -> str:
+    """Return a content hash of a task's training and test images."""
+    return task.train.content_hash() + task.test.content_hash()
+
+
+def shots_hash(task: Task) -> str:
+    """Return a hash of the classes and training images of each session."""
+    digest = hashlib.sha256()
     for session in task.split.sessions:
         digest.update(repr(session.classes).encode())
         digest.update(np.ascontiguousarray(session.indices.cpu().numpy(), np.int64).tobytes())

@@ -106,14 +106,15 @@ class Slurm(Remote):
             is_over = handle.job.done()  # asked first: what it wrote before is read below
             for event in handle.read():
                 quiet = False
-                yield handle, event
                 if isinstance(event, (Measured, Failed)):
-                    handle.close()
-                    break
-            else:
-                if is_over:
-                    handle.close()
-                    yield handle, Lost(f"job {handle.job.job_id} is {handle.job.state}")
+                    handle.end = event
+                else:
+                    yield handle, event
+            if is_over:
+                quiet = False
+                handle.close()
+                lost = Lost(f"job {handle.job.job_id} is {handle.job.state}")
+                yield handle, handle.end or lost
         if quiet:
             time.sleep(POLL_SECONDS)
 
@@ -148,6 +149,7 @@ class _Handle:
         self.path = path
         self.job: Any = None
         self.file: BinaryIO | None = None
+        self.end: Measured | Failed | None = None  # the last event, once it is read
 
     def read(self) -> Iterator[Event]:
         """Yield the events that are new; one of which only a part is there is read later."""

@@ -87,14 +87,13 @@ def _compute(request: dict[str, Any], folder: Path, emit: Emit) -> Measured:
             f"the code of {experiment.method} is not the one that sends the runs: install the "
             "same package on all machines"
         )
-    task = _load(experiment, options, request)
     folder.mkdir(parents=True, exist_ok=True)
     job = Job(
         Plan(experiment, folder.parent, _Emitter(emit)),
         methods.find(experiment.method),
         request["seed"],
         request["draw"],
-        runner.redraw(task, experiment, request["draw"]),
+        _load(experiment, options, request),
         options,
         exclusive=not 0 < request["gpus"] < 1,
         stop=threading.Event(),
@@ -105,26 +104,35 @@ def _compute(request: dict[str, Any], folder: Path, emit: Emit) -> Measured:
     return _charge(measured, min(1.0, request["gpus"] or 1.0))
 
 
-_LOADED: dict[tuple[str, str], Task] = {}  # the last task, by its content and device
+_LOADED: dict[str, Task] = {}  # the last task, by what it was loaded by
 
 
 def _load(experiment: Experiment, options: RunOptions, request: dict[str, Any]) -> Task:
-    """Load the task, if the run before had another, and check that it is the sender's."""
-    key = request["task"], request["device"]
+    """Load a run's task, unless the run before had it, and check that it is the sender's."""
+    e = experiment
+    parts = (e.benchmark, e.draws[0], e.validation, e.split(), e.recipe.transform)
+    key = repr((parts, request["images"], request["data_root"], options.device))
     if key not in _LOADED:
         _LOADED.clear()
         root = request["data_root"] and Path(request["data_root"])
-        task = runner.load_experiment(experiment, options, root)
-        if requests.task_hash(task) != request["task"]:
-            raise DataError(
-                f"the images or the session lists of {experiment.benchmark} in {task.data_root} "
-                "are not those of the machine that sends the runs: copy them, or set FEWMORE_DATA"
-            )
+        task = runner.load_experiment(e, options, root)
+        if requests.images_hash(task) != request["images"]:
+            raise _other_data("images", task)
         device = options.device
         _LOADED[key] = dataclasses.replace(
             task, train=task.train.to(device), test=task.test.to(device)
         )
-    return _LOADED[key]
+    task = runner.redraw(_LOADED[key], e, request["draw"])
+    if requests.shots_hash(task) != request["shots"]:
+        raise _other_data("session lists", task)
+    return task
+
+
+def _other_data(what: str, task: Task) -> DataError:
+    return DataError(
+        f"the {what} of {task.benchmark.name} here, with the data root {task.data_root}, are not "
+        "those of the machine that sends the runs: copy them, or set FEWMORE_DATA"
+    )
 
 
 def _stage1_folder() -> Path:
