@@ -68,7 +68,7 @@ function showTaught(taught, known) {
 /** Takes back the change that led to a version; if others came behind it, nothing. */
 async function undo(undoable) {
   const response = await notice.attempt(() => api.undo(undoable));
-  if ((await refresh()) && response) notice.show([response.undone]);
+  if (response && (await refresh())) notice.show([response.undone]);
 }
 
 function showHistory({ sessions, undoable }) {
@@ -129,6 +129,7 @@ async function download() {
 }
 
 api.onTokenNeeded(askForToken);
+api.onOutdated(checkVersion);
 find("undo").addEventListener("click", () => undo(version));
 find("download").addEventListener("click", download);
 addEventListener("hashchange", api.takeToken);

@@ -37,10 +37,15 @@ async function renewToken(used, wrong) {
   return Boolean(token);
 }
 
+/** Set by the page: called with the version of the model if a change was made for another one. */
+let outdated = () => {};
+export const onOutdated = (react) => (outdated = react);
+
 const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds * 1000));
 
 async function problemOf(response) {
   const problem = await response.json().catch(() => ({}));
+  if (response.status === 412) outdated(problem.version);
   if (response.status === 412 && problem.changes?.length) {
     const between = problem.changes.map(({ change }) => change).join(", ");
     const sentence = `Nothing was changed, because something else was meanwhile: ${between}.`;
