@@ -119,8 +119,8 @@ def test_whitening_is_part_of_the_backbone(
 def test_a_damaged_file_is_not_kept(
     classifier: IncrementalClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "_write", lambda graph, path: path.write_bytes(b"a graph"))
-    monkeypatch.setattr(export, "_check", lambda graph, path: None)
+    monkeypatch.setattr(export, "write_graph", lambda graph, path: path.write_bytes(b"a graph"))
+    monkeypatch.setattr(export, "check_graph", lambda graph, path: None)
     assert all(file.written for file in to_onnx(classifier, tmp_path))
     (tmp_path / "scorer.onnx").write_bytes(b"damaged")
     assert [file.written for file in to_onnx(classifier, tmp_path)] == [False, True, True, True]
@@ -141,7 +141,7 @@ def test_what_does_not_agree_is_refused_and_not_written(
                 classifier.embedder.features(torch.from_numpy(inputs["images"]))[0].numpy() * 1.001
             ]
 
-    monkeypatch.setattr(export, "_write", lambda graph, path: path.write_bytes(b"a graph"))
+    monkeypatch.setattr(export, "write_graph", lambda graph, path: path.write_bytes(b"a graph"))
     monkeypatch.setattr(
         export, "import_onnxruntime", lambda: SimpleNamespace(InferenceSession=Wrong)
     )

@@ -1,4 +1,4 @@
-"""Export a classifier to ONNX, for programs without PyTorch.
+"""Export a classifier to ONNX in two graphs, for programs without PyTorch that go on learning.
 
 `backbone.onnx` turns images into features, and `scorer.onnx` turns features into confidences. What
 is known of the classes is in `classes.npz`, whose arrays are inputs of the scorer, and
@@ -45,22 +45,10 @@ def to_onnx(classifier: IncrementalClassifier, folder: str | Path) -> list[Expor
     """Write a classifier into a folder; graphs that are there and still fit are reused."""
     import_onnxruntime()
     folder = Path(folder).expanduser()
+    graphs = make_graphs(classifier)
     embedder = classifier.embedder
     scorer = classifier.scorer
     calibration = classifier.calibration
-    if embedder.device.type != "cpu":
-        raise ConfigError(
-            f"the classifier is on {embedder.device}, and export works on the CPU: "
-            "load it with device='cpu'"
-        )
-    if not len(scorer):
-        raise StateError(
-            "the classifier knows no class, so there is nothing to export: learn some first"
-        )
-    graphs: dict[str, Graph] = {
-        "backbone.onnx": BackboneGraph(embedder),
-        "scorer.onnx": ScorerGraph(scorer, calibration.temperature),
-    }
     description = {
         "format": FORMAT,
         "fewmore": __version__,
@@ -77,6 +65,25 @@ def to_onnx(classifier: IncrementalClassifier, folder: str | Path) -> list[Expor
             f"{folder} cannot be written ({error.strerror or error}): "
             "give a folder that you may write to"
         ) from error
+
+
+def make_graphs(classifier: IncrementalClassifier) -> dict[str, Graph]:
+    """Return the graphs of a classifier by the names of their files, or refuse to export it."""
+    embedder = classifier.embedder
+    scorer = classifier.scorer
+    if embedder.device.type != "cpu":
+        raise ConfigError(
+            f"the classifier is on {embedder.device}, and export works on the CPU: "
+            "load it with device='cpu'"
+        )
+    if not len(scorer):
+        raise StateError(
+            "the classifier knows no class, so there is nothing to export: learn some first"
+        )
+    return {
+        "backbone.onnx": BackboneGraph(embedder),
+        "scorer.onnx": ScorerGraph(scorer, classifier.calibration.temperature),
+    }
 
 
 def import_onnxruntime() -> Any:
@@ -105,8 +112,8 @@ def _export(
         is_reused = _is_reusable(previous.get(name), digest, folder / name)
         path = (folder if is_reused else temporary) / name
         if not is_reused:
-            _write(graph, path)
-        _check(graph, path)
+            write_graph(graph, path)
+        check_graph(graph, path)
         description[name] = {"origin": digest, "sha256": file_hash(path)}
         files.append(ExportedFile(folder / name, not is_reused))
     # numpy's stubs take any keyword for one of savez's own switches.
@@ -125,7 +132,8 @@ def _export(
 # Writing and checking a graph
 
 
-def _write(graph: Graph, path: Path) -> None:
+def write_graph(graph: Graph, path: Path) -> None:
+    """Trace a graph and write it as an ONNX file."""
     inputs, axes = graph.example()
     with _without_warnings():
         try:
@@ -152,7 +160,7 @@ def _write(graph: Graph, path: Path) -> None:
             ) from error
 
 
-def _check(graph: Graph, path: Path) -> None:
+def check_graph(graph: Graph, path: Path) -> None:
     """Refuse a file that does not give what the classifier gives."""
     inputs, expected = graph.test_case()
     arrays = {name: tensor.numpy() for name, tensor in zip(graph.inputs, inputs, strict=True)}

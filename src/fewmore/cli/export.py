@@ -7,29 +7,77 @@ import typer
 
 from fewmore.cli.describe import file_size
 from fewmore.cli.model_options import ModelFile
-from fewmore.cli.terminal import plain
+from fewmore.cli.terminal import plain, stages
+from fewmore.errors import ConfigError
 
 
 def export(
     model: ModelFile,
     onnx: Annotated[
-        Path, typer.Option("--onnx", help="The folder to write to.", show_default=False)
-    ],
+        Path | None,
+        typer.Option(
+            "--onnx",
+            help="A file, such as birds.onnx, or the folder of two graphs.",
+            show_default=False,
+        ),
+    ] = None,
+    web: Annotated[
+        Path | None,
+        typer.Option(help="A folder for a web page that runs the model.", show_default=False),
+    ] = None,
+    int8: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PHOTOS",
+            help="Compute with 8 bits, as far as these photos show that it is enough.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Write a model as ONNX, for programs without PyTorch.
+    """Write a model for programs without PyTorch: as ONNX, or as a web page.
 
-    What is written is checked with onnxruntime. After a later change the same command writes what
-    is known of the classes anew, and reuses backbone and scorer.
+    A file, birds.onnx, takes a photo of any size and gives the name of its class. A folder gets two
+    graphs and the classes beside them: after a later change the same command writes the classes
+    anew, and reuses the graphs. What is written is checked with onnxruntime.
 
-    Example: fewmore export birds.fewmore --onnx birds-onnx
+    Example: fewmore export birds.fewmore --onnx birds.onnx
     """
     from fewmore.classifier.export import import_onnxruntime, to_onnx
 
+    if onnx is None and web is None:
+        raise ConfigError(
+            "say what to write: --onnx birds.onnx, --onnx FOLDER for two graphs, or --web FOLDER"
+        )
+    is_file = onnx is not None and onnx.suffix.lower() == ".onnx"
+    if int8 is not None and not is_file and web is None:
+        raise ConfigError(
+            "--int8 is for one file or a web page: --onnx birds.onnx, or --web FOLDER"
+        )
     import_onnxruntime()  # a missing package is reported before the model is loaded
     from fewmore.classifier.estimator import IncrementalClassifier
+    from fewmore.classifier.one_file import OneFile, to_onnx_file
+    from fewmore.classifier.web import to_web_page
 
     out = plain()
-    for file in to_onnx(IncrementalClassifier.load(model, "cpu"), onnx):
-        result = "written" if file.written else "kept as it was"
-        out.print(f"{file.path}: {file_size(file.path)}, {result}")
-    out.print("checked with onnxruntime; docs/quickstart.md shows how to use it")
+    classifier = IncrementalClassifier.load(model, "cpu")
+
+    def say(file: OneFile) -> None:
+        out.print(f"{file.path}: {file_size(file.path)}, written")
+        if file.compared:
+            share = 100 * file.agreeing / file.compared
+            out.print(
+                f"int8: {file.agreeing} of {file.compared} photos get the same answer as before "
+                f"({share:.1f} %)"
+            )
+
+    if is_file and onnx is not None:
+        say(to_onnx_file(classifier, onnx, int8))
+    elif onnx is not None:
+        for written in to_onnx(classifier, onnx):
+            result = "written" if written.written else "kept as it was"
+            out.print(f"{written.path}: {file_size(written.path)}, {result}")
+    if web is not None:
+        with stages(plain(stderr=True), patient=True) as progress:
+            say(to_web_page(classifier, web, int8, progress))
+        out.print(f"see it: python -m http.server --directory {web}, then http://localhost:8000")
+    out.print("checked with onnxruntime; docs/export.md shows how to use it")
