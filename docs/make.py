@@ -87,6 +87,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "example": listings.example,
     "benchmarks": listings.benchmarks,
     "backbones": listings.backbones,
+    "extras": listings.extras,
     "tree": listings.tree,
     "demo": speed.demo,
     "heads": heads.heads,

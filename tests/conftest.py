@@ -1,10 +1,7 @@
 """Share small images whose classes are easy to tell apart, tasks of them, and quick recipes."""
 
 import hashlib
-import os
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -169,33 +166,11 @@ def small_model(small_weights: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def _chromium_path() -> str:
-    """Return the path of Chromium.
-
-    Where it is missing, CI and containers (root, apt-get) install Debian's package; other machines
-    skip the test.
-    """
+    """Return the path of Chromium; tests install nothing, and skip where there is none."""
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if path := shutil.which(name):
             return path
-    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
-    if shutil.which("apt-get") and (is_root or os.environ.get("CI")):
-        import fcntl
-
-        with (Path(tempfile.gettempdir()) / "fewmore-installs-chromium.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # one of the test workers installs it, the others wait
-            for command in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
-                if shutil.which("chromium") is None:
-                    line = [*([] if is_root else ["sudo", "-n"]), "apt-get", "-q", *command]
-                    subprocess.run(
-                        line,
-                        stdout=subprocess.DEVNULL,
-                        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
-                        timeout=300,
-                    )
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    return path
+    pytest.skip("needs Chromium: apt-get install chromium (.ci/run does)")
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,9 @@ from sections.recorded import ROOT
 METHOD_TITLES = ("name", "what it is", "from", "keeps of old images")
 # A paragraph of tensor dimensions, such as "N: classes   d: features".
 LEGEND = re.compile(r"\w(, \w)*: [^.]*$")
+# An extra, its packages, and the comment behind them; a list of TOML is one of Python.
+EXTRA = re.compile(r"^([\w-]+) = (\[.*?\])(?: *# ([^\n]*))?$", re.MULTILINE | re.DOTALL)
+REQUIREMENT = re.compile(r"[\w.-]+(\[[^]]*\])?")
 
 
 def methods() -> str:
@@ -51,6 +54,17 @@ def example() -> str:
     """Quote the example of a user's own method."""
     path = ROOT / "docs" / "examples" / "power_means.py"
     return f"`{path.relative_to(ROOT)}`:\n\n```python\n{path.read_text()}```\n"
+
+
+def extras() -> str:
+    """List the extras of pyproject.toml: what each brings, and the comment behind it."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    text = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    rows = []
+    for name, brought, purpose in EXTRA.findall(text):
+        packages = [REQUIREMENT.match(line)[0] for line in ast.literal_eval(brought)]
+        rows.append((f"`fewmore[{name}]`", purpose, ", ".join(packages)))
+    return "\n".join(markdown_table(("extra", "what for", "brings"), rows)) + "\n"
 
 
 def benchmarks() -> str:
