@@ -13,7 +13,7 @@ import torch
 from fewmore import cli
 from fewmore.data.benchmarks import Task
 from fewmore.errors import ConfigError, DataError, MethodError, StateError, UnknownName
-from fewmore.research import launchers, run_folder, runner
+from fewmore.research import launchers, run_folder, runner, tuning
 from fewmore.research.experiment import Experiment
 from fewmore.research.launchers import request, worker
 from fewmore.research.launchers.remote import MAX_LOSSES, Lost, Remote, Sent
@@ -291,6 +291,13 @@ def test_all_methods_of_a_command_are_sent_at_once(own, tmp_path, monkeypatch, c
     assert len(list(Path("there").glob("*/report.html"))) == 2
     found = json.loads(fewmore("--json --runs there --launcher ray --resume"))
     assert [result["method"] for result in found] == ["decoupled-cosine", "finetune"]
+
+
+def test_trials_of_images_of_several_sizes_are_refused(tiny_folder, tmp_path):
+    search = tuning.Search(f"folder:{tiny_folder}", "cec", {"transform.resize": ["92", "100"]})
+    with pytest.raises(ConfigError, match="tune this setting with --launcher local"):
+        tuning.tune(search, tmp_path / "tune", options=RunOptions(launcher=Inline()))
+    assert not (tmp_path / "tune").exists()
 
 
 # Slurm

@@ -10,6 +10,7 @@ from typing import Any
 
 from fewmore.data import benchmarks
 from fewmore.data.benchmarks import Task
+from fewmore.data.loading import stored_size
 from fewmore.errors import CheckpointError, ConfigError, FewmoreError, UnknownName
 from fewmore.io import write_bytes
 from fewmore.methods import find
@@ -158,6 +159,11 @@ def tune(
         record.write(folder)
         return record
     transforms = [experiment.recipe.transform for experiment in planned.experiments.values()]
+    if options.launcher is not None and len({stored_size([each]) for each in transforms}) > 1:
+        raise ConfigError(
+            "these trials share images as large as the largest transform needs, and a worker of a "
+            "cluster has those of one trial: tune this setting with --launcher local"
+        )
     task = runner.load_task(
         search.benchmark, options, data_root, on_load, None, transforms, **search.split
     )
