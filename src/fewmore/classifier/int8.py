@@ -39,7 +39,7 @@ def quantize(source: Path, target: Path, squares: Tensor) -> None:
 
     class Squares(q.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.batches = iter(torch.split(squares, BATCH))
+            self.batches = iter(torch.split(squares, 1))
 
         def get_next(self) -> dict[str, Any] | None:
             batch = next(self.batches, None)
@@ -61,7 +61,8 @@ def quantize(source: Path, target: Path, squares: Tensor) -> None:
             reduce_range=True,  # 7 bits of weights: some processors' sums have room for no more
             activation_type=q.QuantType.QUInt8,
             weight_type=q.QuantType.QInt8,
-            calibrate_method=q.CalibrationMethod.Percentile,
+            # The extremes of a photo, averaged over photos: one odd photo does not decide.
+            extra_options={"CalibMovingAverage": True},
         )
 
 

@@ -118,9 +118,11 @@ function showAnswer() {
   find("bars").replaceChildren(
     ...ranked.slice(0, SHOWN).map(({ name, confidence }) => {
       const row = document.createElement("li");
-      const bar = document.createElement("meter");
-      bar.value = confidence;
-      bar.setAttribute("aria-label", name);
+      const bar = document.createElement("span");
+      bar.className = "bar";
+      bar.append(document.createElement("span"));
+      bar.firstChild.style.width = `${100 * confidence}%`;
+      row.dataset.confidence = confidence;
       row.append(text("span", name), bar, text("span", percent(confidence)));
       return row;
     }),
