@@ -200,6 +200,8 @@ def plain_optimizer(config: OptimizerConfig, groups: list[dict[str, Any]]) -> to
     )
 
 
+# PyTorch 2.6 warns of what its own SequentialLR does.
+@pytest.mark.filterwarnings("ignore:The epoch parameter in .scheduler.step:UserWarning")
 @pytest.mark.parametrize(
     "config",
     [

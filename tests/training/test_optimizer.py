@@ -75,6 +75,8 @@ def test_the_rate_falls_at_milestones() -> None:
     assert OptimizerConfig().lr_factor(1000, 1001) == 1
 
 
+# PyTorch 2.6 warns of what its own SequentialLR does.
+@pytest.mark.filterwarnings("ignore:The epoch parameter in .scheduler.step:UserWarning")
 @pytest.mark.parametrize("warm_up", [0, 1, 2, 5])
 @pytest.mark.parametrize("rounds", [6, 11])
 def test_warm_up_and_cosine_are_those_of_torch(warm_up: int, rounds: int) -> None:
