@@ -17,6 +17,7 @@ from torch import Tensor
 from fewmore.classifier.embedding import decode_batches
 from fewmore.classifier.inputs import LabeledImages
 from fewmore.data.transform import Transform
+from fewmore.errors import ExportError
 
 MAX_PHOTOS = 400  # more take longer, and change little
 BATCH = 16
@@ -49,14 +50,16 @@ def quantize(source: Path, target: Path, squares: Tensor) -> None:
     with _quiet():
         quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
         nodes = onnx.load(prepared).graph.node
-        last = max(i for i, node in enumerate(nodes) if node.op_type == "Conv")
+        convolutions = [i for i, node in enumerate(nodes) if node.op_type == "Conv"]
+        if len(convolutions) < 2:  # a transformer has one, or none
+            raise ExportError("int8 is for networks of convolutions, which this one is not")
         q.quantize_static(
             str(prepared),
             str(target),
             Squares(),
             quant_format=q.QuantFormat.QDQ,
             op_types_to_quantize=["Conv", "Add"],
-            nodes_to_exclude=[node.name for node in nodes[last + 1 :]],
+            nodes_to_exclude=[node.name for node in nodes[convolutions[-1] + 1 :]],
             per_channel=True,
             reduce_range=True,  # 7 bits of weights: some processors' sums have room for no more
             activation_type=q.QuantType.QUInt8,
