@@ -14,7 +14,8 @@ def agreement() -> str:
     accepted, rejected = "known photos accepted, %", "unknown photos rejected, %"
     text = (
         f"Measured on {by_float['photos']:,} photos of birds that were not learnt, with "
-        f"mobilenet_v2 and {about['classes']} classes: {pixels:.1g} % of the pixel values differ, "
+        f"mobilenet_v2 and {about['classes']} classes. Of the pixel values of every "
+        f"tenth photo, {pixels:.1g} % differ, "
         f"by {about['largest difference of a pixel, of 255']} of 255 at most. The file names the "
         f"same class for {by_float[class_]:.1f} % of the photos, and gives the same answer with "
         f'"none of these" for {by_float[answer]:.1f} %; confidences differ by '

@@ -13,6 +13,7 @@ from PIL import Image
 from fewmore import IncrementalClassifier
 from fewmore.classifier import one_file
 from fewmore.classifier.embedding import center_square
+from fewmore.classifier.int8 import quantize
 from fewmore.classifier.one_file import OUTPUTS, PREPARE, to_onnx_file
 from fewmore.classifier.text import NONE_OF_THESE
 from fewmore.data.transform import Transform
@@ -111,6 +112,16 @@ def test_int8_is_compared_on_photos_that_it_was_not_calibrated_with(
     (features,) = session.run(["features"], {"image": image})
     cosine = torch.cosine_similarity(torch.from_numpy(features), classifier.embed([image]))
     assert float(cosine) > 0.9
+
+
+def test_int8_refuses_a_network_without_convolutions(tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]>
+    backbone (uint8[n, 3, 8, 8] images) => (float[n, 3, 8, 8] features)
+    { features = Cast <to = 1> (images) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "backbone.onnx")
+    squares = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+    with pytest.raises(ExportError, match="networks of convolutions"):
+        quantize(tmp_path / "backbone.onnx", tmp_path / "int8.onnx", squares)
 
 
 def test_what_cannot_be_exported(

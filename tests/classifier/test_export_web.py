@@ -167,7 +167,10 @@ def ask(page: "Page", photo: Path) -> str:
 
 
 def test_what_is_written_and_what_is_not(
-    classifier: IncrementalClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    classifier: IncrementalClassifier,
+    adapted: IncrementalClassifier,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     archive = tmp_path / web.RUNTIME.path
     archive.write_bytes(b"another file")
@@ -180,6 +183,9 @@ def test_what_is_written_and_what_is_not(
     assert about["learns"] is True
     names = {path.name for path in (tmp_path / "page").iterdir()}
     assert names == {"model.json", "model.onnx", *(path.name for path in web.PAGE.iterdir())}
+    export_without_graphs(adapted, tmp_path / "page", monkeypatch)
+    about = json.loads((tmp_path / "page" / "model.json").read_text(encoding="utf-8"))
+    assert about["learns"] is False
     (tmp_path / "file").touch()
     with pytest.raises(ExportError, match="give a folder that you may write to"):
         web.to_web_page(classifier, tmp_path / "file")
