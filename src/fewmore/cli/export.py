@@ -29,7 +29,7 @@ def export(
         Path | None,
         typer.Option(
             metavar="PHOTOS",
-            help="Compute with 8 bits, as far as these photos show that it is enough.",
+            help="Compute with 8 bits, calibrated with these photos.",
             show_default=False,
         ),
     ] = None,
