@@ -26,7 +26,7 @@ def reproduce(fewmore, tiny_folder, small_recipe, monkeypatch):
     monkeypatch.setitem(
         recipes.RECIPES,
         "quick",
-        lambda b, method: small_recipe("official", b, method, *SMALL),
+        lambda b, method, features: small_recipe("official", b, method, *SMALL),
     )
     return lambda study, *words: fewmore(
         "reproduce",

@@ -37,7 +37,7 @@ def setting(tiny_task, small_recipe, monkeypatch):
     monkeypatch.setitem(
         recipes.RECIPES,
         "quick",
-        lambda b, method: small_recipe("official", b, method),
+        lambda b, method, features: small_recipe("official", b, method),
     )
     return Setting("tiny", tiny_task, "quick", quick=True)
 

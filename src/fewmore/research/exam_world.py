@@ -18,6 +18,7 @@ from fewmore.data.splits import sample_split
 from fewmore.methods import METHODS, MethodInfo, find
 from fewmore.methods.base import Method, Recipe
 from fewmore.research import recipes
+from fewmore.research.results.schema import FEATURES_SETTING
 from fewmore.training.checkpoint import State
 from fewmore.training.runtime import Runtime
 
@@ -75,8 +76,15 @@ def make_recipe(
     name: str, benchmark: Benchmark, method: str, settings: Sequence[str] = ()
 ) -> Recipe:
     """Make a recipe that trains in no time; settings that the method lacks are left out."""
+    # Features are those of the method alone: the others are here to have all small settings.
+    prefix = f"{FEATURES_SETTING}="
+    features = next((s.removeprefix(prefix) for s in settings if s.startswith(prefix)), None)
     (recipe, _), *_ = recipes.recipes_for(
-        name, benchmark, [method, *METHODS], [*SMALL_SETTINGS, *settings]
+        name,
+        benchmark,
+        [method, *METHODS],
+        [*SMALL_SETTINGS, *(s for s in settings if not s.startswith(prefix))],
+        [features, *(None for _ in METHODS)],
     )
     return recipe
 

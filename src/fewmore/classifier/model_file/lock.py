@@ -22,8 +22,8 @@ def locked(
     The lock is on a file NAME.lock beside the model file, which is removed afterwards. `on_wait` is
     called once if another process holds the lock.
     """
-    path = Path(os.path.realpath(Path(path).expanduser()))  # one lock for all links to it
-    lock_path = path.with_name(path.name + ".lock")
+    target = Path(os.path.realpath(Path(path).expanduser()))  # one lock for all links to it
+    lock_path = target.with_name(target.name + ".lock")
     deadline = time.monotonic() + timeout
     while (file := _try_lock(lock_path)) is None:
         if on_wait:
