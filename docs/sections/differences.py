@@ -48,7 +48,7 @@ def selection() -> str:
 
 
 def _mean(rows: list[Json], key: str) -> str:
-    return tables.number(sum(row[key] for row in rows) / len(rows))
+    return tables.number(tables.mean_cell([row[key] for row in rows]).mean)
 
 
 def _gain(rows: list[Json], key: str) -> float:
@@ -76,8 +76,5 @@ def search(name: str) -> str:
 
 
 def _spread(values: list[float]) -> str:
-    mean = sum(values) / len(values)
-    if len(values) < 2:
-        return mean_and_std(mean, None)
-    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return mean_and_std(mean, variance**0.5)
+    cell = tables.mean_cell(values)
+    return mean_and_std(cell.mean, cell.std)

@@ -104,3 +104,9 @@ def assert_same() -> Callable[..., None]:
                 assert a == b
 
     return check
+
+
+@pytest.fixture
+def classifier(small_model: Path) -> IncrementalClassifier:
+    """Load a small model, to be changed at will."""
+    return IncrementalClassifier.load(small_model, "cpu")

@@ -28,11 +28,6 @@ pytest.importorskip("onnxscript", reason="the packages of fewmore[export] are no
 Photos = Callable[..., Path]
 
 
-@pytest.fixture
-def classifier(small_model: Path) -> IncrementalClassifier:
-    return IncrementalClassifier.load(small_model, "cpu")
-
-
 def run_onnx(folder: Path, squares: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """Predict images as a program without PyTorch does."""
     backbone = onnxruntime.InferenceSession(folder / "backbone.onnx")

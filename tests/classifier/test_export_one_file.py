@@ -29,11 +29,6 @@ pytest.importorskip("onnxscript", reason="the packages of fewmore[export] are no
 Photos = Callable[..., Path]
 
 
-@pytest.fixture
-def classifier(small_model: Path) -> IncrementalClassifier:
-    return IncrementalClassifier.load(small_model, "cpu")
-
-
 def read(path: Path) -> np.ndarray:
     with Image.open(path) as image:
         return np.asarray(image.convert("RGB"))

@@ -44,11 +44,6 @@ def serve() -> Iterator[Callable[[Path], str]]:
         server.server_close()
 
 
-@pytest.fixture
-def classifier(small_model: Path) -> IncrementalClassifier:
-    return IncrementalClassifier.load(small_model, "cpu")
-
-
 def export_without_graphs(
     classifier: IncrementalClassifier, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -239,13 +239,14 @@ def run_options(
 ) -> "RunOptions":
     """Return the runner's options, and say where the device cannot do what was asked for."""
     from fewmore.research.runner import RunOptions
+    from fewmore.training import stage1_cache
     from fewmore.training.device import select_device
 
     chosen = RunOptions(
         select_device("cpu" if launcher is not None else device),
         command=command_line(sys.argv[1:]),
         parallel=parallel,
-        stage1_cache=_stage1_folder() if share_stage1 else None,
+        stage1_cache=stage1_cache.make_folder() if share_stage1 else None,
         accel=accel,
         precision=precision,
         loggers=tuple(loggers),
@@ -291,17 +292,3 @@ def _parse_setting(text: str) -> tuple[str, str | int]:
     if not name or not equals:
         raise ConfigError(f"--slurm {text}: write it as name=value, such as --slurm partition=gpu")
     return name, int(value) if value.isdecimal() else value
-
-
-def _stage1_folder() -> Path:
-    """Make the folder where runs share stage 1, before a training whose end would need it."""
-    from fewmore.data.paths import cache_folder
-
-    folder = cache_folder() / "stage1"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{folder} cannot be made ({error.strerror}): set FEWMORE_CACHE to another folder"
-        ) from error
-    return folder

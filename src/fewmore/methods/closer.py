@@ -17,12 +17,10 @@ If the loss stays near log(classes) − closeness, all features point in one dir
 rate from the first step can lead to: `--set pretrain.warm_up=5` avoids it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fewmore.data.augment import Transform
-from fewmore.data.benchmarks import Benchmark
-from fewmore.training.closeness import ClosenessConfig
+from fewmore.training.closeness import STRONG_VIEWS, ClosenessConfig
 
 # Settings of the authors' program that differ between benchmarks; others have those of CIFAR100.
 PRETRAIN: dict[str, dict[str, Any]] = {
@@ -38,13 +36,7 @@ PRETRAIN: dict[str, dict[str, Any]] = {
     },
 }
 TRANSFORM: dict[str, dict[str, Any]] = {
-    "cifar100": {
-        "crop": "mixed",
-        "scale": (0.25, 1.0),
-        "ratio": (1.0, 1.0),
-        "policy": "autoaugment-cifar10",
-        "policy_probability": 0.5,
-    },
+    "cifar100": STRONG_VIEWS,
     "miniimagenet": {
         "resize": 96,
         "policy": "autoaugment-imagenet",
@@ -60,14 +52,8 @@ class Features(ClosenessConfig):
     """Hold the settings of stage 1 with three views."""
 
     per_recipe: ClassVar = {"quick": {"views": 2}}
+    per_benchmark: ClassVar = PRETRAIN
+    transforms: ClassVar = TRANSFORM
     epochs: int = 200
     milestones: tuple[int, ...] = (160, 180)
     views: int = 3  # random views of each image of a batch
-
-    @classmethod
-    def for_benchmark(cls, benchmark: Benchmark) -> "Features":
-        return cls(**PRETRAIN.get(benchmark.name, {}))
-
-    @classmethod
-    def transform_for(cls, benchmark: Benchmark) -> Transform:
-        return replace(benchmark.transform, **TRANSFORM.get(benchmark.name, {}))

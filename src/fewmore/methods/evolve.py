@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Benchmark
-from fewmore.training.closeness import ClosenessConfig
+from fewmore.training.closeness import STRONG_VIEWS, ClosenessConfig
 
 # Settings that differ between benchmarks; others have those of CIFAR100.
 PRETRAIN: dict[str, dict[str, Any]] = {
@@ -30,13 +30,7 @@ PRETRAIN: dict[str, dict[str, Any]] = {
     },
 }
 TRANSFORM: dict[str, dict[str, Any]] = {
-    "cifar100": {
-        "crop": "mixed",
-        "scale": (0.25, 1.0),
-        "ratio": (1.0, 1.0),
-        "policy": "autoaugment-cifar10",
-        "policy_probability": 0.5,
-    },
+    "cifar100": STRONG_VIEWS,
     "miniimagenet": {"policy": "autoaugment-imagenet", "policy_probability": 0.5},
     "cub200": {"scale": (0.25, 1.0), "ratio": (1.0, 1.0)},
 }
@@ -47,14 +41,11 @@ class Features(ClosenessConfig):
     """Hold the settings of stage 1 with two views and two rotations of every image."""
 
     per_recipe: ClassVar = {"quick": {"warm_up": 2}}
+    per_benchmark: ClassVar = PRETRAIN
     epochs: int = 200
     milestones: tuple[int, ...] = (160, 180)
     views: int = 2  # random views of each image of a batch
     rotations: int = 2  # 2 or 4: each image also rotated, every rotation with labels of its own
-
-    @classmethod
-    def for_benchmark(cls, benchmark: Benchmark) -> "Features":
-        return cls(**PRETRAIN.get(benchmark.name, {}))
 
     @classmethod
     def transform_for(cls, benchmark: Benchmark) -> Transform:

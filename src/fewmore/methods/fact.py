@@ -24,7 +24,7 @@ that is best on the test images; here it is the last one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -32,7 +32,6 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
@@ -43,7 +42,7 @@ from fewmore.random import derive_seed
 from fewmore.training.checkpoint import State
 from fewmore.training.learn_session import class_prototypes
 from fewmore.training.loop import Loss
-from fewmore.training.mixing import sample_beta
+from fewmore.training.mixing import partners, sample_beta
 from fewmore.training.pretrain import Batch, Objective, PretrainConfig
 
 OPEN_TO = 3  # base classes that a fixed virtual prototype is open to
@@ -162,11 +161,11 @@ class FACTObjective(Objective):
         logits = self._all_logits(batch.features, virtual.fixed, batch.generator)
         loss = reserving_loss(logits, labels, virtual.open_to)
         share = sample_beta(1, self.config.inner_alpha, batch.generator).to(maps.dtype)
-        mixed = maps.lerp(_partners(maps), 1 - share)
+        mixed = maps.lerp(partners(maps), 1 - share)
         mixed = mixed.contiguous(memory_format=torch.channels_last)
         features = self.backbone.late(mixed).float()
         logits = self._all_logits(features, virtual.rows, batch.generator)
-        different = labels != _partners(labels)
+        different = labels != partners(labels)
         loss = loss + forecasting_loss(logits, len(virtual.open_to), different)
         return self.config.reserve * loss
 
@@ -181,17 +180,13 @@ class FACTObjective(Objective):
         return {"virtual": self.virtual.rows}
 
 
-def _partners(batch: Tensor) -> Tensor:
-    """Return, at each place of a batch, what stands before it; before the first, the last."""
-    return torch.cat([batch[-1:], batch[:-1]])
-
-
 @dataclass(frozen=True)
 class Features(PretrainConfig):
     """Hold the settings of stage 1 with virtual prototypes: long, with strong augmentation."""
 
     objective_type = FACTObjective
     per_recipe: ClassVar = {"quick": {"reserve_from": 0}}
+    transforms: ClassVar = TRANSFORM
     epochs: int = 600
     batch: int = 256
     schedule: Literal["milestones", "cosine"] = "cosine"
@@ -217,10 +212,6 @@ class Features(PretrainConfig):
     def for_benchmark(cls, benchmark: Benchmark) -> "Features":
         coming = max(1, benchmark.classes - benchmark.base)
         return cls(virtual=coming, **PRETRAIN.get(benchmark.name, {}))
-
-    @classmethod
-    def transform_for(cls, benchmark: Benchmark) -> Transform:
-        return replace(benchmark.transform, **TRANSFORM.get(benchmark.name, {}))
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,9 @@ from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Benchmark
 from fewmore.errors import ConfigError
 from fewmore.random import derive_seed
+from fewmore.training.closeness import STRONG_VIEWS
 from fewmore.training.contrast import info_nce, inter_class_cosine_with
-from fewmore.training.momentum import MomentumEncoder, Queue
+from fewmore.training.momentum import MomentumEncoder, Queue, momentum_problems
 from fewmore.training.pretrain import Batch, Objective, PretrainConfig
 
 # Settings of the authors' program that differ between benchmarks; others have those of CIFAR100.
@@ -51,14 +52,7 @@ PRETRAIN: dict[str, dict[str, Any]] = {
 }
 TWO_VIEWS: dict[str, Any] = {"test_views": ("plain", "rot180"), "view_features": "separate"}
 TRANSFORM: dict[str, dict[str, Any]] = {
-    "cifar100": {
-        **TWO_VIEWS,
-        "crop": "mixed",
-        "scale": (0.25, 1.0),
-        "ratio": (1.0, 1.0),
-        "policy": "autoaugment-cifar10",
-        "policy_probability": 0.5,
-    },
+    "cifar100": {**TWO_VIEWS, **STRONG_VIEWS},
     "miniimagenet": {
         "test_views": ("plain", "rot90", "rot180", "rot270"),
         "view_features": "separate",
@@ -130,6 +124,7 @@ class Features(PretrainConfig):
     """Hold the settings of stage 1 with a momentum encoder, a queue and rotation labels."""
 
     objective_type = MoticObjective
+    per_benchmark: ClassVar = PRETRAIN
     # A short training has few steps: the copy follows faster, and classes are drawn together less.
     per_recipe: ClassVar = {
         "quick": {
@@ -161,20 +156,11 @@ class Features(PretrainConfig):
         wrong = []
         if self.views < 2:
             wrong.append(f"views must be at least 2, a query's and a key's, not {self.views}")
-        if self.queue < 1:
-            wrong.append(f"queue must be at least 1, not {self.queue}")
-        if not 0 <= self.encoder_momentum <= 1:
-            wrong.append(f"encoder_momentum must lie in [0, 1], not {self.encoder_momentum}")
-        if self.temperature <= 0:
-            wrong.append(f"temperature must be a positive number, not {self.temperature}")
+        wrong += momentum_problems(self.queue, self.encoder_momentum, self.temperature)
         if self.closeness_from < 0:
             wrong.append(f"closeness_from must not be negative, and is {self.closeness_from}")
         if wrong:
             raise ConfigError("pretrain: " + "; ".join(wrong))
-
-    @classmethod
-    def for_benchmark(cls, benchmark: Benchmark) -> "Features":
-        return cls(**PRETRAIN.get(benchmark.name, {}))
 
     @classmethod
     def transform_for(cls, benchmark: Benchmark) -> Transform:

@@ -157,6 +157,7 @@ class Features(PretrainConfig):
     objective_type = S3CObjective
     # An epoch has four times the images; after three, the training loss of glyphs is still high.
     per_recipe: ClassVar = {"quick": {"epochs": 4}}
+    per_benchmark: ClassVar = PRETRAIN
     epochs: int = 200
     milestones: tuple[int, ...] = (120, 160)
     rotations: int = 4  # 2 or 4: each image also rotated, every rotation with labels of its own
@@ -167,10 +168,6 @@ class Features(PretrainConfig):
         super().__post_init__()
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"pretrain: dropout must lie in [0, 1), not {self.dropout}")
-
-    @classmethod
-    def for_benchmark(cls, benchmark: Benchmark) -> "Features":
-        return cls(**PRETRAIN.get(benchmark.name, {}))
 
     @classmethod
     def transform_for(cls, benchmark: Benchmark) -> Transform:

@@ -41,7 +41,7 @@ from fewmore.errors import ConfigError
 from fewmore.nn.backbones import Backbone
 from fewmore.random import derive_seed
 from fewmore.training.contrast import each_positive_contrast
-from fewmore.training.momentum import MomentumEncoder, Queue
+from fewmore.training.momentum import MomentumEncoder, Queue, momentum_problems
 from fewmore.training.pretrain import Batch, Objective, PretrainConfig
 from fewmore.training.views import COLOR_ORDERS, color_copies, rotation_copies
 
@@ -231,13 +231,10 @@ class Features(PretrainConfig):
         wrong = []
         if self.colors not in COLOR_ORDERS:
             wrong.append(f"colors must be 1 or 3, not {self.colors}")
-        for name in ("queue", "projection", "local_size", "local_crops"):
+        wrong += momentum_problems(self.queue, self.encoder_momentum, self.temperature)
+        for name in ("projection", "local_size", "local_crops"):
             if getattr(self, name) < 1:
                 wrong.append(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 <= self.encoder_momentum <= 1:
-            wrong.append(f"encoder_momentum must lie in [0, 1], not {self.encoder_momentum}")
-        if self.temperature <= 0:
-            wrong.append(f"temperature must be a positive number, not {self.temperature}")
         for name in ("global_scale", "local_scale"):
             low, high = getattr(self, name)
             if not 0 < low <= high <= 1:

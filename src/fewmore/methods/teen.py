@@ -13,14 +13,13 @@ Settings are those of the authors' program, which tests the epoch that is best o
 here it is the last one. The weight of the base classes is 0.1 on CIFAR100 and 0.5 elsewhere.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
@@ -55,18 +54,12 @@ TRANSFORM: dict[str, dict[str, Any]] = {
 class Features(PretrainConfig):
     """Hold the settings of stage 1: long training along a cosine, with strong augmentation."""
 
+    per_benchmark: ClassVar = PRETRAIN
+    transforms: ClassVar = TRANSFORM
     epochs: int = 600
     batch: int = 256
     schedule: Literal["milestones", "cosine"] = "cosine"
     milestones: tuple[int, ...] = ()
-
-    @classmethod
-    def for_benchmark(cls, benchmark: Benchmark) -> "Features":
-        return cls(**PRETRAIN.get(benchmark.name, {}))
-
-    @classmethod
-    def transform_for(cls, benchmark: Benchmark) -> Transform:
-        return replace(benchmark.transform, **TRANSFORM.get(benchmark.name, {}))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from fewmore.data.splits import sample_split
 from fewmore.methods import METHODS, MethodInfo, find
 from fewmore.methods.base import Method, Recipe
 from fewmore.research import recipes
-from fewmore.research.results.schema import FEATURES_SETTING
 from fewmore.training.checkpoint import State
 from fewmore.training.runtime import Runtime
 
@@ -77,14 +76,13 @@ def make_recipe(
 ) -> Recipe:
     """Make a recipe that trains in no time; settings that the method lacks are left out."""
     # Features are those of the method alone: the others are here to have all small settings.
-    prefix = f"{FEATURES_SETTING}="
-    features = next((s.removeprefix(prefix) for s in settings if s.startswith(prefix)), None)
+    features, rest = recipes.take_features([None], settings)
     (recipe, _), *_ = recipes.recipes_for(
         name,
         benchmark,
         [method, *METHODS],
-        [*SMALL_SETTINGS, *(s for s in settings if not s.startswith(prefix))],
-        [features, *(None for _ in METHODS)],
+        [*SMALL_SETTINGS, *rest],
+        [*features, *(None for _ in METHODS)],
     )
     return recipe
 

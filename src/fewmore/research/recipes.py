@@ -119,7 +119,7 @@ def recipes_for(
     name = name or ("quick" if benchmark.name == "glyphs" else "official")
     if name not in RECIPES:
         raise UnknownName("recipe", name, RECIPES)
-    chosen, settings = _take_features(list(features or [None] * len(methods)), settings)
+    chosen, settings = take_features(list(features or [None] * len(methods)), settings)
     infos = [find(method) for method in methods]
     plain = [
         RECIPES[name](benchmark, method, own) for method, own in zip(methods, chosen, strict=True)
@@ -132,7 +132,7 @@ def recipes_for(
     return made
 
 
-def _take_features(
+def take_features(
     features: list[str | None], settings: Sequence[str]
 ) -> tuple[list[str | None], list[str]]:
     """Take `features=NAME` out of the settings: it decides which settings there are."""

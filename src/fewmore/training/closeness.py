@@ -6,12 +6,22 @@ Learning, ECCV 2024, https://arxiv.org/abs/2410.05627, where the weights are λ_
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from fewmore.errors import ConfigError
 from fewmore.training.contrast import inter_class_cosine, view_contrast
 from fewmore.training.pretrain import Batch, Objective, PretrainConfig
+
+# Changes of the transform of small images: crops of two kinds, and a policy for half of them.
+STRONG_VIEWS: dict[str, Any] = {
+    "crop": "mixed",
+    "scale": (0.25, 1.0),
+    "ratio": (1.0, 1.0),
+    "policy": "autoaugment-cifar10",
+    "policy_probability": 0.5,
+}
 
 
 class ClosenessObjective(Objective):

@@ -44,8 +44,8 @@ def mixup(view: Tensor, labels: Tensor, alpha: float, generator: Generator) -> M
     """Blend each image of a batch with its partner, by shares sampled from Beta(alpha, alpha)."""
     share = sample_beta(len(view), alpha, generator)
     weight = share[:, None, None, None]
-    blended = weight * view + (1 - weight) * _partners(view)
-    return Mixed(blended, labels, _partners(labels), share)
+    blended = weight * view + (1 - weight) * partners(view)
+    return Mixed(blended, labels, partners(labels), share)
 
 
 def cutmix(view: Tensor, labels: Tensor, alpha: float, generator: Generator) -> Mixed:
@@ -64,15 +64,20 @@ def cutmix(view: Tensor, labels: Tensor, alpha: float, generator: Generator) -> 
     x = torch.arange(width, device=view.device)
     top_n, bottom_n, left_n, right_n = (e[:, None, None] for e in (top, bottom, left, right))
     inside = (y >= top_n) & (y < bottom_n) & (x >= left_n) & (x < right_n)
-    pasted = torch.where(inside[:, None], _partners(view), view)
+    pasted = torch.where(inside[:, None], partners(view), view)
     remaining = 1 - (bottom - top) * (right - left) / (height * width)
-    return Mixed(pasted, labels, _partners(labels), remaining)
+    return Mixed(pasted, labels, partners(labels), remaining)
 
 
 MIXERS: dict[str, Callable[[Tensor, Tensor, float, Generator], Mixed]] = {
     "mixup": mixup,
     "cutmix": cutmix,
 }
+
+
+def partners(batch: Tensor) -> Tensor:
+    """Return, at each place of a batch, what stands before it; before the first, the last."""
+    return torch.cat([batch[-1:], batch[:-1]])
 
 
 def sample_beta(count: int, alpha: float, generator: Generator) -> Tensor:
@@ -98,8 +103,3 @@ def _edges(size: int, share: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
     length = (size * (1 - share).sqrt()).floor()
     start = (size * centre).floor() - (length / 2).floor()
     return start.clamp(min=0), (start + length).clamp(max=size)
-
-
-def _partners(batch: Tensor) -> Tensor:
-    """Return, at each place of a batch, what stands before it; before the first, the last."""
-    return torch.cat([batch[-1:], batch[:-1]])

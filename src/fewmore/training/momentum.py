@@ -74,3 +74,15 @@ class Queue(nn.Module):
         self.features.index_copy_(0, places, F.normalize(features.float(), dim=1))
         self.labels.index_copy_(0, places, labels)
         self.place.add_(len(features)).remainder_(size)
+
+
+def momentum_problems(queue: int, momentum: float, temperature: float) -> list[str]:
+    """Say what is wrong with the settings of a contrast with momentum features."""
+    wrong = []
+    if queue < 1:
+        wrong.append(f"queue must be at least 1, not {queue}")
+    if not 0 <= momentum <= 1:
+        wrong.append(f"encoder_momentum must lie in [0, 1], not {momentum}")
+    if temperature <= 0:
+        wrong.append(f"temperature must be a positive number, not {temperature}")
+    return wrong

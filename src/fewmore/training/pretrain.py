@@ -27,8 +27,6 @@ from fewmore.training.optimizer import EpochsConfig, ParameterGroup
 from fewmore.training.runtime import Runtime
 from fewmore.training.views import ROTATIONS, rotation_copies, several_views
 
-MILESTONES = {"miniimagenet": (40, 70), "cub200": (30, 40, 60, 80)}  # (60, 70) on others
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -134,6 +132,12 @@ class PretrainConfig(EpochsConfig):
     objective_type: ClassVar[type[Objective]] = Objective  # what computes the loss
     # Where a recipe differs from `official`, by the recipe's name.
     per_recipe: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    # Where a benchmark differs from the defaults, by its name; and from its own transform.
+    per_benchmark: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "miniimagenet": {"milestones": (40, 70)},
+        "cub200": {"milestones": (30, 40, 60, 80)},
+    }
+    transforms: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     milestones: tuple[int, ...] = (60, 70)  # epochs at which the rate falls
     augment: bool = True  # random views of the images; else those of testing
@@ -178,12 +182,12 @@ class PretrainConfig(EpochsConfig):
     @classmethod
     def for_benchmark(cls, benchmark: Benchmark) -> "PretrainConfig":
         """Return the settings of recipe `official` for a benchmark."""
-        return cls(milestones=MILESTONES.get(benchmark.name, (60, 70)))
+        return cls(**cls.per_benchmark.get(benchmark.name, {}))
 
     @classmethod
     def transform_for(cls, benchmark: Benchmark) -> Transform:
         """Return the transform of recipe `official` for a benchmark."""
-        return benchmark.transform
+        return replace(benchmark.transform, **cls.transforms.get(benchmark.name, {}))
 
     def for_recipe(self, recipe: str, **changes: Any) -> "PretrainConfig":
         """Return the settings of another recipe: `changes`, but for what this class says of it."""

@@ -16,6 +16,8 @@ from pathlib import Path
 import torch
 
 import fewmore
+from fewmore.data.paths import cache_folder
+from fewmore.errors import ConfigError
 from fewmore.io import file_hash, hash_files
 from fewmore.training.fast_path import yield_gpu
 from fewmore.training.runtime import Runtime
@@ -32,6 +34,18 @@ SOURCES = (
 )
 
 _LOCKS: dict[Path, threading.Lock] = {}  # one for each file
+
+
+def make_folder() -> Path:
+    """Make the folder where runs share stage 1, before a training whose end would need it."""
+    folder = cache_folder() / "stage1"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be made ({error.strerror}): set FEWMORE_CACHE to another folder"
+        ) from error
+    return folder
 
 
 def cache_file(folder: Path, runtime: Runtime, weights: Path | None, settings: object) -> Path:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from fewmore import errors, methods
-from fewmore.data import paths
 from fewmore.data.benchmarks import Task
 from fewmore.errors import ConfigError, DataError, FewmoreError
 from fewmore.research import runner
@@ -24,6 +23,7 @@ from fewmore.research.launchers import request as requests
 from fewmore.research.machine import source_digest
 from fewmore.research.protocol import Outcome
 from fewmore.research.results import WALL_CLOCK
+from fewmore.training import stage1_cache
 from fewmore.training.device import select_device
 from fewmore.training.runtime import Round
 
@@ -78,7 +78,7 @@ def _compute(request: dict[str, Any], folder: Path, emit: Emit) -> Measured:
     device = select_device(request["device"])
     options = RunOptions(
         device,
-        stage1_cache=_stage1_folder() if request["share_stage1"] else None,
+        stage1_cache=stage1_cache.make_folder() if request["share_stage1"] else None,
         **requests.run_options(request),
     )
     experiment = Experiment.from_json(requests.unpack_config(request))
@@ -133,12 +133,6 @@ def _other_data(what: str, task: Task) -> DataError:
         f"the {what} of {task.benchmark.name} here, with the data root {task.data_root}, are not "
         "those of the machine that sends the runs: copy them, or set FEWMORE_DATA"
     )
-
-
-def _stage1_folder() -> Path:
-    folder = paths.cache_folder() / "stage1"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _charge(measured: Measured, share: float) -> Measured:
