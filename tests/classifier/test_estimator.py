@@ -249,12 +249,12 @@ def test_every_change_can_be_undone(
     features = random_features(6, seed=3)
     before = []
     changes: dict[str, Callable[[], object]] = {
-        "learn of a, class 1": lambda: clf.learn_features(
+        "learning of a, class 1": lambda: clf.learn_features(
             {"a": features[:2], "class 1": features[2:3]}
         ),
-        "rename of a to b": lambda: clf.rename("a", "b"),
-        "forget of class 0, b, class 3": lambda: clf.forget(["class 0", "b", "class 3"]),
-        "learn of class 0": lambda: clf.learn_features({"class 0": features[3:]}),
+        "renaming of a to b": lambda: clf.rename("a", "b"),
+        "forgetting of class 0, b, class 3": lambda: clf.forget(["class 0", "b", "class 3"]),
+        "learning of class 0": lambda: clf.learn_features({"class 0": features[3:]}),
     }
     for change in changes.values():
         before.append(clf.model.class_set)
@@ -280,7 +280,7 @@ def test_only_the_last_changes_can_be_undone(clf: IncrementalClassifier):
         clf.rename(clf.classes_[0], f"name {number}")
     for _ in range(MAX_UNDO_STEPS):
         clf.undo()
-    with pytest.raises(StateError, match=r"the rename of name 0 to name 1 cannot be undone"):
+    with pytest.raises(StateError, match=r"the renaming of name 0 to name 1 cannot be undone"):
         clf.undo()
     assert clf.classes_[0] == "name 1"
     assert len(clf.history_) == 3

@@ -74,11 +74,11 @@ def test_predictions(clf: IncrementalClassifier):
 
 
 def test_undo(clf: IncrementalClassifier):
-    assert "forget of class 1" in clf.undo()
-    assert "rename of gnu to wildebeest" in clf.undo()
-    assert "learn of okapi" in clf.undo()
+    assert "forgetting of class 1" in clf.undo()
+    assert "renaming of gnu to wildebeest" in clf.undo()
+    assert "learning of okapi" in clf.undo()
     assert clf.info()["classes"]["okapi"] == 3
-    assert "learn of okapi, gnu" in clf.undo()
+    assert "learning of okapi, gnu" in clf.undo()
     assert clf.classes_ == [f"class {label}" for label in range(5)]
 
 

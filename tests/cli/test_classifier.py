@@ -165,7 +165,7 @@ def test_forget_rename_and_undo(model: Path, fewmore: Fewmore) -> None:
     )
     assert class_counts(model) == {"European robin": 5}
     code, out, _ = fewmore("undo", model)
-    assert out.startswith("undone: the forget of wren, jay (")
+    assert out.startswith("undone: the forgetting of wren, jay (")
     assert out.endswith("); birds.fewmore: 3 classes\n")
     assert fewmore("undo", model)[0] == 0
     assert class_counts(model) == {"jay": 4, "robin": 5, "wren": 5}
@@ -331,7 +331,7 @@ def test_info(model: Path, photos: Photos, fewmore: Fewmore) -> None:
     assert "classes        133, from 144 images in 2 sessions" in out
     assert "robin 5" in out
     assert "and 13 more; all of them: fewmore info birds.fewmore --json" in out
-    assert "learn of species 0, species 1, species 10" in out
+    assert "learning of species 0, species 1, species 10" in out
     about = json.loads(fewmore("info", model, "--json")[1])
     assert len(about["classes"]) == 133
     assert about["file bytes"] == model.stat().st_size

@@ -122,7 +122,7 @@ def test_classes_are_forgotten_renamed_and_brought_back(client: Any):
     assert client.classes() == {"jay": 4, "wren": 5, "forest giraffe": 3}
     undone = client.http.post("/api/sessions/undo").json()
     assert undone["version"] == 5
-    assert undone["undone"].startswith("undone: the forget of robin (")
+    assert undone["undone"].startswith("undone: the forgetting of robin (")
     sessions = client.http.get("/api/sessions").json()
     assert [(one["number"], one["kind"], one["classes"]) for one in sessions["sessions"]] == [
         (0, "fit", ["jay", "robin", "wren"]),

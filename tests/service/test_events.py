@@ -35,17 +35,17 @@ def test_undo_takes_back_no_other_change_than_the_one_it_was_made_for(client: An
     problem = refused.json()
     assert problem["version"] == second["version"]
     (between,) = problem["changes"]
-    assert (between["version"], between["change"]) == (3, "learn of zebra")
+    assert (between["version"], between["change"]) == (3, "learning of zebra")
     assert between["when"].endswith("Z")
     assert "made for version 2, and the model has version 3" in problem["detail"]
-    assert "learn of zebra" in problem["detail"]
+    assert "learning of zebra" in problem["detail"]
     assert {"okapi", "zebra"} <= client.classes().keys()
     undone = http.post("/api/sessions/undo", headers=for_version(second["version"]))
     assert "zebra" in undone.json()["undone"]
     refused = http.post("/api/sessions/undo", headers=for_version(2))
     assert [one["change"] for one in refused.json()["changes"]] == [
-        "learn of zebra",
-        "undo of the learn of zebra",
+        "learning of zebra",
+        "undo of the learning of zebra",
     ]
     assert "okapi" in client.classes()
 
@@ -81,7 +81,7 @@ def test_what_came_between_is_known_after_a_restart(model: Path, inside: Inside)
         client.teach("okapi")
     with inside(model) as client:
         refused = client.http.post("/api/sessions/undo", headers=for_version(1))
-        assert [one["change"] for one in refused.json()["changes"]] == ["learn of okapi"]
+        assert [one["change"] for one in refused.json()["changes"]] == ["learning of okapi"]
 
 
 def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
@@ -101,9 +101,9 @@ def test_changes_are_followed(model: Path, serving: Serving, connect: Callable[[
             assert next(found) == {"version": 1}
             client.teach("okapi")
             event = next(found)
-            assert (event["version"], event["change"]) == (2, "learn of okapi")
+            assert (event["version"], event["change"]) == (2, "learning of okapi")
             client.http.post("/api/sessions/undo")
-            assert next(found)["change"] == "undo of the learn of okapi"
+            assert next(found)["change"] == "undo of the learning of okapi"
             with follower.stream("GET", "/api/events", headers={"Last-Event-ID": "1"}) as late:
                 missed = events(late.iter_lines())
                 assert [next(missed)["version"] for _ in range(2)] == [2, 3]

@@ -252,7 +252,7 @@ def test_a_symbol_is_drawn_taught_recognised_reloaded_and_undone(
     expect(page.locator("#history li").first).to_contain_text("spiral")
     expect(page.locator("#map .taught text")).to_have_text("spiral")
     page.locator("#undo").click()
-    expect(page.locator("#notice")).to_contain_text("undone: the learn of spiral")
+    expect(page.locator("#notice")).to_contain_text("undone: the learning of spiral")
     expect(page.locator(".card h3")).to_have_text(["wren", "robin", "jay"])
     expect(page.locator("#undo")).to_be_disabled()
 
@@ -643,16 +643,18 @@ def test_two_tabs_follow_each_other_and_undo_only_their_own(
     expect(card(one, "zebra")).to_be_visible()
     expect(one.locator("#notice")).to_contain_text("Learnt okapi from")
     one.locator("#notice-action").click()
-    expect(one.locator("#notice")).to_contain_text("something else was meanwhile: learn of zebra")
+    expect(one.locator("#notice")).to_contain_text(
+        "something else was meanwhile: learning of zebra"
+    )
     expect(card(one, "zebra")).to_be_visible()
     expect(card(one, "okapi")).to_be_visible()
     assert len(troubles) == 1  # the browser logs the refusal
     assert "412" in troubles.pop()
     other.locator("#notice-action").click()
-    expect(other.locator("#notice")).to_contain_text("undone: the learn of zebra")
+    expect(other.locator("#notice")).to_contain_text("undone: the learning of zebra")
     expect(card(one, "zebra")).to_have_count(0)
     one.locator("#undo").click()  # it names the change that is the last one now
-    expect(one.locator("#notice")).to_contain_text("undone: the learn of okapi")
+    expect(one.locator("#notice")).to_contain_text("undone: the learning of okapi")
 
 
 def test_a_change_without_a_response_keeps_its_key(
@@ -682,7 +684,7 @@ def test_a_change_without_a_response_keeps_its_key(
     undo.click()
     expect(page.locator("#notice")).to_contain_text("does not answer")
     undo.evaluate("(button) => button.again()")
-    expect(page.locator("#notice")).to_contain_text("undone: the learn of zebra")
+    expect(page.locator("#notice")).to_contain_text("undone: the learning of zebra")
     assert len(set(keys)) == 1
     assert "okapi" in [row["classes"][0] for row in service.request("GET", "sessions")["sessions"]]
     troubles.clear()  # the lost response

@@ -1,7 +1,7 @@
 """Hold the known classes, their history and how to undo the last changes.
 
-Nothing is changed in place: `learn`, `forget`, `rename` and `undo` return a new `ClassSet`, and
-code that holds the old one keeps working with it.
+Nothing is changed in place: `learn`, `remove`, `forget`, `rename` and `undo` return a new
+`ClassSet`, and code that holds the old one keeps working with it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from fewmore.classifier.classes import KnownClass, SupportSet, clean_name
 from fewmore.classifier.history import Change, UndoStep, utc_now
+from fewmore.classifier.text import count_noun
 from fewmore.errors import ConfigError, StateError, UnknownName
 
 MAX_UNDO_STEPS = 20  # what older changes replaced is no longer stored
@@ -69,6 +70,24 @@ class ClassSet:
         images = sum(len(shots.features) for shots in support)
         change = Change("learn", names, images, utc_now())
         return self._changed(classes, change, UndoStep(names, _by_position(replaced)))
+
+    def remove(self, support: SupportSet) -> "ClassSet":
+        """Take images out of a class, which keeps at least one."""
+        position = self.index(support.name)
+        known = self.classes[position]
+        if missing := set(support.hashes) - known.hashes:
+            raise StateError(
+                f"{count_noun(len(missing), 'image')} of those to remove are none of "
+                f"'{known.name}': name images that it has learnt"
+            )
+        if len(support.features) >= known.count:
+            raise StateError(
+                f"'{known.name}' would be left without an image: forget the class instead"
+            )
+        classes = list(self.classes)
+        classes[position] = known.without_images(support.features, support.hashes)
+        change = Change("remove", (known.name,), len(support.features), utc_now())
+        return self._changed(classes, change, UndoStep((known.name,), ((position, known),)))
 
     def forget(self, names: Iterable[str]) -> "ClassSet":
         """Remove classes."""

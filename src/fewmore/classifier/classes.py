@@ -45,6 +45,12 @@ class KnownClass:
             self.hashes | frozenset(hashes),
         )
 
+    def without_images(self, features: Tensor, hashes: Iterable[int]) -> "KnownClass":
+        """Return the class without images that it has, given as in `with_images`."""
+        left = self.count - len(features)
+        feature_sum = self.feature_sum - features.detach().cpu().double().sum(0)
+        return KnownClass(self.name, feature_sum, left, self.hashes - frozenset(hashes))
+
 
 @dataclass(frozen=True)
 class SupportSet:

@@ -308,13 +308,27 @@ class IncrementalClassifier(SklearnManners):
             class_set = self._fitted_state().class_set
             self._set_class_set(class_set.forget([clean_name(name) for name in of_all]))
 
+    def remove_images(self, name: str, images: Any) -> None:
+        """Take images out of a class: the files, or the same images otherwise, that it learnt."""
+        embedder = self._fitted_state().embedder
+        sequence = as_image_sequence(images)
+        features, hashes = embedder.embed(sequence, _titles(sequence), hashes=True)
+        self.remove_embedded(name, features, hashes)
+
+    def remove_embedded(self, name: str, features: Tensor, hashes: tuple[int, ...]) -> None:
+        """Take images out of a class, by their features (n, d) and content hashes."""
+        with self._lock:
+            first = {digest: index for index, digest in reversed(list(enumerate(hashes)))}
+            shots = SupportSet(clean_name(name), features[list(first.values())], tuple(first))
+            self._set_class_set(self._fitted_state().class_set.remove(shots))
+
     def rename(self, old: str, new: str) -> None:
         """Give a class another name."""
         with self._lock:
             self._set_class_set(self._fitted_state().class_set.rename(old, new))
 
     def undo(self) -> str:
-        """Take back the last change (learn, forget or rename), and say which one that was.
+        """Take back the last change (learn, remove, forget or rename), and say which one that was.
 
         The last 20 changes can be taken back, one by one.
         """

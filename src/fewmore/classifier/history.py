@@ -5,22 +5,25 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from fewmore.classifier.classes import KnownClass
-from fewmore.classifier.text import join_names
+from fewmore.classifier.text import count_noun, join_names
 
 
 @dataclass(frozen=True)
 class Change:
     """Describe one change of a classifier."""
 
-    kind: str  # fit, learn, forget or rename
+    kind: str  # fit, learn, remove, forget or rename
     classes: tuple[str, ...]  # for rename: the old name and the new one
     images: int
     when: str  # UTC, to the second
 
     def __str__(self) -> str:
         if self.kind == "rename":
-            return f"rename of {self.classes[0]} to {self.classes[1]}"
-        return f"{self.kind} of {join_names(self.classes)}"
+            return f"renaming of {self.classes[0]} to {self.classes[1]}"
+        if self.kind == "remove":
+            return f"removal of {count_noun(self.images, 'image')} of {self.classes[0]}"
+        nouns = {"fit": "training on", "learn": "learning of", "forget": "forgetting of"}
+        return f"{nouns.get(self.kind, self.kind)} {join_names(self.classes)}"
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,9 @@ def class_sessions(history: Iterable[Change]) -> dict[str, int]:
         elif change.kind == "forget":
             for name in change.classes:
                 del sessions[name]
+        elif change.kind == "remove":
+            (name,) = change.classes
+            sessions[name]  # must be known
         else:
             raise ValueError(f"no change is of the kind '{change.kind}'")
     return sessions

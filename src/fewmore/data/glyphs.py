@@ -129,10 +129,9 @@ def render(
     _check(seed, per_class=per_class)
     images = np.empty((len(CLASSES), per_class, 3, SIDE, SIDE), np.uint8)
     for label, character in enumerate(CLASSES):
-        fonts = fonts_of(character)
         for number in range(per_class):
             rng = np.random.default_rng((seed, SPLITS.index(split), ord(character), number))
-            images[label, number] = _render_image(character, fonts, difficulty, rng)
+            images[label, number] = render_image(character, difficulty, rng)
         if on_progress:
             on_progress((label + 1) * per_class, len(CLASSES) * per_class)
     return _add_labels(torch.from_numpy(images).flatten(0, 1))
@@ -198,10 +197,9 @@ def mask(font: str, character: str, stroke: int = 0) -> Image.Image:
     return canvas.crop((left - 2, top - 2, right + 2, bottom + 2))
 
 
-def _render_image(
-    character: str, fonts: tuple[str, ...], difficulty: Difficulty, rng: np.random.Generator
-) -> np.ndarray:
-    """Render one image, (3, SIDE, SIDE) uint8."""
+def render_image(character: str, difficulty: Difficulty, rng: np.random.Generator) -> np.ndarray:
+    """Render one image of any character that a font has, (3, SIDE, SIDE) uint8."""
+    fonts = fonts_of(character)
     font = fonts[rng.integers(len(fonts))]
     glyph = mask(font, character, int(rng.integers(difficulty.stroke + 1)))
     matrix = _sample_affine(glyph.size, difficulty, rng)

@@ -10,8 +10,11 @@ locking mode needs no shared memory. The log is moved into the database and cut 
                 that it contains
     responses   to requests with a key
     versions    what the latest versions changed
+    images      features of the images that were taught here: to remove one, its features are
+                subtracted from the sum of its class
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -29,7 +32,7 @@ from fewmore.service import wal
 from fewmore.service.idempotency import IdempotencyKey
 from fewmore.service.operations import Operation
 
-FORMAT = 1  # of the tables
+FORMAT = 2  # of the tables; 1: without images
 MOST_COPIES = 20  # of a damaged database
 MOST_VERSIONS = 200  # that are described to those who come late
 TABLES = """
@@ -40,6 +43,7 @@ TABLES = """
     CREATE TABLE responses (id INTEGER PRIMARY KEY, key TEXT UNIQUE, digest TEXT, response TEXT);
     CREATE TABLE versions (version INTEGER PRIMARY KEY, change TEXT, at TEXT);
 """
+IMAGES = "CREATE TABLE images (hash INTEGER PRIMARY KEY, features BLOB, digest BLOB);"
 
 Rows = dict[int, Operation | None]  # by number; None: damaged
 
@@ -86,12 +90,13 @@ class Database:
             raise OSError(f"SQLite cannot write ahead here ({found['mode'][0]})")
         if found["check"] != ("ok",):
             raise sqlite3.DatabaseError(found["check"][0])
-        if found["format"] == (0,):
+        missing = {(0,): TABLES + IMAGES, (1,): IMAGES, (FORMAT,): ""}.get(found["format"])
+        if missing:
             self._connection.executescript(
-                f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version={FORMAT}; COMMIT"
+                f"BEGIN IMMEDIATE; {missing} PRAGMA user_version={FORMAT}; COMMIT"
             )
             sync_folder(self.path.parent)
-        elif found["format"] != (FORMAT,):
+        elif missing is None:
             raise ModelFileError(
                 f"{self.path} was written by a later version of fewmore: update this one"
             )
@@ -148,6 +153,8 @@ class Database:
         with self._transaction() as connection:
             if operation is not None:
                 _insert(connection, self.last + 1, operation)
+                if operation.kind == "learn":
+                    _insert_images(connection, operation)
                 connection.execute(
                     "INSERT OR REPLACE INTO versions VALUES (?, ?, ?)",
                     (version, description, operation.when),
@@ -158,6 +165,13 @@ class Database:
             if response is not None:
                 _insert_response(connection, *response)
         self.last += operation is not None
+
+    def keep_images(self, hashes: Iterable[int]) -> None:
+        """Drop the features of all images but these."""
+        with self._transaction() as connection:
+            stored = {number for (number,) in connection.execute("SELECT hash FROM images")}
+            gone = [(number,) for number in stored.difference(hashes)]
+            connection.executemany("DELETE FROM images WHERE hash = ?", gone)
 
     def expect(self, state: str) -> None:
         """Say that the model file is about to have this state, with all changes so far."""
@@ -233,6 +247,21 @@ class Database:
                     raise sqlite3.DatabaseError(f"change {number} is not as it was written")
                 operations.append(operation)
             return operations
+
+    def has_images(self, hashes: Iterable[int]) -> set[int]:
+        """Return which of these images' features are stored."""
+        with _disk_errors(self.path):
+            stored = self._connection.execute("SELECT hash FROM images")
+            return {number for (number,) in stored}.intersection(hashes)
+
+    def features(self, image: int) -> bytes | None:
+        """Return the features of an image, float32; None if they are not stored, or damaged."""
+        with _disk_errors(self.path):
+            query = "SELECT features, digest FROM images WHERE hash = ?"
+            for features, digest in self._connection.execute(query, (image,)):
+                if _image_digest(image, features) == digest:
+                    return bytes(features)
+            return None
 
     def responses(self) -> list[tuple[IdempotencyKey, str]]:
         """Return all responses, the oldest first."""
@@ -336,6 +365,18 @@ def _insert(connection: sqlite3.Connection, number: int, operation: Operation) -
             operation.digest,
         ),
     )
+
+
+def _insert_images(connection: sqlite3.Connection, operation: Operation) -> None:
+    size = len(operation.features) // max(1, len(operation.hashes))
+    for number, image in enumerate(operation.hashes):
+        features = operation.features[number * size : (number + 1) * size]
+        row = (image, features, _image_digest(image, features))
+        connection.execute("INSERT OR REPLACE INTO images VALUES (?, ?, ?)", row)
+
+
+def _image_digest(image: int, features: bytes) -> bytes:
+    return hashlib.blake2b(str(image).encode() + features, digest_size=16).digest()
 
 
 def _insert_response(connection: sqlite3.Connection, key: IdempotencyKey, response: str) -> None:

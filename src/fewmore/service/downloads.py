@@ -1,25 +1,28 @@
-"""Write copies of the model for downloads: one for each version, shared by all who want it."""
+"""Write files of the model for downloads: one for each version, shared by all who want it."""
 
 import asyncio
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from fewmore.classifier.estimator import IncrementalClassifier
+
+Writer = Callable[[IncrementalClassifier, Path], object]
 
 
 class Copy:
     """Hold a file until the last one has read it and another version replaces it."""
 
-    def __init__(self, classifier: IncrementalClassifier) -> None:
+    def __init__(self, classifier: IncrementalClassifier, name: str) -> None:
         self.classifier = classifier
         self.users = 1  # one of them is `Downloads`
         self._folder = tempfile.TemporaryDirectory(prefix="fewmore-")
-        self.path = Path(self._folder.name) / "model.fewmore"
+        self.path = Path(self._folder.name) / name
 
-    def write(self) -> None:
+    def write(self, writer: Writer) -> None:
         """Write the file. A classifier never changes, so any thread may do it."""
         try:
-            self.classifier.save(self.path)
+            writer(self.classifier, self.path)
         except BaseException:
             self._folder.cleanup()
             raise
@@ -32,9 +35,11 @@ class Copy:
 
 
 class Downloads:
-    """Keep the copy of the latest version that was asked for."""
+    """Keep the file of the latest version that was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, writer: Writer) -> None:
+        self._name = name
+        self._writer = writer
         self._latest: Copy | None = None
         self._writing = asyncio.Lock()
 
@@ -43,8 +48,8 @@ class Downloads:
         async with self._writing:
             latest = self._latest
             if latest is None or latest.classifier is not classifier:
-                copy = Copy(classifier)
-                await asyncio.to_thread(copy.write)
+                copy = Copy(classifier, self._name)
+                await asyncio.to_thread(copy.write, self._writer)
                 if latest is not None:
                     await latest.release()
                 self._latest = latest = copy
@@ -56,3 +61,14 @@ class Downloads:
         if self._latest is not None:
             await self._latest.release()
             self._latest = None
+
+
+def write_onnx(classifier: IncrementalClassifier, path: Path) -> None:
+    """Export a classifier to one ONNX file, on the CPU."""
+    from fewmore.classifier.one_file import to_onnx_file
+
+    if classifier.embedder.device.type != "cpu":
+        model = path.with_suffix(".fewmore")
+        classifier.save(model)
+        classifier = IncrementalClassifier.load(model, "cpu")
+    to_onnx_file(classifier, path)

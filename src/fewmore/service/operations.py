@@ -25,11 +25,11 @@ Result = LearnResult | str | None  # of learn, of undo, and of the others
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """Describe a change: "learn" or "forget" a class, "rename" it from … to …, or "undo"."""
+    """Describe a change: "learn" images, "remove" some, "forget" or "rename" a class, or "undo"."""
 
     kind: str
     names: tuple[str, ...] = ()
-    hashes: tuple[int, ...] = ()  # of the images to learn
+    hashes: tuple[int, ...] = ()  # of the images to learn or to remove
     features: bytes = b""  # of the same images, (k, d) float32
     when: str = ""  # UTC, once it was made
 
@@ -56,6 +56,10 @@ def apply(
     changed = classifier.with_class_set(classifier.model.class_set)
     if operation.kind == "learn":
         return changed, _learn(changed, operation)
+    if operation.kind == "remove":
+        (name,) = operation.names
+        changed.remove_embedded(name, _features(changed, operation), operation.hashes)
+        return changed, None
     if operation.kind == "forget":
         changed.forget(operation.names)
         return changed, None
@@ -75,15 +79,20 @@ def _learn(classifier: IncrementalClassifier, operation: Operation) -> LearnResu
     count = len(operation.hashes)
     titles = tuple(f"image {number} of {name}" for number in range(1, count + 1))
     images = LabeledImages((name,), (0,) * count, (), titles)
+    return classifier.learn_embedded(images, _features(classifier, operation), operation.hashes)
+
+
+def _features(classifier: IncrementalClassifier, operation: Operation) -> Tensor:
+    """Return the features of an operation's images, (k, d)."""
     try:
         values = torch.frombuffer(bytearray(operation.features), dtype=torch.float32)
-        features = values.view(count, classifier.embedder.dim).to(classifier.embedder.device)
+        features = values.view(len(operation.hashes), classifier.embedder.dim)
+        return features.to(classifier.embedder.device)
     except (RuntimeError, ValueError) as error:
         raise ModelFileError(
             f"a stored change does not fit its model file ({error}): "
             "was that replaced by another one?"
         ) from error
-    return classifier.learn_embedded(images, features, operation.hashes)
 
 
 def replay(
@@ -101,7 +110,7 @@ def rebase(
 ) -> IncrementalClassifier:
     """Apply operations to another state than the one they were made for; None is a lost one.
 
-    Learning always works. Forgetting or renaming a class that is gone is left out. An undo reverts
+    Learning always works. What was to be changed and is gone is left out. An undo reverts
     only one of these operations, never somebody else's change.
     """
     applied: list[bool] = []  # for each operation that is not undone: did it change anything?

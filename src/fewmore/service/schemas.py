@@ -68,7 +68,7 @@ class OutdatedProblem(Problem):
                 "detail": "the change was made for version 7, and the model has version 8: …",
                 "version": 8,
                 "changes": [
-                    {"version": 8, "change": "learn of zebra", "when": "2026-11-15T12:00:00Z"}
+                    {"version": 8, "change": "learning of zebra", "when": "2026-11-15T12:00:00Z"}
                 ],
             }
         }
@@ -161,6 +161,42 @@ class Classes(BaseModel):
     )
 
 
+class ImageOut(BaseModel):
+    """Describe an image of a class."""
+
+    id: str = Field(description="Its content hash, sixteen hexadecimal digits.")
+    thumbnail: str | None = Field(description="The path of a small copy, if one is stored.")
+    removable: bool = Field(description="Whether it was taught here, and can be removed alone.")
+
+
+class ClassImages(BaseModel):
+    """List the images of a class."""
+
+    version: Version
+    name: str
+    images: int = Field(ge=1, description="How many the class has.")
+    total: int = Field(ge=0, description="How many of them are known by their content.")
+    listed: list[ImageOut]
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "version": 7,
+                "name": "okapi",
+                "images": 5,
+                "total": 5,
+                "listed": [
+                    {
+                        "id": "00c3a1b2c3d4e5f6",
+                        "thumbnail": "/api/thumbnails/00c3a1b2c3d4e5f6",
+                        "removable": True,
+                    }
+                ],
+            }
+        }
+    )
+
+
 class Taught(BaseModel):
     """Report what was taught."""
 
@@ -196,7 +232,7 @@ class NewName(BaseModel):
 
 
 class Changed(BaseModel):
-    """Report which class was renamed or forgotten."""
+    """Report which class was renamed or forgotten, or which an image was removed from."""
 
     version: Version
     name: str
@@ -214,7 +250,7 @@ class SessionOut(BaseModel):
     """Describe one change of the history."""
 
     number: int = Field(ge=0)
-    kind: Literal["fit", "learn", "forget", "rename"]
+    kind: Literal["fit", "learn", "remove", "forget", "rename"]
     classes: list[str] = Field(description="For rename: the old name and the new one. At most 100.")
     more: int = Field(ge=0, description="Classes that are left out here.")
     images: int = Field(ge=0)
@@ -227,6 +263,7 @@ class Sessions(BaseModel):
 
     version: Version
     undoable: bool = Field(description="Whether the last change can be undone.")
+    total: int = Field(ge=0, description="Changes in all, on this page of the list or not.")
     sessions: list[SessionOut] = Field(
         description="The oldest first, without changes that were undone."
     )
@@ -236,6 +273,7 @@ class Sessions(BaseModel):
             "example": {
                 "version": 8,
                 "undoable": True,
+                "total": 2,
                 "sessions": [
                     {
                         "number": 1,
@@ -244,7 +282,7 @@ class Sessions(BaseModel):
                         "more": 0,
                         "images": 5,
                         "when": "2026-11-15T12:00:00Z",
-                        "text": "learn of okapi",
+                        "text": "learning of okapi",
                     }
                 ],
             }
@@ -260,7 +298,10 @@ class Undone(BaseModel):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "example": {"version": 9, "undone": "undone: the learn of okapi (2026-11-15T12:00:00Z)"}
+            "example": {
+                "version": 9,
+                "undone": "undone: the learning of okapi (2026-11-15T12:00:00Z)",
+            }
         }
     )
 

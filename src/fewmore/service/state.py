@@ -10,7 +10,7 @@ from PIL import EpsImagePlugin, Image
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.service.batching import Batcher
 from fewmore.service.changes import ChangeQueue
-from fewmore.service.downloads import Downloads
+from fewmore.service.downloads import Downloads, write_onnx
 from fewmore.service.events import Events
 from fewmore.service.guard import Access
 from fewmore.service.idempotency import JSON
@@ -35,7 +35,8 @@ class Service:
         self.workers = workers
         self.metrics = Metrics()
         self.events = Events()
-        self.downloads = Downloads()
+        self.downloads = Downloads("model.fewmore", lambda one, path: one.save(path))
+        self.exports = Downloads("model.onnx", write_onnx)
         store.most_classes = limits.classes
         self.changes = ChangeQueue(limits.changes_waiting)
         self.batcher: Batcher  # from the start of the lifespan on
@@ -65,6 +66,7 @@ class Service:
             before = self.store.current
             await self.changes.run_internal(self.store.maintain)
             if self.store.current is not before:  # opened anew
+                await self.exports.close()
                 self.events.announce()
 
     async def change(self, work: Callable[[], Outcome], response: Response) -> JSON:

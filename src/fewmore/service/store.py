@@ -30,7 +30,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from fewmore.classifier.class_set import ClassSet
-from fewmore.classifier.classes import clean_name
+from fewmore.classifier.classes import KnownClass, clean_name
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.history import utc_now
 from fewmore.classifier.model_file import check_exists, locked
@@ -44,7 +44,7 @@ from fewmore.service.leftovers import remove_leftovers
 from fewmore.service.limits import Limits
 from fewmore.service.migration import journal_path, take_over_journal
 from fewmore.service.operations import Operation, Result
-from fewmore.service.thumbnails import Thumbnails, thumbnail_folder
+from fewmore.service.thumbnails import Thumbnails, thumbnail_folder, thumbnail_name
 
 MERGE_BYTES = 8_000_000  # more changes than this are merged at once
 MERGE_SECONDS = 5.0  # after the last change, so that other programs see it in the model file
@@ -236,6 +236,36 @@ class Store:
         """Forget a class."""
 
         def respond(changed: IncrementalClassifier, _: Result) -> JSON:
+    def removable(self, known: KnownClass) -> set[int]:
+        """Return the content hashes of the images that can be taken out of a class."""
+        with self._changing:
+            return set() if self._database is None else self._database.has_images(known.hashes)
+
+    def remove_image(self, name: str, image: int, request: Request = ANY) -> Outcome:
+        """Take an image out of a class."""
+        with self._changing:
+            if (earlier := self._earlier(request)) is not None:
+                return earlier
+            class_set = self.current.model.class_set
+            known = class_set.classes[class_set.index(name)]
+            name = known.name
+            if image not in known.hashes:
+                names = map(thumbnail_name, known.hashes)
+                raise UnknownName(f"image of '{name}'", thumbnail_name(image), names)
+            features = None if self._database is None else self._database.features(image)
+            if features is None and self._database is not None:
+                raise StateError(
+                    f"this image of '{name}' was not taught through the service, which therefore "
+                    "does not have its features: forget the class, and teach it again without it"
+                )
+
+            def respond(changed: IncrementalClassifier, _: Result) -> JSON:
+                images = _image_count(changed, name)
+                return {"version": changed.version, "name": name, "images": images}
+
+            operation = Operation("remove", (name,), (image,), features or b"")
+            return self._change(operation, respond, request)
+
             last = changed.history_[-1]
             return {"version": changed.version, "name": last.classes[0], "images": last.images}
 
@@ -358,6 +388,7 @@ class Store:
         """Merge if there was no change for a while; see whether a disk that failed works again."""
         now = time.monotonic()
         if self.read_only or now < self._retry_at:
+            self._database.keep_images(self._stored_hashes())
             return
         if self.trouble is not None:
             self._try_again()
@@ -399,11 +430,15 @@ class Store:
     def _sweep_thumbnails(self) -> None:
         """Remove the thumbnails of images that no class has, nor an undo can bring back."""
         stored = self.current.model.class_set.stored_classes
-        self.thumbnails.remove_except(digest for known in stored for digest in known.hashes)
+        return {digest for known in stored for digest in known.hashes}
 
     @property
     def pending_bytes(self) -> int:
         """Return the size of the changes that are not in the model file yet."""
+        self.thumbnails.remove_except(self._stored_hashes())
+
+    def _stored_hashes(self) -> set[int]:
+        """Return the content hashes of all images that a class has, or has after an undo."""
         return self._pending
 
     def close(self) -> None:

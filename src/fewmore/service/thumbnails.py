@@ -93,6 +93,10 @@ class Thumbnails:
         names = sorted(map(thumbnail_name, hashes))
         return [name for name in names if name in self._known][:PER_CLASS]
 
+    def __contains__(self, name: str) -> bool:
+        """Return whether there is one of this name."""
+        return name in self._known
+
     def read(self, name: str) -> bytes | None:
         """Return the JPEG file's content, or None if there is none."""
         with self._lock:
@@ -130,6 +134,12 @@ def thumbnail_folder(model: Path) -> Path:
 def thumbnail_name(content_hash: int) -> str:
     """Format a content hash as sixteen hexadecimal digits."""
     return f"{content_hash % 2**64:016x}"
+
+
+def hash_of(name: str) -> int:
+    """Return the content hash, signed, that `thumbnail_name` has formatted."""
+    value = int(name, 16)
+    return value - 2**64 if value >= 2**63 else value
 
 
 def _jpeg(square: Tensor) -> bytes:

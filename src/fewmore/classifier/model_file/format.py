@@ -35,7 +35,7 @@ from torch import nn
 from fewmore.nn.adapter import Adapter, AdapterConfig
 from fewmore.nn.backbones import BACKBONES, build
 
-FORMAT = 3  # 1: without whitening; 2: without a power
+FORMAT = 4  # 1: without whitening; 2: without a power; 3: without removed images
 METADATA = "fewmore"  # name of the metadata entry
 NO_CHECKSUM = "0" * 64  # stands in the place of the checksum while it is computed
 

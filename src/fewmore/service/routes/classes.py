@@ -1,5 +1,6 @@
-"""List, teach, rename and forget classes."""
+"""List, teach, rename and forget classes; list and remove their images."""
 
+import asyncio
 import hashlib
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +25,16 @@ from fewmore.service.routes.dependencies import (
     read_images,
     unless_gone,
 )
-from fewmore.service.schemas import Changed, Classes, ClassOut, NewName, Taught
+from fewmore.service.schemas import (
+    Changed,
+    Classes,
+    ClassImages,
+    ClassOut,
+    ImageOut,
+    NewName,
+    Taught,
+)
+from fewmore.service.thumbnails import hash_of, thumbnail_name
 
 router = APIRouter(tags=["classes"])
 
@@ -103,6 +113,55 @@ async def _teach(sent: LearnRequest, new: bool) -> Taught:
     sent.tasks.add_task(store.thumbnails.write)  # after the response
     work = partial(store.teach, name, embedded, new, request)
     return Taught(**await service.change(work, sent.response))
+
+
+@router.get("/api/classes/images", responses=problems(400, 404, 409, 422, 429, private=True))
+async def list_images(
+    service: ServiceState,
+    name: QueryName,
+    offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> ClassImages:
+    """List the images of a class: first those with a thumbnail, then by their ids."""
+    store = service.store
+    class_set = store.current.model.class_set
+    known = class_set.classes[class_set.index(name)]
+    removable = await asyncio.to_thread(store.removable, known)
+    ids = {thumbnail_name(digest): digest for digest in known.hashes}
+    ordered = sorted(ids, key=lambda name: (name not in store.thumbnails, name))
+    return ClassImages(
+        version=class_set.version,
+        name=known.name,
+        images=known.count,
+        total=len(ordered),
+        listed=[
+            ImageOut(
+                id=image,
+                thumbnail=f"/api/thumbnails/{image}" if image in store.thumbnails else None,
+                removable=ids[image] in removable and known.count > 1,
+            )
+            for image in ordered[offset : offset + limit]
+        ],
+    )
+
+
+@router.delete("/api/classes/images", responses=change_problems(404, 409))
+async def remove_image(
+    service: ServiceState,
+    response: Response,
+    name: QueryName,
+    image: Annotated[
+        str,
+        Query(pattern="^[0-9a-f]{16}$", description="Its id.", examples=["00c3a1b2c3d4e5f6"]),
+    ],
+    idempotency_key: KeyHeader = None,
+    if_match: VersionHeader = None,
+) -> Changed:
+    """Remove one image from a class, as if it had never been taught."""
+    key = IdempotencyKey.of(idempotency_key, "remove", name, image)
+    request = Request(key, expected_version(if_match))
+    work = partial(service.store.remove_image, name, hash_of(image), request)
+    return Changed(**await service.change(work, response))
 
 
 @router.patch("/api/classes", responses=change_problems(404, 409))

@@ -1,8 +1,9 @@
 """List the history of changes, and undo the last one. The API calls its steps sessions."""
 
 from functools import partial
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
 from fewmore.classifier.history import Change
 from fewmore.service.idempotency import IdempotencyKey, Request
@@ -20,14 +21,26 @@ MOST_NAMES = 100  # classes that one step of the history names
 router = APIRouter(tags=["sessions"])
 
 
-@router.get("/api/sessions", responses=problems(400, 429, private=True))
-async def list_sessions(service: ServiceState) -> Sessions:
-    """List the changes that led to the current state."""
+@router.get("/api/sessions", responses=problems(400, 422, 429, private=True))
+async def list_sessions(
+    service: ServiceState,
+    before: Annotated[
+        int, Query(ge=0, le=2**53, description="Only changes with smaller numbers than this.")
+    ] = 2**53,
+    limit: Annotated[int, Query(ge=1, le=1000, description="The latest ones, so many.")] = 100,
+) -> Sessions:
+    """List the changes that led to the current state: the latest, or those before a number."""
     class_set = service.store.current.model.class_set
+    end = min(before, len(class_set.history))
+    start = max(0, end - limit)
     return Sessions(
         version=class_set.version,
         undoable=bool(class_set.undo_steps),
-        sessions=[_describe(number, change) for number, change in enumerate(class_set.history)],
+        total=len(class_set.history),
+        sessions=[
+            _describe(start + number, change)
+            for number, change in enumerate(class_set.history[start:end])
+        ],
     )
 
 

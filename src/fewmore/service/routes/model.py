@@ -13,12 +13,14 @@ from fewmore.classifier.classes import MAX_NAME_LENGTH
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.history import class_sessions
 from fewmore.errors import ModelFileError
+from fewmore.service.downloads import Downloads
 from fewmore.service.limits import Limits
 from fewmore.service.openapi import file_response, problems
 from fewmore.service.problems import RETRY_SOON
 from fewmore.service.projection import project
 from fewmore.service.routes.dependencies import ServiceState
 from fewmore.service.schemas import LimitsOut, Map, ModelOut, Place
+from fewmore.service.state import Service
 
 log = logging.getLogger("fewmore.service")
 
@@ -67,8 +69,28 @@ def _describe_limits(limits: Limits) -> LimitsOut:
 )
 async def download(service: ServiceState) -> FileResponse:
     """Download the model file, as it is at this moment."""
+    return await _send(service, service.downloads, service.store.path.name)
+
+
+@router.get(
+    "/api/model/onnx",
+    response_class=FileResponse,
+    responses={
+        200: file_response("application/octet-stream", "An ONNX file."),
+        **problems(400, 409, 429, 503, private=True),
+    },
+)
+async def export(service: ServiceState) -> FileResponse:
+    """Export the model to one ONNX file: an image of any size in, the name of its class out.
+
+    It is checked with onnxruntime, which takes some seconds. 409: `fewmore[export]` is missing.
+    """
+    return await _send(service, service.exports, f"{service.store.path.stem}.onnx")
+
+
+async def _send(service: Service, files: Downloads, name: str) -> FileResponse:
     try:
-        copy = await service.downloads.copy_of(service.store.current)
+        copy = await files.copy_of(service.store.current)
     except (OSError, ModelFileError) as error:
         detail = "no copy of the model can be written at the moment: the service's log says why"
         log.warning("a copy of the model cannot be written: %s", error)
@@ -76,7 +98,7 @@ async def download(service: ServiceState) -> FileResponse:
     return FileResponse(
         copy.path,
         media_type="application/octet-stream",
-        filename=service.store.path.name,
+        filename=name,
         background=BackgroundTask(copy.release),
     )
 
