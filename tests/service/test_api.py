@@ -2,6 +2,7 @@
 
 import io
 import re
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,13 +11,14 @@ from typing import Any
 
 import pytest
 from PIL import EpsImagePlugin, Image
+from prometheus_client.parser import text_string_to_metric_families
 
-from fewmore import IncrementalClassifier
+from fewmore import IncrementalClassifier, __version__
 from fewmore.classifier.model_file import locked
 from fewmore.service.database import Database
 from fewmore.service.guard import Access
 from fewmore.service.limits import Limits
-from fewmore.service.metrics import Metric, Metrics
+from fewmore.service.metrics import Metrics, Value
 
 TOKEN = "a-token-of-some-length"
 Inside = Callable[..., AbstractContextManager[Any]]
@@ -466,7 +468,7 @@ def test_changes_need_the_token(
     model: Path, inside: Inside, image: MakeImage, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("fewmore.service.guard.WRONG_TOKEN_SECONDS", 0)
-    with inside(model, access=Access(TOKEN, hosts=None)) as client:
+    with inside(model, access=Access(TOKEN, public_reading=True)) as client:
         assert client.http.get("/api/model").json()["token"] == "changes"
         assert client.predict(image("a")).status_code == 200
         requests = [
@@ -497,10 +499,12 @@ def test_changes_need_the_token(
         assert client.teach("okapi", Authorization=f"Bearer {TOKEN}").status_code == 200
 
 
-@pytest.mark.parametrize("private", [False, True])
-def test_the_openapi_document_says_what_needs_the_token(model: Path, inside: Inside, private: bool):
+@pytest.mark.parametrize("public_reading", [False, True])
+def test_the_openapi_document_says_what_needs_the_token(
+    model: Path, inside: Inside, public_reading: bool
+):
     limits = Limits(event_seconds=0)  # a stream of events has no end of its own
-    with inside(model, access=Access(TOKEN, private), limits=limits) as client:
+    with inside(model, access=Access(TOKEN, public_reading), limits=limits) as client:
         document = client.http.get(
             "/openapi.json", headers={"Authorization": f"Bearer {TOKEN}"}
         ).json()
@@ -513,8 +517,8 @@ def test_the_openapi_document_says_what_needs_the_token(model: Path, inside: Ins
                 assert ("security" in described) == (response.status_code == 401), (method, path)
 
 
-def test_reading_needs_the_token_in_private_mode(model: Path, inside: Inside, image: MakeImage):
-    with inside(model, access=Access(TOKEN, private=True)) as client:
+def test_reading_needs_the_token_unless_it_is_public(model: Path, inside: Inside, image: MakeImage):
+    with inside(model, access=Access(TOKEN)) as client:
         for path in (
             "/api/model",
             "/api/classes",
@@ -543,7 +547,7 @@ def test_wrong_tokens_are_logged_and_slowed(
     async def sleep(seconds: float) -> None:
         waited.append(seconds)
 
-    with inside(model, access=Access(TOKEN, private=True)) as client:
+    with inside(model, access=Access(TOKEN)) as client:
         monkeypatch.setattr("fewmore.service.guard.asyncio.sleep", sleep)
 
         def ask(token: str) -> int:
@@ -626,6 +630,20 @@ def test_a_download_that_cannot_be_written_names_no_path(
 # Operation
 
 
+def read_metrics(text: str) -> dict[str, float]:
+    """Return the value of each sample, read by Prometheus' own parser."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        assert family.documentation
+        assert family.type in ("counter", "gauge", "histogram")
+        for sample in family.samples:
+            labels = ",".join(f'{name}="{sample.labels[name]}"' for name in sorted(sample.labels))
+            key = f"{sample.name}{{{labels}}}" if labels else sample.name
+            assert key not in found, "twice"
+            found[key] = sample.value
+    return found
+
+
 def test_health_readiness_and_metrics(
     client: Any, image: MakeImage, monkeypatch: pytest.MonkeyPatch
 ):
@@ -635,21 +653,23 @@ def test_health_readiness_and_metrics(
     client.predict(b"x")
     client.http.get("/nowhere/x")
     client.http.request("MADEUP", "/health")
-    text = client.http.get("/metrics").text
-    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert lines['fewmore_requests_total{method="POST",route="/api/predict",status="200"}'] == "1"
-    assert lines['fewmore_requests_total{method="POST",route="/api/predict",status="422"}'] == "1"
-    assert (
-        lines['fewmore_request_seconds_bucket{method="POST",route="/api/predict",le="+Inf"}'] == "2"
-    )
-    assert lines["fewmore_images_total"] == "2"
-    assert lines["fewmore_classes"] == "3"
+    response = client.http.get("/metrics")
+    assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    text = response.text
+    lines = read_metrics(text)
+    assert lines['fewmore_requests_total{method="POST",route="/api/predict",status="200"}'] == 1
+    assert lines['fewmore_requests_total{method="POST",route="/api/predict",status="422"}'] == 1
+    count = 'fewmore_request_seconds_bucket{le="+Inf",method="POST",route="/api/predict"}'
+    assert lines[count] == 2
+    assert lines["fewmore_images_total"] == 2
+    assert lines["fewmore_batch_seconds_count"] == lines["fewmore_batches_total"] > 0
+    assert lines["fewmore_classes"] == 3
+    assert lines["fewmore_store_failures_total"] == 0
+    assert f'version="{__version__}"' in next(key for key in lines if "build_info" in key)
     assert "nowhere" not in text
     assert "MADEUP" not in text
-    for line in text.splitlines():
-        assert re.fullmatch(
-            r'# (HELP|TYPE) fewmore_\w+ .+|fewmore_\w+(\{(\w+="[^"]*",?)+\})? -?[\d.e+]+', line
-        ), line
+    if sys.platform == "linux":
+        assert lines["process_resident_memory_bytes"] > 1e6
     monkeypatch.setattr("fewmore.service.batching.Batcher.alive", False)
     response = client.http.get("/ready")
     problem(response, 503, "starting or ending")
@@ -658,15 +678,13 @@ def test_health_readiness_and_metrics(
 
 def test_metrics_lose_no_digits():
     metrics = Metrics()
-    metrics.observe("GET", "/", 200, 0.001)
-    metrics._seconds["GET", "/"][0] = 1_234_567.0
-    values = [Metric("images_total", "counter", "Images.", 12_345_678)]
-    values.append(Metric("ratio", "gauge", "A ratio.", 0.123456789))
-    text = metrics.text(values)
-    assert 'le="+Inf"} 1234567\n' in text
-    assert 'request_seconds_count{method="GET",route="/"} 1234567\n' in text
-    assert "fewmore_images_total 12345678\n" in text
-    assert "fewmore_ratio 0.123456789\n" in text
+    metrics.observe("GET", "/", 200, 1_234_567.0)
+    values = [Value("images_total", "counter", "Images.", 12_345_678)]
+    values.append(Value("ratio", "gauge", "A ratio.", 0.123456789))
+    found = read_metrics(metrics.text(values).decode())
+    assert found['fewmore_request_seconds_sum{method="GET",route="/"}'] == 1_234_567
+    assert found["fewmore_images_total"] == 12_345_678
+    assert found["fewmore_ratio"] == 0.123456789
 
 
 def test_the_page_is_served(model: Path, inside: Inside, tmp_path: Path):

@@ -11,7 +11,12 @@ from fewmore.service.guard import Access, Guard
 from fewmore.service.limits import Limits
 from fewmore.service.metrics import Metrics
 
-SCOPE = {"type": "http", "method": "POST", "path": "/api/predict", "headers": []}
+SCOPE = {
+    "type": "http",
+    "method": "POST",
+    "path": "/api/predict",
+    "headers": [(b"host", b"localhost")],
+}
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
@@ -26,7 +31,7 @@ async def fail(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def make_guard(app: Any = echo, **limits: Any) -> Guard:
-    return Guard(app, Access(hosts=None), Limits(**limits), Metrics())
+    return Guard(app, Access(), Limits(**limits), Metrics())
 
 
 def chunks(*parts: bytes, pause: float = 0.0) -> Callable[[], Awaitable[Message]]:

@@ -2,56 +2,39 @@
 
 import os
 import secrets
-import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from fewmore.cli import serve_options as options
 from fewmore.cli.terminal import plain
 from fewmore.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHORTEST_TOKEN = 8  # characters
+    from fewmore.service.guard import Access
+
+SHORTEST_TOKEN = 16  # characters
 
 
 def serve(
-    model: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="MODEL", help="A model file, such as birds.fewmore.", show_default=False
-        ),
-    ] = None,
-    demo: Annotated[
-        bool,
-        typer.Option("--demo", help="Serve a model of drawn characters, trained the first time."),
-    ] = False,
-    host: Annotated[
-        str, typer.Option(help="The address to listen at; others than this machine need a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8000,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            help="Needed for changes. Default: $FEWMORE_TOKEN, or a random one where needed.",
-            show_default=False,
-        ),
-    ] = None,
-    private: Annotated[
-        bool, typer.Option("--private", help="Reading needs the token as well.")
-    ] = False,
-    thumbnails: Annotated[
-        bool,
-        typer.Option(
-            "--thumbnails/--no-thumbnails",
-            help="Store small copies of taught images; without, those that are there are removed.",
-        ),
-    ] = True,
-    read_only: Annotated[
-        bool, typer.Option("--read-only", help="Predict and change nothing, on the disk or else.")
-    ] = False,
+    model: options.ServedModel = None,
+    demo: options.Demo = False,
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 8000,
+    public_url: options.PublicURLs = None,
+    trusted_proxy: options.Proxies = None,
+    tls_cert: options.Certificate = None,
+    tls_key: options.CertificateKey = None,
+    token: options.Token = None,
+    token_file: options.TokenFile = None,
+    public_reading: options.PublicReading = False,
+    read_only: options.ReadOnly = False,
+    thumbnails: options.Thumbnails = True,
+    device: options.Device = "auto",
+    workers: options.Workers = None,
+    limit: options.LimitTexts = None,
+    log_format: options.LogFormat = "text",
 ) -> None:
     """Serve a model over HTTP, with a page for teaching it.
 
@@ -65,11 +48,14 @@ def serve(
         raise ConfigError(
             "give a model file, as in fewmore serve birds.fewmore, or --demo, and not both"
         )
-    token = _check_token(token or os.environ.get("FEWMORE_TOKEN") or None)
+    given = _given_token(token, token_file)
     try:
+        from fewmore.service import logs
         from fewmore.service.app import create_app
-        from fewmore.service.guard import LOOPBACK, Access
-        from fewmore.service.server import keep_memory, listen
+        from fewmore.service.guard import Access
+        from fewmore.service.limits import Limits
+        from fewmore.service.proxy import LOOPBACK, PublicURL, TrustedProxies, own_names
+        from fewmore.service.server import keep_memory, listen, tls_files
         from fewmore.service.server import serve as run
     except ModuleNotFoundError as error:
         raise ConfigError(
@@ -81,54 +67,76 @@ def serve(
     from fewmore.cli.demo import demo_model
     from fewmore.service.store import Store
 
+    urls = tuple(map(PublicURL.parse, public_url or ()))
+    proxies = TrustedProxies.parse(trusted_proxy or ())
+    limits = Limits.parse(limit or ())
+    tls = tls_files(tls_cert, tls_key)
+    is_local = host in LOOPBACK and not urls
+    drawn = None if given or is_local else secrets.token_urlsafe(24)
+    access = Access(given or drawn, public_reading, own_names(host), urls)
+    logs.configure(log_format)
     keep_memory()
     out = plain()
-    is_local = host in LOOPBACK
-    if token is None and (private or not is_local):
-        token = secrets.token_urlsafe(24)
-    hosts = tuple({*LOOPBACK, host.lower()}) if is_local else None
-    store = Store(model or demo_model(out, thumbnails), thumbnails, read_only)
+    store = Store(model or demo_model(out, thumbnails), thumbnails, read_only, device)
     torch.set_num_threads(1)  # each of the service's workers computes on one core
-    app = create_app(store, Access(token, private, hosts), demo=demo)
+    app = create_app(store, access, limits, demo, workers)
     try:
         listener = listen(host, port)
     except ConfigError:
         store.close()
         raise
-    _announce(out, _address(host, listener), token, private, is_local)
-    run(app, listener)
+    local = _address(host, listener.getsockname()[1], tls is not None)
+    _announce(out, [local, *map(str, urls)], access, drawn)
+    if tls is None and host not in LOOPBACK:
+        out.print(
+            "note: this is plain HTTP, and others on the way can read it: outside of your own "
+            "network, give --tls-cert and --tls-key, or put a proxy with TLS before it"
+        )
+    out.print("open it in a browser; Ctrl+C ends it")
+    run(app, listener, limits, proxies, tls)
 
 
-def _check_token(token: str | None) -> str | None:
+def _given_token(token: str | None, file: Path | None) -> str | None:
+    """Return the token that was given, if any; refuse one that can be guessed or not be sent."""
+    if token is not None and file is not None:
+        raise ConfigError("give --token or --token-file, and not both")
+    if file is not None:
+        try:
+            token = file.read_text().strip()
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is no text"
+            raise ConfigError(f"the token cannot be read from {file} ({reason})") from error
+    elif token is None:
+        token = os.environ.get("FEWMORE_TOKEN") or None
     if token is None:
         return None
     is_plain = token.isascii() and token.isprintable() and " " not in token
     if len(token) < SHORTEST_TOKEN or not is_plain:
         raise ConfigError(
             f"the token must have at least {SHORTEST_TOKEN} characters: "
-            "letters, digits and signs, without spaces"
+            "letters, digits and signs, without spaces, as openssl rand -hex 24 prints them"
         )
     return token
 
 
-def _address(host: str, listener: socket.socket) -> str:
-    port = listener.getsockname()[1]
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+def _address(host: str, port: int, has_tls: bool) -> str:
+    from fewmore.service.proxy import address_for_others
+
+    name = address_for_others(host)
+    scheme = "https" if has_tls else "http"
+    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}/"
 
 
-def _announce(
-    out: "Console", address: str, token: str | None, private: bool, is_local: bool
-) -> None:
-    """Print where the service is, and what to know before others use it."""
-    out.print(f"fewmore is served at {address}{'' if token is None else f'#token={token}'}")
-    if token is not None:
-        out.print(
-            f"{'all requests' if private else 'changes'} need the token, which is in that address: "
-            "give it only to people whom you trust"
-        )
-    if not is_local:
-        out.print(
-            "note: this is plain HTTP, and others on the way can read it: "
-            "put a server with TLS before it outside of your own network"
-        )
-    out.print("open it in a browser; Ctrl+C ends it")
+def _announce(out: "Console", addresses: list[str], access: "Access", drawn: str | None) -> None:
+    """Print where the service is, and what its token is needed for.
+
+    A token that was given is not printed: logs of systemd or Docker would keep it.
+    """
+    first, *public = [f"{one}#token={drawn}" if drawn else one for one in addresses]
+    out.print(f"fewmore is served at {first}")
+    for address in public:
+        out.print(f"and, behind a proxy, at {address}")
+    if access.token is not None:
+        needing = "changes" if access.public_reading else "all requests"
+        where = "which is in that address" if drawn else "which was given at the start"
+        out.print(f"{needing} need the token, {where}: give it only to people whom you trust")

@@ -6,7 +6,7 @@
     repair       what can be read of a damaged database    wal
     migration    changes that an earlier version stored    journal
     batching     images of all requests, in batches for the backbone
-    guard        who may send requests, and how large    limits
+    guard        who may send requests, and how large    limits, proxy
     page/        the web page
 
 A prediction is made by one version of the classifier, and says which. A change is applied to a
@@ -22,6 +22,7 @@ from fewmore import __version__
 from fewmore.service import openapi, problems
 from fewmore.service.guard import Access, Guard
 from fewmore.service.limits import Limits, cores
+from fewmore.service.proxy import WithoutPrefix
 from fewmore.service.routes import (
     classes,
     events,
@@ -58,13 +59,23 @@ def create_app(
         lifespan=service.lifespan,
         docs_url=None,  # these pages would load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,  # the names that clients get
+        servers=[{"url": str(url)} for url in service.access.public_urls] or None,
     )
     app.state.service = service
     for group in (predict, classes, history, model, events, thumbnails, operation):
         app.include_router(group.router)
     openapi.describe(app, service.access)
     problems.add_handlers(app)
-    app.add_middleware(Guard, access=service.access, limits=service.limits, metrics=service.metrics)
+    app.add_middleware(
+        Guard,
+        access=service.access,
+        limits=service.limits,
+        metrics=service.metrics,
+        paths=app.openapi()["paths"],
+    )
+    app.add_middleware(WithoutPrefix, prefixes=[url.path for url in service.access.public_urls])
     if page.is_dir():
-        app.mount("/", StaticFiles(directory=page, html=True), name="page")
+        app.router.default = StaticFiles(directory=page, html=True)  # for what no route takes
     return app

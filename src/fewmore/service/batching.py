@@ -12,6 +12,7 @@ gone is dropped.
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -148,9 +149,14 @@ class Batcher:
     """
 
     def __init__(
-        self, current: Callable[[], IncrementalClassifier], workers: int, limits: Limits
+        self,
+        current: Callable[[], IncrementalClassifier],
+        workers: int,
+        limits: Limits,
+        on_batch: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.current = current
+        self.on_batch = on_batch  # called with the seconds that a batch took
         self.limits = limits
         self.embedder: Embedder = current().embedder
         self.workers = workers if self.embedder.device.type == "cpu" else 1
@@ -295,6 +301,7 @@ class Batcher:
 
     def _process(self, items: Sequence[_Item]) -> None:
         """Decode and embed a batch, and complete the jobs whose last image is in it."""
+        began = time.perf_counter()
         decoded: list[tuple[_Item, Tensor]] = []
         complete: list[_Job] = []
         for job, index in items:
@@ -314,6 +321,7 @@ class Batcher:
                     complete.append(job)
             self.batches += 1
             self.images += len(decoded)
+            self.on_batch(time.perf_counter() - began)
         self._complete(complete)
 
     def _complete(self, jobs: Sequence[_Job]) -> None:

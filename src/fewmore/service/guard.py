@@ -4,6 +4,7 @@ A request's body is read here, whole, against the clock and the limits, before a
 slow or endless one costs a timer and the bytes it sent. A service on localhost is not private:
 every web page that a person visits can send requests there. So the Host header must name this
 service, and requests that change or cost something are refused if they come from another Origin.
+The names are always checked: a page may give its own name our address (DNS rebinding).
 """
 
 import asyncio
@@ -11,26 +12,28 @@ import hmac
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fewmore.service.limits import Limits
 from fewmore.service.metrics import Metrics
 from fewmore.service.problems import RETRY_SOON, problem
+from fewmore.service.proxy import LOOPBACK, PublicURL, is_address
 
 log = logging.getLogger("fewmore.service")
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 # The metrics name only these: a client could invent any number of others.
 KNOWN_METHODS = (*SAFE_METHODS, "POST", "PUT", "PATCH", "DELETE")
-OPEN_PATHS = ("/health", "/ready")  # never need a token
-READ_ONLY_POSTS = ("/api/predict",)
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
+OPEN_PATHS = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")  # never need a token
+DATA_PATHS = ("/metrics", "/openapi.json", "/v2")  # and all below those with data
+DATA_PREFIXES = ("/api/", "/v2/")
 EVENTS_PATH = "/api/events"
 FREE_WRONG_TOKENS = 10  # of one client, before it has to wait for each response
 WRONG_TOKEN_SECONDS = 1.0
@@ -66,34 +69,61 @@ class Access:
     """Hold who may send requests. Without a token, everybody may do everything."""
 
     token: str | None = None
-    private: bool = False  # reading needs the token too
-    hosts: tuple[str, ...] | None = LOOPBACK  # that the Host header may name; None: any
+    public_reading: bool = False  # reading and predicting need no token
+    hosts: tuple[str, ...] = LOOPBACK  # names that the Host header may have; addresses always can
+    public_urls: tuple[PublicURL, ...] = ()
 
     @property
     def token_scope(self) -> Literal["none", "changes", "everything"]:
         """Return what the token is needed for."""
         if self.token is None:
             return "none"
-        return "everything" if self.private else "changes"
+        return "changes" if self.public_reading else "everything"
 
     def needs_token(self, method: str, path: str) -> bool:
         """Return whether a request needs the token."""
         if self.token is None or path in OPEN_PATHS:
             return False
-        if method not in SAFE_METHODS and path not in READ_ONLY_POSTS:
+        if method not in SAFE_METHODS and not _is_prediction(path):
             return True
-        reads_data = path.startswith("/api/") or path in ("/metrics", "/openapi.json")
-        return self.private and reads_data
+        return not self.public_reading and (path in DATA_PATHS or path.startswith(DATA_PREFIXES))
+
+    def has_host(self, header: str) -> bool:
+        """Return whether a Host header names this service."""
+        host = _host_name(header)
+        public = (url.host for url in self.public_urls)
+        return host in self.hosts or host in public or is_address(host)
+
+    def has_origin(self, origin: str, host: str) -> bool:
+        """Return whether an Origin header is that of our own page, at this Host."""
+        origins = {url.origin for url in self.public_urls}
+        if host in {url.netloc for url in self.public_urls}:
+            return origin in origins  # the scheme must be the public one, too
+        return origin in origins or _netloc(origin) == host
+
+
+def _is_prediction(path: str) -> bool:
+    """Return whether a POST to this path changes nothing."""
+    is_inference = path.startswith("/v2/models/") and path.endswith("/infer")
+    return is_inference or path == "/api/predict"
 
 
 class Guard:
     """Check every request before the routes. Pure ASGI middleware, so that it reads the body."""
 
-    def __init__(self, app: ASGIApp, access: Access, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Access,
+        limits: Limits,
+        metrics: Metrics,
+        paths: Iterable[str] = (),
+    ) -> None:
         self.app = app
         self.access = access
         self.limits = limits
         self.metrics = metrics
+        self._routes = [(compile_path(path)[0], path) for path in paths]
         self._under_way: Counter[str] = Counter()  # requests by client
         self._body_bytes = 0  # of all requests under way
         self._wrong_tokens: dict[str, int] = {}  # by client, since the last right one
@@ -104,13 +134,20 @@ class Guard:
             return
         began = time.perf_counter()
         client = (scope.get("client") or ("", 0))[0]
+        method = scope["method"] if scope["method"] in KNOWN_METHODS else "other"
         if scope["path"] == EVENTS_PATH:
             client += " events"  # those who follow changes do not use up the requests
+        elif method == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server leaves the body out
         body = _Body()
-        sender = _Sender(send, is_page=not scope["path"].startswith("/api/"))
+        sender = _Sender(send, is_page=not scope["path"].startswith(DATA_PREFIXES))
         self._under_way[client] += 1
         try:
             await self._respond(scope, receive, sender, client, body)
+        except asyncio.CancelledError:
+            if not sender.started:
+                detail = "the service is ending, and this took too long: send it again later"
+                await problem(503, detail, {**RETRY_SOON, **CLOSE})(scope, receive, sender)
         except Exception:
             log.exception("%s %r failed", scope["method"], scope["path"])
             if sender.started:
@@ -122,9 +159,12 @@ class Guard:
             self._under_way[client] -= 1
             if not self._under_way[client]:
                 del self._under_way[client]
-            method = scope["method"] if scope["method"] in KNOWN_METHODS else "other"
             seconds = time.perf_counter() - began
-            self.metrics.observe(method, _route(scope), sender.status, seconds)
+            self.metrics.observe(method, self._route(scope["path"]), sender.status, seconds)
+
+    def _route(self, path: str) -> str:
+        """Return the route's pattern; the path itself would give endlessly many metrics."""
+        return next((route for regex, route in self._routes if regex.match(path)), "other")
 
     async def _respond(
         self, scope: Scope, receive: Receive, send: Send, client: str, body: "_Body"
@@ -153,14 +193,19 @@ class Guard:
                 "wait for some of them",
                 RETRY_SOON,
             )
-        if self.access.hosts is not None and _host_name(host) not in self.access.hosts:
+        if not self.access.has_host(host):
             return problem(
                 400,
-                f"this service is not {host[:100]!r}: ask it by the address it was started with",
+                f"this service is not {host[:100]!r}: ask it by the address it was started with, "
+                "or start it with --public-url",
             )
-        foreign = method not in SAFE_METHODS and origin is not None and _netloc(origin) != host
+        if b"content-length" in headers and b"transfer-encoding" in headers:
+            detail = "the request gives its length twice, by Content-Length and Transfer-Encoding"
+            return problem(400, detail, CLOSE)  # a proxy may have read it otherwise
+        is_own = origin is None or self.access.has_origin(origin, host)
+        foreign = method not in SAFE_METHODS and not is_own
         embedded = headers.get(b"sec-fetch-site") == "cross-site"  # an image in another site's page
-        if foreign or (embedded and scope["path"].startswith("/api/")):
+        if foreign or (embedded and scope["path"].startswith(DATA_PREFIXES)):
             return problem(
                 403,
                 "the request comes from another site's page: use the page that this service gives",
@@ -175,12 +220,13 @@ class Guard:
         if kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), expected):
             self._wrong_tokens.pop(client, None)
             return None
+        self.metrics.refuse_token("wrong" if token else "missing")
         if token:
             self._count_wrong_token(client)
         return problem(
             401,
             f"the token {'is not the right one' if token else 'is missing'}: send the header "
-            "Authorization: Bearer TOKEN, with the token that was printed at the start",
+            "Authorization: Bearer TOKEN, with the token that the service was started with",
             {"WWW-Authenticate": "Bearer"},
         )
 
@@ -292,8 +338,3 @@ def _host_name(host: str) -> str:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:
         return ""
-
-
-def _route(scope: Scope) -> str:
-    """Return the route's pattern; the path itself would give endlessly many metrics."""
-    return getattr(scope.get("route"), "path", None) or "other"

@@ -1,7 +1,11 @@
 """Limit what one request, one client and all clients together may cost."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fewmore.errors import ConfigError, UnknownName
 
 MEBIBYTE = 2**20
 
@@ -30,6 +34,28 @@ class Limits:
     images_waiting: int = 1024  # for the backbone (503)
     pixels_waiting: int = 200_000_000  # of these (503)
     changes_waiting: int = 64  # for their turn (503)
+
+    @classmethod
+    def parse(cls, texts: Sequence[str]) -> "Limits":
+        """Change some limits, each given as NAME=NUMBER, such as images=128."""
+        defaults = asdict(cls())
+        changed: dict[str, Any] = {}
+        for text in texts:
+            name, _, value = text.partition("=")
+            name = name.strip().replace("-", "_")
+            if name not in defaults:
+                raise UnknownName("limit", name, sorted(defaults))
+            try:
+                number = type(defaults[name])(value.strip())
+            except ValueError:
+                number = 0
+            if not 0 < number < float("inf"):
+                raise ConfigError(
+                    f"the limit {text!r} is no number above 0: give it as in "
+                    f"--limit {name}={defaults[name]}"
+                )
+            changed[name] = number
+        return replace(cls(), **changed)
 
 
 class Busy(Exception):

@@ -1,17 +1,28 @@
-"""Count requests and write the counters in Prometheus' text format."""
+"""Count requests, batches and refusals for Prometheus."""
 
-import threading
-from collections import Counter
-from collections.abc import Sequence
+import platform
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import prometheus_client
+import torch
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fewmore import __version__
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
-PREFIX = "fewmore_"
+PREFIX = "fewmore"
+
+# Leave out a time beside every counter, which nobody reads.
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
-class Metric:
+class Value:
     """Describe one value without labels, as it is at the moment."""
 
     name: str
@@ -23,57 +34,88 @@ class Metric:
 class Metrics:
     """Count requests by route and status, and measure how long they took."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._requests: Counter[tuple[str, str, int]] = Counter()
-        self._seconds: dict[tuple[str, str], list[float]] = {}  # counts by bucket, then the sum
+    def __init__(self, device: str = "cpu") -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "requests",
+            "Requests answered.",
+            ("method", "route", "status"),
+            namespace=PREFIX,
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "request_seconds",
+            "Time from a request's head to its response.",
+            ("method", "route"),
+            buckets=BUCKETS,
+            namespace=PREFIX,
+            registry=self.registry,
+        )
+        self._batch_seconds = Histogram(
+            "batch_seconds",
+            "Time to decode and embed a batch of images.",
+            buckets=BUCKETS,
+            namespace=PREFIX,
+            registry=self.registry,
+        )
+        self._refused_tokens = Counter(
+            "refused_tokens",
+            "Requests without the right token.",
+            ("reason",),
+            namespace=PREFIX,
+            registry=self.registry,
+        )
+        for reason in ("missing", "wrong"):
+            self._refused_tokens.labels(reason)
+        ProcessCollector(registry=self.registry)
+        self.registry.register(_Build(device))
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Record one request."""
-        with self._lock:
-            self._requests[method, route, status] += 1
-            histogram = self._seconds.setdefault((method, route), [0.0] * (len(BUCKETS) + 2))
-            bucket = next((i for i, most in enumerate(BUCKETS) if seconds <= most), len(BUCKETS))
-            histogram[bucket] += 1
-            histogram[-1] += seconds
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(method, route).observe(seconds)
 
-    def text(self, metrics: Sequence[Metric]) -> str:
-        """Write the request counters, followed by these metrics."""
-        with self._lock:
-            lines = [*self._request_lines(), *self._histogram_lines()]
-        for metric in metrics:
-            lines += _header(metric.name, metric.kind, metric.help)
-            lines.append(f"{PREFIX}{metric.name} {_number(metric.value)}")
-        return "\n".join(lines) + "\n"
+    def observe_batch(self, seconds: float) -> None:
+        """Record one batch of images."""
+        self._batch_seconds.observe(seconds)
 
-    def _request_lines(self) -> list[str]:
-        name = "requests_total"
-        lines = _header(name, "counter", "Requests answered.")
-        for (method, route, status), count in sorted(self._requests.items()):
-            labels = f'method="{method}",route="{route}",status="{status}"'
-            lines.append(f"{PREFIX}{name}{{{labels}}} {count}")
-        return lines
+    def refuse_token(self, reason: Literal["missing", "wrong"]) -> None:
+        """Record a request that was refused for its token."""
+        self._refused_tokens.labels(reason).inc()
 
-    def _histogram_lines(self) -> list[str]:
-        name = "request_seconds"
-        lines = _header(name, "histogram", "Time from a request's head to its response.")
-        for (method, route), histogram in sorted(self._seconds.items()):
-            labels = f'method="{method}",route="{route}"'
-            total = 0.0
-            for most, count in zip((*map(str, BUCKETS), "+Inf"), histogram, strict=False):
-                total += count
-                lines.append(f'{PREFIX}{name}_bucket{{{labels},le="{most}"}} {_number(total)}')
-            lines += [
-                f"{PREFIX}{name}_sum{{{labels}}} {histogram[-1]:.6f}",
-                f"{PREFIX}{name}_count{{{labels}}} {_number(total)}",
-            ]
-        return lines
+    def text(self, values: Iterable[Value]) -> bytes:
+        """Write everything that was counted, followed by these values."""
+        now = CollectorRegistry()
+        now.register(_Values(values))
+        latest = prometheus_client.generate_latest
+        return latest(self.registry) + latest(now)
 
 
-def _number(value: float) -> str:
-    """Write a number with all its digits."""
-    return str(int(value)) if value == int(value) else repr(float(value))
+class _Build(Collector):
+    """Say which versions of what are running."""
+
+    def __init__(self, device: str) -> None:
+        labels = {
+            "version": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "device": device,
+        }
+        help_text = "Versions of the software, and the device it computes on."
+        self._family = GaugeMetricFamily(f"{PREFIX}_build_info", help_text, labels=list(labels))
+        self._family.add_metric(list(labels.values()), 1)
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
 
 
-def _header(name: str, kind: str, help_text: str) -> list[str]:
-    return [f"# HELP {PREFIX}{name} {help_text}", f"# TYPE {PREFIX}{name} {kind}"]
+class _Values(Collector):
+    """Give values of the moment."""
+
+    def __init__(self, values: Iterable[Value]) -> None:
+        self._values = tuple(values)
+
+    def collect(self) -> Iterator[Metric]:
+        for value in self._values:
+            family = CounterMetricFamily if value.kind == "counter" else GaugeMetricFamily
+            yield family(f"{PREFIX}_{value.name}", value.help, value=value.value)

@@ -1,6 +1,10 @@
-"""Report errors as `application/problem+json` (RFC 9457), with the library's own messages."""
+"""Report errors as `application/problem+json` (RFC 9457), with the library's own messages.
+
+Below /v2 they look as the Open Inference Protocol says: `{"error": …}`.
+"""
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from http import HTTPStatus
@@ -9,19 +13,38 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from fewmore.errors import ConfigError, FewmoreError, ModelFileError, StateError, UnknownName
 from fewmore.service.limits import Busy
 from fewmore.service.store import Outdated
 
 MEDIA_TYPE = "application/problem+json"
+INFERENCE_PATH = "/v2"
 RETRY_SOON = {"Retry-After": "1"}
 MOST_ERRORS = 5  # of one invalid request that a message names
 PLAIN_DETAILS = {  # instead of Starlette's own
     "Not Found": "there is nothing here: GET /openapi.json lists what there is",
     "Method Not Allowed": "that cannot be done here: see GET /openapi.json",
 }
+
+log = logging.getLogger("fewmore.service")
+
+
+class ProblemResponse(Response):
+    """Say what is wrong, as the path's protocol wants it."""
+
+    media_type = MEDIA_TYPE
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not f"{scope['path']}/".startswith(f"{INFERENCE_PATH}/"):
+            await super().__call__(scope, receive, send)
+            return
+        kept = ("content-length", "content-type")
+        headers = {name: text for name, text in self.headers.items() if name not in kept}
+        error = {"error": json.loads(bytes(self.body))["detail"]}
+        await JSONResponse(error, self.status_code, headers)(scope, receive, send)
 
 
 def problem(
@@ -32,16 +55,14 @@ def problem(
     title = HTTPStatus(status).phrase if status in known else "Error"
     standard = {"type": "about:blank", "title": title, "status": status, "detail": detail}
     content = {**standard, **members}
-    return Response(json.dumps(content).encode(), status, dict(headers or {}), MEDIA_TYPE)
+    return ProblemResponse(json.dumps(content).encode(), status, dict(headers or {}))
 
 
 def status_of(error: FewmoreError) -> int:
-    """Choose a status: unknown name 404, refused by the current state 409, file 500, input 422."""
+    """Choose a status: unknown name 404, refused by the current state 409, invalid input 422."""
     if isinstance(error, UnknownName):
         return 404
-    if isinstance(error, (ConfigError, StateError)):
-        return 409
-    return 500 if isinstance(error, ModelFileError) else 422
+    return 409 if isinstance(error, (ConfigError, StateError)) else 422
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -76,6 +97,11 @@ async def _validation_problem(_: Request, error: Exception) -> Response:
 async def _fewmore_problem(_: Request, error: Exception) -> Response:
     if not isinstance(error, FewmoreError):
         raise error
+    if isinstance(error, ModelFileError):
+        log.error("%s", error)  # it names paths, which are nobody else's business
+        return problem(
+            500, "the model file or its store cannot be used: the service's log says why"
+        )
     return problem(status_of(error), str(error))
 
 

@@ -6,6 +6,9 @@ import ctypes
 import logging
 import os
 import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -15,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from fewmore.errors import ConfigError
 from fewmore.service.events import END_RESPONSE
 from fewmore.service.limits import Limits
+from fewmore.service.proxy import TrustedProxies
 
 KEEP_ALIVE = 10  # seconds that an idle connection stays open
 GRACEFUL_SHUTDOWN = 10  # seconds to finish responses at the end
@@ -24,11 +28,48 @@ KEPT_MEMORY = 2**30  # bytes of freed memory that the process keeps
 log = logging.getLogger("fewmore.service")
 
 
-def protocol_with(limits: Limits) -> type[H11Protocol]:
+@dataclass(frozen=True)
+class TLS:
+    """Hold a certificate and its key, for a service that speaks HTTPS itself."""
+
+    certificate: Path
+    key: Path | None = None  # None: it is in the certificate's file
+
+    def check(self) -> None:
+        """Refuse files that cannot be used."""
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                self.certificate, self.key, password=lambda: b""
+            )
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            files = self.certificate if self.key is None else f"{self.certificate} and {self.key}"
+            raise ConfigError(
+                f"{files} cannot be used for TLS ({reason}): give PEM files, a certificate with "
+                "--tls-cert and its key without a password with --tls-key"
+            ) from error
+
+
+def tls_files(certificate: Path | None, key: Path | None) -> TLS | None:
+    """Check the files of a service that speaks HTTPS; None if there are none."""
+    if certificate is None:
+        if key is not None:
+            raise ConfigError("--tls-key is the key of a certificate: give that with --tls-cert")
+        return None
+    tls = TLS(certificate, key)
+    tls.check()
+    return tls
+
+
+def protocol_with(
+    limits: Limits,
+    proxies: TrustedProxies = TrustedProxies(),  # noqa: B008
+) -> type[H11Protocol]:
     """Create an HTTP/1.1 protocol that limits the number of connections and how long they wait.
 
     It closes connections beyond a number, connections whose request's head does not arrive in time,
-    and connections whose client does not read the response.
+    and connections whose client does not read the response. A trusted proxy may have as many
+    connections as all clients together.
     """
 
     class LimitedProtocol(H11Protocol):
@@ -37,12 +78,15 @@ def protocol_with(limits: Limits) -> type[H11Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            if self.client is not None:  # an IPv4 address at a socket for both
+                self.client = (self.client[0].removeprefix("::ffff:"), self.client[1])
             # A response's head and body are two packets: without this, the second waits 40 ms for
             # the client to acknowledge the first.
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             transport.set_write_buffer_limits(high=0)  # pause as soon as anything is left unsent
             client = sum(_address(other) == _address(self) for other in self.connections)
-            if len(self.connections) > limits.connections or client > limits.client_connections:
+            most = limits.connections if _address(self) in proxies else limits.client_connections
+            if len(self.connections) > limits.connections or client > most:
                 # Uncount it now: it is lost only a moment later, when others may have arrived.
                 self.connections.discard(self)
                 transport.abort()
@@ -104,7 +148,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = found[0]
-        return socket.create_server(address[:2], family=family, backlog=1024)
+        both = address[0] == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server(address[:2], family=family, backlog=1024, dualstack_ipv6=both)
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
@@ -128,19 +173,27 @@ def keep_memory() -> None:
         libc.mallopt(arena_max, 1)
 
 
-def serve(app: FastAPI, listener: socket.socket, limits: Limits | None = None) -> None:
+def serve(
+    app: FastAPI,
+    listener: socket.socket,
+    limits: Limits,
+    proxies: TrustedProxies,
+    tls: TLS | None = None,
+) -> None:
     """Run the app until the process is interrupted."""
-    # A broken form is the client's fault, and the response says so: no need to log it.
-    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
+    asyncio.constants.SSL_HANDSHAKE_TIMEOUT = limits.head_seconds  # type: ignore[attr-defined]
     config = uvicorn.Config(
         app,
-        http=protocol_with(limits or Limits()),
+        http=protocol_with(limits, proxies),
         ws="none",
         loop="asyncio",
-        log_level="warning",
+        log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,
+        proxy_headers=bool(proxies.networks),
+        forwarded_allow_ips=proxies.for_uvicorn(),
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=GRACEFUL_SHUTDOWN,
         h11_max_incomplete_event_size=LARGEST_HEAD,

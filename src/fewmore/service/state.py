@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from fastapi import FastAPI, Response
-from PIL import EpsImagePlugin, Image
+from PIL import Image
+from starlette.formparsers import MultiPartParser
 
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.service.batching import Batcher
@@ -20,6 +21,11 @@ from fewmore.service.schemas import Map
 from fewmore.service.store import Outcome, Store
 
 MAINTENANCE_SECONDS = 1.0  # between two looks at the store
+# Of images that people have. Each further format is one more decoder that may have flaws.
+IMAGE_FORMATS = (
+    *("AVIF", "BMP", "DIB", "GIF", "HEIF", "ICO", "JPEG", "JPEG2000", "MPO"),
+    *("PNG", "PPM", "TGA", "TIFF", "WEBP"),
+)
 
 
 class Service:
@@ -33,7 +39,7 @@ class Service:
         self.limits = limits
         self.demo = demo
         self.workers = workers
-        self.metrics = Metrics()
+        self.metrics = Metrics(store.current.embedder.device.type)
         self.events = Events()
         self.downloads = Downloads("model.fewmore", lambda one, path: one.save(path))
         self.exports = Downloads("model.onnx", write_onnx)
@@ -46,8 +52,9 @@ class Service:
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         """Start the workers; at the end, stop them and close the store."""
-        with _restricted_pillow(self.limits.pixels):
-            self.batcher = Batcher(lambda: self.store.current, self.workers, self.limits)
+        with _restricted_pillow(self.limits.pixels), _forms_in_memory(self.limits.body_bytes):
+            observe = self.metrics.observe_batch
+            self.batcher = Batcher(lambda: self.store.current, self.workers, self.limits, observe)
             maintaining = asyncio.create_task(self._maintain())
             self.ready = True
             try:
@@ -59,6 +66,7 @@ class Service:
                 await self.changes.run_internal(self.store.close)
                 self.changes.close()
                 await self.downloads.close()
+                await self.exports.close()
 
     async def _maintain(self) -> None:
         while True:
@@ -66,7 +74,6 @@ class Service:
             before = self.store.current
             await self.changes.run_internal(self.store.maintain)
             if self.store.current is not before:  # opened anew
-                await self.exports.close()
                 self.events.announce()
 
     async def change(self, work: Callable[[], Outcome], response: Response) -> JSON:
@@ -84,13 +91,24 @@ class Service:
 
 @contextmanager
 def _restricted_pillow(most_pixels: int) -> Iterator[None]:
-    """Let Pillow refuse large images before it decodes them, and PostScript, which is a program."""
-    pixels_before = Image.MAX_IMAGE_PIXELS
-    ghostscript_before = EpsImagePlugin.gs_binary
+    """Let Pillow refuse large images before it decodes them, and formats that nobody needs here."""
+    Image.init()
+    pixels_before, formats_before = Image.MAX_IMAGE_PIXELS, [*Image.ID]
     Image.MAX_IMAGE_PIXELS = most_pixels // 2  # Pillow refuses from twice as many on
-    EpsImagePlugin.gs_binary = False
+    Image.ID[:] = [name for name in Image.ID if name in IMAGE_FORMATS]
     try:
         yield
     finally:
         Image.MAX_IMAGE_PIXELS = pixels_before
-        EpsImagePlugin.gs_binary = ghostscript_before
+        Image.ID[:] = formats_before
+
+
+@contextmanager
+def _forms_in_memory(most_bytes: int) -> Iterator[None]:
+    """Keep uploads out of temporary files: the guard has the whole body in memory as it is."""
+    before = MultiPartParser.spool_max_size
+    MultiPartParser.spool_max_size = most_bytes + 1
+    try:
+        yield
+    finally:
+        MultiPartParser.spool_max_size = before

@@ -93,13 +93,17 @@ class Store:
     Changes take turns. `current` is replaced as a whole, never changed in place.
     """
 
-    def __init__(self, path: Path, thumbnails: bool = True, read_only: bool = False) -> None:
+    def __init__(
+        self, path: Path, thumbnails: bool = True, read_only: bool = False, device: str = "auto"
+    ) -> None:
         check_exists(path)
         self.path = Path(os.path.realpath(path.expanduser()))
         self.read_only = read_only
+        self.device = device
         self.most_classes = Limits().classes
         self.thumbnails = Thumbnails(None)
         self.merge_failures = 0
+        self.failures = 0  # changes that could not be stored
         self.damaged: Path | None = None  # a copy of a database whose end could not be read
         self._keep_thumbnails = thumbnails
         self._changing = threading.RLock()
@@ -130,7 +134,7 @@ class Store:
     def _open_for_changes(self) -> None:
         try:
             self._lock()
-            classifier = IncrementalClassifier.load(self.path)
+            classifier = IncrementalClassifier.load(self.path, self.device)
             self._database = Database(database_path(self.path), self.path.stat().st_mode)
             self.damaged = self._database.kept
             take_over_journal(self._database, self.path)
@@ -159,7 +163,7 @@ class Store:
 
     def _open_for_reading(self, reason: str) -> None:
         """Load the classifier with all changes, from files that are left as they are."""
-        classifier = IncrementalClassifier.load(self.path)
+        classifier = IncrementalClassifier.load(self.path, self.device)
         path = database_path(self.path)
         if path.exists() or journal_path(self.path).exists():
             with read_only_copy(path) as database:
@@ -232,10 +236,6 @@ class Store:
             self.thumbnails.add(zip(images.hashes, images.squares, strict=False))
             return outcome
 
-    def forget(self, name: str, request: Request = ANY) -> Outcome:
-        """Forget a class."""
-
-        def respond(changed: IncrementalClassifier, _: Result) -> JSON:
     def removable(self, known: KnownClass) -> set[int]:
         """Return the content hashes of the images that can be taken out of a class."""
         with self._changing:
@@ -266,6 +266,10 @@ class Store:
             operation = Operation("remove", (name,), (image,), features or b"")
             return self._change(operation, respond, request)
 
+    def forget(self, name: str, request: Request = ANY) -> Outcome:
+        """Forget a class."""
+
+        def respond(changed: IncrementalClassifier, _: Result) -> JSON:
             last = changed.history_[-1]
             return {"version": changed.version, "name": last.classes[0], "images": last.images}
 
@@ -330,6 +334,7 @@ class Store:
             if self.read_only:
                 raise StateError("this service only reads: start it without --read-only to teach")
             if self._database is None:
+                self.failures += 1
                 raise OSError(self.trouble)
             before = self.current
             changed, result = operations.apply(operation, before)
@@ -351,6 +356,7 @@ class Store:
                     None if request.key is None else (request.key, text),
                 )
             except OSError as error:
+                self.failures += 1
                 self.trouble = _reason(error)
                 raise
             self.trouble = None
@@ -382,13 +388,13 @@ class Store:
             self._database.merged(state, len(self._responses))
             self._changed_at = None
             self._pending = 0
+            self._database.keep_images(self._stored_hashes())
             self._sweep_thumbnails()
 
     def maintain(self) -> None:
         """Merge if there was no change for a while; see whether a disk that failed works again."""
         now = time.monotonic()
         if self.read_only or now < self._retry_at:
-            self._database.keep_images(self._stored_hashes())
             return
         if self.trouble is not None:
             self._try_again()
@@ -429,16 +435,16 @@ class Store:
 
     def _sweep_thumbnails(self) -> None:
         """Remove the thumbnails of images that no class has, nor an undo can bring back."""
+        self.thumbnails.remove_except(self._stored_hashes())
+
+    def _stored_hashes(self) -> set[int]:
+        """Return the content hashes of all images that a class has, or has after an undo."""
         stored = self.current.model.class_set.stored_classes
         return {digest for known in stored for digest in known.hashes}
 
     @property
     def pending_bytes(self) -> int:
         """Return the size of the changes that are not in the model file yet."""
-        self.thumbnails.remove_except(self._stored_hashes())
-
-    def _stored_hashes(self) -> set[int]:
-        """Return the content hashes of all images that a class has, or has after an undo."""
         return self._pending
 
     def close(self) -> None:

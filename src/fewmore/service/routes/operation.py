@@ -4,14 +4,12 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 
-from fewmore.service.metrics import Metric
+from fewmore.service.metrics import CONTENT_TYPE, Value
 from fewmore.service.openapi import problems, text_response
 from fewmore.service.problems import RETRY_SOON
 from fewmore.service.routes.dependencies import ServiceState
 from fewmore.service.schemas import Health, Ready
 from fewmore.service.state import Service
-
-PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 router = APIRouter(tags=["operation"])
 
@@ -44,23 +42,24 @@ async def ready(service: ServiceState) -> Ready:
 )
 async def metrics(service: ServiceState) -> PlainTextResponse:
     """Report counters and current values for Prometheus."""
-    return PlainTextResponse(service.metrics.text(_metrics(service)), media_type=PROMETHEUS_TEXT)
+    return PlainTextResponse(service.metrics.text(_values(service)), media_type=CONTENT_TYPE)
 
 
-def _metrics(service: Service) -> list[Metric]:
+def _values(service: Service) -> list[Value]:
     store = service.store
     class_set = store.current.model.class_set
     batcher = service.batcher
     waiting = service.changes.waiting
     return [
-        Metric("model_version", "gauge", "Version of the model.", class_set.version),
-        Metric("classes", "gauge", "Known classes.", len(class_set.classes)),
-        Metric("images_waiting", "gauge", "Images that wait for the backbone.", batcher.waiting),
-        Metric("changes_waiting", "gauge", "Changes that wait for their turn.", waiting),
-        Metric("images_total", "counter", "Images that the backbone has embedded.", batcher.images),
-        Metric("batches_total", "counter", "Batches that they came in.", batcher.batches),
-        Metric("pending_bytes", "gauge", "Changes not yet in the model file.", store.pending_bytes),
-        Metric("merge_failures_total", "counter", "Failed writes of it.", store.merge_failures),
-        Metric("store_writable", "gauge", "Whether changes can be stored.", store.trouble is None),
-        Metric("store_damaged", "gauge", "Whether a damaged copy is kept.", bool(store.damaged)),
+        Value("model_version", "gauge", "Version of the model.", class_set.version),
+        Value("classes", "gauge", "Known classes.", len(class_set.classes)),
+        Value("images_waiting", "gauge", "Images that wait for the backbone.", batcher.waiting),
+        Value("changes_waiting", "gauge", "Changes that wait for their turn.", waiting),
+        Value("images_total", "counter", "Images that the backbone has embedded.", batcher.images),
+        Value("batches_total", "counter", "Batches that they came in.", batcher.batches),
+        Value("pending_bytes", "gauge", "Changes not yet in the model file.", store.pending_bytes),
+        Value("merge_failures_total", "counter", "Failed writes of it.", store.merge_failures),
+        Value("store_failures_total", "counter", "Changes not stored.", store.failures),
+        Value("store_writable", "gauge", "Whether changes can be stored.", store.trouble is None),
+        Value("store_damaged", "gauge", "Whether a damaged copy is kept.", bool(store.damaged)),
     ]
