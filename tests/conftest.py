@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def feature_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the features of training images out of the user's cache folder."""
+    """Keep the features of training images, and engines' graphs, out of the user's cache folder."""
     folder = tmp_path_factory.mktemp("features")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fewmore.classifier.feature_cache.cache_folder", lambda: folder)
+        patch.setattr("fewmore.classifier.engines.graph.cache_folder", lambda: folder)
         yield
 
 

@@ -220,6 +220,7 @@ def test_parameters(empty: IncrementalClassifier, weights: Path):
         "device": "cpu",
         "seed": 0,
         "recipe": None,
+        "engine": "auto",
     }
     assert empty.set_params(seed=3, weights=None) is empty
     assert (empty.seed, empty.weights) == (3, None)

@@ -1,11 +1,13 @@
 """Decode images in a stream and embed them with a frozen backbone.
 
-Threads decode images a few batches ahead. A batch is cropped to squares, embedded and released:
-however many images there are, only those few batches are in memory. A content hash identifies an
-image, so that none counts twice.
+Threads decode images a few batches ahead, and on a CPU others compute features meanwhile. A batch
+is cropped to squares, embedded and released: however many images there are, only those few batches
+are in memory. A content hash identifies an image, so that none counts twice.
 """
 
+import copy
 import hashlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fewmore.classifier import engines
 from fewmore.classifier.whitening import Whitening
-from fewmore.data.augment import Transform, normalize
+from fewmore.data.augment import Transform
 from fewmore.data.decode import ImageLike, decode_image
 from fewmore.data.threads import threaded_map
 from fewmore.errors import FewmoreError, ImageError
@@ -115,7 +118,11 @@ def _center_crop(pixels: Tensor, size: int) -> Tensor:
 
 
 class Embedder:
-    """Embed images with a frozen backbone. Several threads may use it at once."""
+    """Embed images with a frozen backbone. Several threads may use it at once.
+
+    What computes the backbone's features is built when the first ones are needed: see
+    `fewmore.classifier.engines`.
+    """
 
     def __init__(
         self,
@@ -123,26 +130,66 @@ class Embedder:
         transform: Transform,
         device: torch.device,
         whitening: Whitening | None = None,
+        engine: str = engines.AUTO,
     ) -> None:
+        self.engine_name = engines.check_name(engine, device)
         self.backbone: Backbone = for_inference(backbone).to(device)
         self.whitening = whitening and whitening.to(device)
         self.transform = transform
         self.device = device
         self.dim = backbone.dim
         self.batch_size = BATCH_SIZE.get(device.type, 64)
+        self._engine: engines.Engine | None = None
+        self._building = threading.Lock()
 
-    @torch.no_grad()
+    @property
+    def engine(self) -> engines.Engine:
+        """Return what computes the backbone's features."""
+        with self._building:
+            if self._engine is None:
+                self._engine = engines.build(
+                    self.engine_name, self.backbone, self.transform, self.device
+                )
+            return self._engine
+
+    def with_engine(self, name: str) -> "Embedder":
+        """Return the same embedder with another engine."""
+        other = copy.copy(self)
+        other.engine_name = engines.check_name(name, self.device)
+        other._engine = None
+        other._building = threading.Lock()
+        return other
+
     def features(self, images: Tensor, rotations: Sequence[int] = (0,)) -> Tensor:
         """Return the features of squares (n, 3, s, s) in each rotation: (rotations, n, d) float32.
 
         A rotation is a number of quarter turns.
         """
+        return self.features_by(self.engine, images, rotations)
+
+    @torch.no_grad()
+    def features_by(
+        self, engine: engines.Engine, images: Tensor, rotations: Sequence[int] = (0,)
+    ) -> Tensor:
+        """Return the features that an engine computes of squares: (rotations, n, d) float32."""
         upright = _center_crop(images.to(self.device), self.transform.size)
         views = (torch.rot90(upright, rotation, (2, 3)) for rotation in rotations)
-        features = torch.stack(
-            [self.backbone(normalize(view, self.transform)).float() for view in views]
-        )
+        features = torch.stack([engine(view) for view in views])
         return self.whitening(features) if self.whitening else features
+
+    def stream(
+        self, images: Sequence[Any], titles: Sequence[str], hashes: bool = False
+    ) -> Iterator[tuple[Batch, Tensor]]:
+        """Yield all images in order, as decoded batches with their features (n, d).
+
+        If some images cannot be read, one error at the end names them.
+        """
+        batches = decode_batches(images, titles, self.transform, self.batch_size, hashes)
+
+        def embed(batch: Batch) -> tuple[Batch, Tensor]:
+            return batch, self.features(batch.images)[0]
+
+        return (threaded_map if self.engine.is_concurrent else map)(embed, batches)
 
     def embed(
         self,
@@ -154,8 +201,8 @@ class Embedder:
         """Return the features of images, (n, d), and their content hashes if asked for."""
         features: list[Tensor] = []
         digests: list[int] = []
-        for batch in decode_batches(images, titles, self.transform, self.batch_size, hashes):
-            features.append(self.features(batch.images)[0])
+        for batch, of_batch in self.stream(images, titles, hashes):
+            features.append(of_batch)
             digests += batch.hashes
             if progress:
                 progress("embedding images", batch.start + len(batch), len(images))

@@ -34,7 +34,8 @@ from fewmore.classifier.calibration import Calibration
 from fewmore.classifier.class_set import ClassSet
 from fewmore.classifier.classes import KnownClass, SupportSet, clean_name, name_notes
 from fewmore.classifier.duplicates import drop_duplicates
-from fewmore.classifier.embedding import Embedder, Progress, decode_batches
+from fewmore.classifier.embedding import Embedder, Progress
+from fewmore.classifier.feature_cache import CachedEmbedder
 from fewmore.classifier.fitting.from_scratch import fit_from_scratch
 from fewmore.classifier.fitting.frozen import fit_frozen
 from fewmore.classifier.fitting.transform import transform_for
@@ -92,6 +93,8 @@ class IncrementalClassifier(SklearnManners):
         device: "auto", "cpu", "cuda" or a torch.device.
         seed: of everything that is drawn at random.
         recipe: settings for training from scratch; by default they follow the images.
+        engine: "torch", "onnxruntime" or "openvino"; "auto" is the fastest that is installed. They
+            give the same features to rounding.
     """
 
     def __init__(
@@ -102,12 +105,14 @@ class IncrementalClassifier(SklearnManners):
         device: str | torch.device = "auto",
         seed: int = 0,
         recipe: Recipe | None = None,
+        engine: str = "auto",
     ) -> None:
         self.backbone = backbone
         self.weights = weights
         self.device = device
         self.seed = seed
         self.recipe = recipe
+        self.engine = engine
         self._state: _State | None = None
         self._lock = threading.RLock()  # held by changes
 
@@ -148,11 +153,12 @@ class IncrementalClassifier(SklearnManners):
         if backbone is not None:
             name = (self.backbone or DEFAULT_BACKBONE).removesuffix(":pretrained")
             transform = transform_for(name, pretrained=True)
-            fitted = fit_frozen(backbone, transform, base, device, self.seed, progress)
+            embedder = CachedEmbedder(backbone, transform, device, self.engine)
+            fitted = fit_frozen(embedder, backbone, base, self.seed, progress)
             weights = Path(str(self.weights)).name  # a file's folder concerns nobody else
         else:
             fitted, recipe = fit_from_scratch(
-                self.recipe, self.backbone, base, device, self.seed, progress
+                self.recipe, self.backbone, base, device, self.seed, progress, self.engine
             )
             name = recipe.backbone
             transform = recipe.transform
@@ -204,7 +210,8 @@ class IncrementalClassifier(SklearnManners):
             raise ConfigError("nothing is fitted, and without pretrained weights nothing can be")
         name = (self.backbone or DEFAULT_BACKBONE).removesuffix(":pretrained")
         device = _resolve_device(self.device)
-        return Embedder(backbone, transform_for(name, pretrained=True), device)
+        transform = transform_for(name, pretrained=True)
+        return Embedder(backbone, transform, device, engine=self.engine)
 
     # Learning
 
@@ -301,13 +308,6 @@ class IncrementalClassifier(SklearnManners):
                 )
         return warnings
 
-    def forget(self, names: str | int | Iterable[str] | Iterable[int]) -> None:
-        """Remove classes. Undo data stays in the model file until 20 more changes were made."""
-        with self._lock:
-            of_all = [names] if isinstance(names, (str, int)) else names
-            class_set = self._fitted_state().class_set
-            self._set_class_set(class_set.forget([clean_name(name) for name in of_all]))
-
     def remove_images(self, name: str, images: Any) -> None:
         """Take images out of a class: the files, or the same images otherwise, that it learnt."""
         embedder = self._fitted_state().embedder
@@ -321,6 +321,13 @@ class IncrementalClassifier(SklearnManners):
             first = {digest: index for index, digest in reversed(list(enumerate(hashes)))}
             shots = SupportSet(clean_name(name), features[list(first.values())], tuple(first))
             self._set_class_set(self._fitted_state().class_set.remove(shots))
+
+    def forget(self, names: str | int | Iterable[str] | Iterable[int]) -> None:
+        """Remove classes. Undo data stays in the model file until 20 more changes were made."""
+        with self._lock:
+            of_all = [names] if isinstance(names, (str, int)) else names
+            class_set = self._fitted_state().class_set
+            self._set_class_set(class_set.forget([clean_name(name) for name in of_all]))
 
     def rename(self, old: str, new: str) -> None:
         """Give a class another name."""
@@ -556,10 +563,12 @@ class IncrementalClassifier(SklearnManners):
         model_file.write(path, self.model)
 
     @classmethod
-    def load(cls, path: str | Path, device: str | torch.device = "auto") -> "IncrementalClassifier":
+    def load(
+        cls, path: str | Path, device: str | torch.device = "auto", engine: str = "auto"
+    ) -> "IncrementalClassifier":
         """Read a classifier that `save` wrote, to any device."""
         model = model_file.read(path)
-        classifier = cls(model.backbone, device=device)
+        classifier = cls(model.backbone, device=device, engine=engine)
         classifier._restore(model)
         return classifier
 
@@ -569,13 +578,18 @@ class IncrementalClassifier(SklearnManners):
 
     @classmethod
     def from_pretrained(
-        cls, name_or_path: str | Path, *, device: str | torch.device = "auto", **options: Any
+        cls,
+        name_or_path: str | Path,
+        *,
+        device: str | torch.device = "auto",
+        engine: str = "auto",
+        **options: Any,
     ) -> "IncrementalClassifier":
         """Read a classifier from the Hub, such as "user/birds", or from a folder.
 
         `options` are those of `huggingface_hub.hf_hub_download`: revision, token, cache_dir, ….
         """
-        return cls.load(hub.find(name_or_path, **options), device)
+        return cls.load(hub.find(name_or_path, **options), device, engine)
 
     def push_to_hub(self, repo_id: str, *, license: str | None = None, **options: Any) -> str:
         """Upload the model file and a model card to the Hub; return the address of the commit.
@@ -612,7 +626,7 @@ class IncrementalClassifier(SklearnManners):
     def _set_model(self, model: Model, backbone: Backbone, head: Head) -> None:
         state = _State(
             model,
-            Embedder(backbone, model.transform, head.device, model.whitening),
+            Embedder(backbone, model.transform, head.device, model.whitening, self.engine),
             model.class_set,
             Scorer.build(head, model.class_set.classes),
         )
@@ -636,9 +650,11 @@ class IncrementalClassifier(SklearnManners):
         return state
 
 
-def load(path: str | Path, device: str | torch.device = "auto") -> IncrementalClassifier:
+def load(
+    path: str | Path, device: str | torch.device = "auto", engine: str = "auto"
+) -> IncrementalClassifier:
     """Read a classifier from a model file, to any device."""
-    return IncrementalClassifier.load(path, device)
+    return IncrementalClassifier.load(path, device, engine)
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:
@@ -661,13 +677,10 @@ def _predict_stream(
     state: _State, images: Sequence[Any], titles: Sequence[str], report: Callable[[int, int], None]
 ) -> tuple[list[Prediction], list[int]]:
     """Return the predictions and the content hashes of images that are never all in memory."""
-    embedder = state.embedder
     predictions: list[Prediction] = []
     hashes: list[int] = []
-    for batch in decode_batches(
-        images, titles, embedder.transform, embedder.batch_size, hashes=True
-    ):
-        predictions += _predict(embedder.features(batch.images)[0], 1, state)
+    for batch, features in state.embedder.stream(images, titles, hashes=True):
+        predictions += _predict(features, 1, state)
         hashes += batch.hashes
         report(len(predictions), len(images))
     return predictions, hashes

@@ -2,7 +2,7 @@
 
 A training that was stopped, or that is repeated with another seed or more images, goes on from
 there. A file holds one image's features in some rotations, under the hash of everything that
-decides them: backbone, weights, transform, code, versions and pixels.
+decides them: backbone, weights, transform, code, engine, versions and pixels.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewmore.classifier import engines
 from fewmore.classifier.embedding import Embedder
 from fewmore.data.augment import Transform
 from fewmore.data.paths import cache_folder
@@ -30,8 +31,14 @@ CHECKSUM = 8  # bytes at the beginning of a file
 class CachedEmbedder(Embedder):
     """Embed images with a frozen backbone, but for those whose features are on disk."""
 
-    def __init__(self, backbone: Backbone, transform: Transform, device: torch.device) -> None:
-        super().__init__(backbone, transform, device)
+    def __init__(
+        self,
+        backbone: Backbone,
+        transform: Transform,
+        device: torch.device,
+        engine: str = engines.AUTO,
+    ) -> None:
+        super().__init__(backbone, transform, device, engine=engine)
         self.folder = cache_folder() / "features"
         self.key = _key(self)
         self.room = MAX_BYTES  # for what this training adds
@@ -71,7 +78,8 @@ class CachedEmbedder(Embedder):
 
 def _key(embedder: Embedder) -> bytes:
     """Hash what decides features besides the pixels, the code included."""
-    about = (embedder.transform, embedder.device.type, torch.__version__, source_digest())
+    versions = (torch.__version__, embedder.engine.name)
+    about = (embedder.transform, embedder.device.type, *versions, source_digest())
     digest = hashlib.blake2b(repr(about).encode(), digest_size=16)
     digest.update(repr(embedder.backbone).encode())
     for name, tensor in embedder.backbone.state_dict().items():

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewmore.classifier.embedding import Embedder, square_size
+from fewmore.classifier.engines.pytorch import TorchEngine
 from fewmore.classifier.heads import Scorer
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.closed_form import CLASS_AXIS, Context
@@ -71,18 +72,18 @@ class BackboneGraph(Graph):
     def __init__(self, embedder: Embedder) -> None:
         super().__init__()
         self.embedder = embedder
-        self.backbone = embedder.backbone
+        self.engine = TorchEngine(embedder.backbone, embedder.transform)  # which can be traced
         self.size = square_size(embedder.transform)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.embedder.features(images)[0]
+        return self.embedder.features_by(self.engine, images)[0]
 
     def example(self) -> tuple[Tensors, tuple[Any, ...]]:
         return (self._noise(2),), ({0: torch.export.Dim("images")},)
 
     def test_case(self) -> tuple[Tensors, Tensors]:
         images = self._noise(3)
-        return (images,), (self.embedder.features(images)[0],)
+        return (images,), (self(images),)
 
     def settings(self) -> object:
         whitening = self.embedder.whitening

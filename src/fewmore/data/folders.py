@@ -82,16 +82,25 @@ def find_images(folder: Path, recursive: bool = False) -> list[Path]:
 
     If recursive, the images of the folders inside it are listed too.
     """
-    paths = sorted(
-        path
-        for path in folder.glob("**/*" if recursive else "*")
-        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
-    )
-    return [
-        path
-        for path in paths
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
+    files = map(Path, walk_files(str(folder), recursive))
+    return [path for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
+
+
+def walk_files(folder: str, recursive: bool) -> Iterator[str]:
+    """Yield the files of a folder by name, without hidden ones; links to folders are not followed.
+
+    One folder at a time is in memory.
+    """
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            if recursive:
+                yield from walk_files(entry.path, recursive)
+        elif entry.is_file():
+            yield entry.path
 
 
 def list_train_test(

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from fewmore.classifier.classes import KnownClass
 from fewmore.classifier.duplicates import SeenImages
-from fewmore.classifier.embedding import Embedder, Progress, decode_batches
+from fewmore.classifier.embedding import Embedder, Progress
 from fewmore.classifier.inputs import LabeledImages
 from fewmore.classifier.whitening import Whitening
 
@@ -97,12 +97,9 @@ def embed_base(
     features: list[Tensor] = []
     positions: list[int] = []
     hashes: list[int] = []
-    batches = decode_batches(
-        images.images, images.titles, embedder.transform, embedder.batch_size, hashes=True
-    )
-    for batch in batches:
+    for batch, of_batch in embedder.stream(images.images, images.titles, hashes=True):
         new = [i for i in range(len(batch)) if seen.add(batch.start + i, batch.hashes[i])]
-        features.append(embedder.features(batch.images)[0, new])
+        features.append(of_batch[new])
         positions += [batch.start + i for i in new]
         hashes += [batch.hashes[i] for i in new]
         progress("embedding images", batch.start + len(batch), len(images))

@@ -13,6 +13,7 @@ import torch
 
 from fewmore.classifier.calibration import Calibration
 from fewmore.classifier.embedding import Embedder, Progress, decode_batches, square_size
+from fewmore.classifier.engines import AUTO
 from fewmore.classifier.fitting.base import (
     NEVER,
     BaseFeatures,
@@ -51,6 +52,7 @@ def fit_from_scratch(
     device: torch.device,
     seed: int,
     progress: Progress,
+    engine: str = AUTO,
 ) -> tuple[FitResult, Recipe]:
     """Train by a recipe, or by one made for the images; return the result and the recipe used."""
     counts = images.counts()
@@ -72,7 +74,7 @@ def fit_from_scratch(
         method = CEC(recipe, reporting_runtime(device, progress), seed)
         method.fit(decoded.select(trained_on).to(device))
         network = method.network.backbone
-        embedder = Embedder(network, recipe.transform, device)
+        embedder = Embedder(network, recipe.transform, device, engine=engine)
         squares = LabeledImages(
             images.names, images.labels, ImageSetSequence(decoded), images.titles
         )

@@ -7,7 +7,6 @@ counts in its class mean.
 
 from dataclasses import replace
 
-import torch
 from torch import Generator, Tensor
 
 from fewmore.classifier.calibration import Calibration
@@ -26,21 +25,18 @@ from fewmore.classifier.fitting.sessions import simulate_sessions
 from fewmore.classifier.heads import Head
 from fewmore.classifier.inputs import LabeledImages
 from fewmore.classifier.whitening import Whitening
-from fewmore.data.augment import Transform
 from fewmore.nn.backbones import Backbone
 from fewmore.random import derive_seed
 
 
 def fit_frozen(
+    embedder: CachedEmbedder,
     backbone: Backbone,
-    transform: Transform,
     images: LabeledImages,
-    device: torch.device,
     seed: int,
     progress: Progress,
 ) -> FitResult:
     """Embed the images, and fit whitening and class means on their features."""
-    embedder = CachedEmbedder(backbone, transform, device)
     base, _ = embed_base(embedder, images, progress)
     embedder.prune()
     base, whitening, head, calibration = fit_features(base, seed)

@@ -1,0 +1,123 @@
+"""Choose what computes the features of images, and build it.
+
+All engines give PyTorch's features to rounding: an engine that does not is refused when it is
+built. "auto" takes the first of FAST that is installed on a CPU, and PyTorch on any other device.
+
+n: images   s: side of an image, in pixels   d: features
+"""
+
+import importlib.util
+import logging
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fewmore.classifier.engines.pytorch import TorchEngine
+from fewmore.data.transform import Transform
+from fewmore.errors import ConfigError, ExportError, UnknownName
+from fewmore.nn.backbones import Backbone
+
+AUTO = "auto"
+TORCH = "torch"
+FAST = ("onnxruntime", "openvino")  # by speed, where they were measured; names of modules as well
+EXTRA = {"onnxruntime": "fast", "openvino": "openvino"}  # that installs an engine
+NAMES = (AUTO, TORCH, *FAST)
+TOLERANCE = 1e-4  # between an engine's features and PyTorch's; relative to the largest above 1
+
+
+class Engine(Protocol):
+    """Map images (n, 3, s, s) uint8 to features (n, d) float32."""
+
+    name: str  # with the version, because it decides the last digits of features
+    is_concurrent: bool  # whether each call computes on one core, and several may be made at once
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the features of images, on the device of the backbone."""
+        ...
+
+
+def check_name(name: str, device: torch.device) -> str:
+    """Return an engine's name; refuse what cannot be used.
+
+    "auto" stands for $FEWMORE_ENGINE, if that is set, and for PyTorch where nothing else can be.
+    """
+    if name == AUTO:
+        name = os.environ.get("FEWMORE_ENGINE") or AUTO
+    if name not in NAMES:
+        raise UnknownName("engine", name, NAMES)
+    if name in FAST and device.type != "cpu":
+        raise ConfigError(
+            f"the engine {name} computes on the CPU, and the device is {device}: "
+            f"use the device cpu, or the engine {TORCH}"
+        )
+    if name in FAST and not _is_installed(name):
+        raise ConfigError(
+            f"the engine {name} takes packages that are not installed: "
+            f"pip install 'fewmore[{EXTRA[name]}]'"
+        )
+    if name == AUTO and not (device.type == "cpu" and any(map(_is_installed, FAST))):
+        return TORCH
+    return name
+
+
+def build(name: str, backbone: Backbone, transform: Transform, device: torch.device) -> Engine:
+    """Build an engine for a frozen backbone that is on the device.
+
+    Where "auto" finds that an engine cannot run the backbone, PyTorch does.
+    """
+    name = check_name(name, device)
+    torch_engine = TorchEngine(backbone, transform)
+    if name == TORCH:
+        return torch_engine
+    candidates = [fast for fast in FAST if _is_installed(fast)] if name == AUTO else [name]
+    for candidate in candidates:
+        try:
+            return _build_fast(candidate, torch_engine)
+        except ExportError as error:
+            if name != AUTO:
+                raise
+            logging.getLogger(__name__).warning("%s; slower engines are used", error)
+    return torch_engine
+
+
+def _build_fast(name: str, torch_engine: TorchEngine) -> Engine:
+    """Build an engine that runs a graph, and compare its features with PyTorch's."""
+    from fewmore.classifier.engines.graph import onnx_graph
+
+    graph = onnx_graph(torch_engine)
+    try:
+        engine = _engine_class(name)(graph)
+        size = torch_engine.transform.size
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randint(0, 256, (3, 3, size, size), dtype=torch.uint8, generator=generator)
+        theirs = engine(images)
+    except Exception as error:  # the errors of these packages have no common base class
+        reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+        raise ExportError(f"{name} cannot run the backbone ({reason})") from error
+    with torch.no_grad():
+        ours = torch_engine(images)
+    difference = float((theirs - ours).abs().max()) / max(1.0, float(ours.abs().max()))
+    if not difference <= TOLERANCE:
+        raise ExportError(
+            f"features of {engine.name} are {difference:.1e} apart from PyTorch's, and "
+            f"{TOLERANCE:.0e} is allowed"
+        )
+    return engine
+
+
+def _engine_class(name: str) -> Callable[[bytes], Engine]:
+    if name == "onnxruntime":
+        from fewmore.classifier.engines.onnx_runtime import OnnxRuntimeEngine
+
+        return OnnxRuntimeEngine
+    from fewmore.classifier.engines.open_vino import OpenVinoEngine
+
+    return OpenVinoEngine
+
+
+def _is_installed(name: str) -> bool:
+    """Return whether an engine is there, and what writes its graph."""
+    return all(importlib.util.find_spec(module) is not None for module in (name, "onnx"))

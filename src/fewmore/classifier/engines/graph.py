@@ -1,0 +1,93 @@
+"""Turn a backbone into an ONNX graph, and keep it in the cache folder: tracing takes seconds.
+
+A graph is found by the hash of everything that decides it, so all models with the same backbone
+share one.
+"""
+
+import hashlib
+import io
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+
+from fewmore.classifier.engines.pytorch import TorchEngine
+from fewmore.data.paths import cache_folder
+from fewmore.errors import ExportError
+from fewmore.io import write_bytes
+from fewmore.training.stage1_cache import source_digest
+
+MAX_FILES = 16  # those that were not used for longest go first
+EXAMPLES = 2  # images to trace with; with one, the length of a batch would become a constant
+
+
+def onnx_graph(engine: TorchEngine) -> bytes:
+    """Return the ONNX graph from images (n, 3, s, s) uint8 to features (n, d)."""
+    path = cache_folder() / "engines" / f"{_digest(engine)}.onnx"
+    with suppress(OSError):
+        graph = path.read_bytes()
+        os.utime(path)
+        return graph
+    graph = _trace(engine)
+    with suppress(OSError):  # on a full disk it is traced again another time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, graph)
+        _prune(path.parent)
+    return graph
+
+
+def _trace(engine: TorchEngine) -> bytes:
+    size = engine.transform.size
+    buffer = io.BytesIO()
+    with _quiet():
+        try:
+            # The exporter by torch.export takes ten times as long.
+            torch.onnx.export(
+                engine.eval(),
+                (torch.zeros(EXAMPLES, 3, size, size, dtype=torch.uint8),),
+                buffer,  # type: ignore[arg-type]
+                input_names=["images"],
+                output_names=["features"],
+                dynamic_axes={"images": {0: "n"}, "features": {0: "n"}},
+                dynamo=False,
+            )
+        except Exception as error:  # the exporter raises errors of many kinds
+            reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+            raise ExportError(
+                f"PyTorch {torch.__version__} cannot turn the backbone into ONNX ({reason})"
+            ) from error
+    return buffer.getvalue()
+
+
+def _digest(engine: TorchEngine) -> str:
+    """Hash what decides a graph, the code included."""
+    transform = engine.transform
+    about = (torch.__version__, source_digest(), transform.size, transform.mean, transform.std)
+    digest = hashlib.blake2b(repr((about, engine.backbone)).encode(), digest_size=16)
+    for name, tensor in engine.backbone.state_dict().items():
+        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _prune(folder: Path) -> None:
+    files = sorted(folder.glob("*.onnx"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in files[MAX_FILES:]:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the exporter's warnings and messages about its own internals."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

@@ -1,0 +1,38 @@
+"""Run a backbone by OpenVINO, on a CPU."""
+
+import os
+import threading
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class OpenVinoEngine:
+    """Run an ONNX graph, each call on one core; each thread has a request of its own."""
+
+    is_concurrent = True
+
+    def __init__(self, graph: bytes) -> None:
+        import openvino
+
+        self.name = f"openvino {openvino.__version__}"
+        cores = os.cpu_count() or 1
+        core = openvino.Core()
+        self.model = core.compile_model(
+            core.read_model(graph),
+            "CPU",
+            {
+                "NUM_STREAMS": cores,
+                "INFERENCE_NUM_THREADS": cores,
+                "INFERENCE_PRECISION_HINT": "f32",  # or some processors compute in bfloat16
+            },
+        )
+        self.of_thread = threading.local()
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the features of images (n, 3, s, s) uint8: (n, d) float32."""
+        if not hasattr(self.of_thread, "request"):
+            self.of_thread.request = self.model.create_infer_request()
+        outputs = self.of_thread.request.infer([np.ascontiguousarray(images.numpy())])
+        return torch.from_numpy(outputs[0].copy())  # the request reuses its memory
