@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from fewmore import IncrementalClassifier
 from fewmore.cli import demo
 from fewmore.data import glyphs
+from fewmore.service.limits import Limits
 from fewmore.service.store import Store
 
 Fewmore = Callable[..., tuple[int, str, str]]
@@ -30,7 +31,7 @@ def apps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Collect the apps that would have been served."""
     served: list[Any] = []
 
-    def serve(app: Any, listener: socket.socket) -> None:
+    def serve(app: Any, listener: socket.socket, *_: object) -> None:
         listener.close()
         served.append(app)
         with TestClient(app, base_url="http://127.0.0.1"):  # starts and stops
@@ -38,6 +39,7 @@ def apps(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr("fewmore.service.server.serve", serve)
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr("fewmore.service.logs.configure", lambda _: None)
     return served
 
 
@@ -49,7 +51,7 @@ def fewmore(fewmore: Fewmore, apps: list[Any], monkeypatch: pytest.MonkeyPatch) 
 
 
 def access(app: Any) -> Any:
-    return app.user_middleware[0].kwargs["access"]
+    return app.state.service.access
 
 
 def test_on_this_machine_no_token_is_needed(model: Path, fewmore: Fewmore, apps: list[Any]):
@@ -67,22 +69,41 @@ def test_other_hosts_get_a_random_token(model: Path, fewmore: Fewmore, apps: lis
     token = out.splitlines()[0].partition("#token=")[2]
     assert len(token) >= 32
     assert access(apps[0]).token == token
-    assert access(apps[0]).hosts is None
-    assert "changes need the token" in out
+    assert socket.gethostname().lower() in access(apps[0]).hosts
+    assert "all requests need the token" in out
     assert "this is plain HTTP" in out
+    code, out, _ = fewmore("serve", model, "--port", 0, "--public-url", "https://birds.example/")
+    assert code == 0
+    assert f"https://birds.example/#token={access(apps[1]).token}\n" in out
+    assert "this is plain HTTP" not in out  # only the proxy's machine connects
 
 
-def test_a_token_may_be_given(
+def test_a_token_may_be_given_and_is_not_printed(
     model: Path, fewmore: Fewmore, apps: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
-    _, out, _ = fewmore("serve", model, "--port", 0, "--token", "correct-horse", "--private")
-    assert "all requests need the token" in out
-    assert "#token=correct-horse" in out
-    assert access(apps[0]).token_scope == "everything"
-    monkeypatch.setenv("FEWMORE_TOKEN", "battery-staple")
-    fewmore("serve", model, "--port", 0)
-    assert access(apps[1]).token == "battery-staple"
-    assert access(apps[1]).token_scope == "changes"
+    token = "correct-horse-battery"
+    Path("token").write_text(f"{token}\n")
+    monkeypatch.setenv("FEWMORE_TOKEN", "battery-staple-horse")
+    for words in (("--token", token), ("--token-file", "token"), ()):
+        monkeypatch.setenv("FEWMORE_TOKEN", "other-token-entirely" if words else token)
+        _, out, _ = fewmore("serve", model, "--port", 0, *words)
+        assert "all requests need the token" in out
+        assert token not in out
+        assert access(apps[-1]).token == token
+        assert access(apps[-1]).token_scope == "everything"
+    _, out, _ = fewmore("serve", model, "--port", 0, "--public-reading")
+    assert "changes need the token" in out
+    assert access(apps[-1]).token_scope == "changes"
+
+
+def test_limits_are_options(model: Path, fewmore: Fewmore, apps: list[Any]):
+    words = ("--limit", "images=128", "--limit", "body-seconds=5.5", "--workers", 1)
+    code, _, _ = fewmore("serve", model, "--port", 0, "--device", "cpu", *words)
+    assert code == 0
+    service = apps[0].state.service
+    assert service.limits == Limits(images=128, body_seconds=5.5)
+    assert service.workers == 1
+    assert service.store.device == "cpu"
 
 
 def test_bad_arguments_are_refused(model: Path, fewmore: Fewmore):
@@ -90,7 +111,19 @@ def test_bad_arguments_are_refused(model: Path, fewmore: Fewmore):
         ((), "give a model file"),
         ((model, "--demo"), "and not both"),
         (("none.fewmore",), "there is no model file none.fewmore"),
-        ((model, "--token", "short"), "at least 8 characters"),
+        ((model, "--token", "too-short"), "at least 16 characters"),
+        ((model, "--token", "x" * 16, "--token-file", "y"), "and not both"),
+        ((model, "--token-file", "none"), "cannot be read from none"),
+        ((model, "--public-url", "birds.example"), "is no public URL"),
+        ((model, "--trusted-proxy", "nginx"), "an address or a network"),
+        ((model, "--limit", "imges=3"), "did you mean images"),
+        ((model, "--limit", "images=many"), "no number above 0"),
+        ((model, "--limit", "images"), "no number above 0"),
+        ((model, "--device", "abacus"), "take auto, cpu or cuda"),
+        ((model, "--log-format", "xml"), "json"),
+        ((model, "--tls-key", "key.pem"), "--tls-cert"),
+        ((model, "--tls-cert", "none.pem"), "cannot be used for TLS (No such file"),
+        ((model, "--tls-cert", model), "cannot be used for TLS"),
         ((model, "--host", "no such host"), "cannot listen at no such host"),
     ):
         code, _, err = fewmore("serve", *words)

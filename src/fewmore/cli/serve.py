@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fewmore.service.guard import Access
+    from fewmore.service.limits import Limits
+    from fewmore.service.proxy import TrustedProxies
+    from fewmore.service.server import TLS
+    from fewmore.service.store import Store
 
 SHORTEST_TOKEN = 16  # characters
 
@@ -49,35 +53,69 @@ def serve(
             "give a model file, as in fewmore serve birds.fewmore, or --demo, and not both"
         )
     given = _given_token(token, token_file)
+    _need_packages()
+    from fewmore.cli.demo import demo_model
+    from fewmore.service import logs
+    from fewmore.service.limits import Limits
+    from fewmore.service.proxy import TrustedProxies
+    from fewmore.service.server import keep_memory, tls_files
+    from fewmore.service.store import Store
+
+    access, drawn = _access(host, public_url or [], given, public_reading)
+    proxies = TrustedProxies.parse(trusted_proxy or ())
+    limits = Limits.parse(limit or ())
+    tls = tls_files(tls_cert, tls_key)
+    logs.configure(log_format)
+    keep_memory()
+    out = plain()
+    store = Store(model or demo_model(out, thumbnails), thumbnails, read_only, device)
+    _run(out, store, access, drawn, limits, host, port, proxies, tls, demo, workers)
+
+
+def _need_packages() -> None:
     try:
-        from fewmore.service import logs
-        from fewmore.service.app import create_app
-        from fewmore.service.guard import Access
-        from fewmore.service.limits import Limits
-        from fewmore.service.proxy import LOOPBACK, PublicURL, TrustedProxies, own_names
-        from fewmore.service.server import keep_memory, listen, tls_files
-        from fewmore.service.server import serve as run
+        import fewmore.service.app  # noqa: F401
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"serving needs some more packages ({error.name} is missing): "
             "pip install 'fewmore[service]'"
         ) from error
+
+
+def _access(
+    host: str, urls: list[str], given: str | None, public_reading: bool
+) -> "tuple[Access, str | None]":
+    """Decide who may send requests; draw a token where others can and none was given."""
+    from fewmore.service.guard import Access
+    from fewmore.service.proxy import LOOPBACK, PublicURL, own_names
+
+    public_urls = tuple(map(PublicURL.parse, urls))
+    is_local = host in LOOPBACK and not public_urls
+    drawn = None if given or is_local else secrets.token_urlsafe(24)
+    return Access(given or drawn, public_reading, own_names(host), public_urls), drawn
+
+
+def _run(
+    out: "Console",
+    store: "Store",
+    access: "Access",
+    drawn: str | None,
+    limits: "Limits",
+    host: str,
+    port: int,
+    proxies: "TrustedProxies",
+    tls: "TLS | None",
+    demo: bool,
+    workers: int | None,
+) -> None:
+    """Listen, say where, and serve until the process is interrupted."""
     import torch
 
-    from fewmore.cli.demo import demo_model
-    from fewmore.service.store import Store
+    from fewmore.service.app import create_app
+    from fewmore.service.proxy import LOOPBACK
+    from fewmore.service.server import listen
+    from fewmore.service.server import serve as run
 
-    urls = tuple(map(PublicURL.parse, public_url or ()))
-    proxies = TrustedProxies.parse(trusted_proxy or ())
-    limits = Limits.parse(limit or ())
-    tls = tls_files(tls_cert, tls_key)
-    is_local = host in LOOPBACK and not urls
-    drawn = None if given or is_local else secrets.token_urlsafe(24)
-    access = Access(given or drawn, public_reading, own_names(host), urls)
-    logs.configure(log_format)
-    keep_memory()
-    out = plain()
-    store = Store(model or demo_model(out, thumbnails), thumbnails, read_only, device)
     torch.set_num_threads(1)  # each of the service's workers computes on one core
     app = create_app(store, access, limits, demo, workers)
     try:
@@ -86,7 +124,7 @@ def serve(
         store.close()
         raise
     local = _address(host, listener.getsockname()[1], tls is not None)
-    _announce(out, [local, *map(str, urls)], access, drawn)
+    _announce(out, [local, *map(str, access.public_urls)], access, drawn)
     if tls is None and host not in LOOPBACK:
         out.print(
             "note: this is plain HTTP, and others on the way can read it: outside of your own "

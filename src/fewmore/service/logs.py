@@ -37,6 +37,5 @@ def configure(log_format: LogFormat) -> None:
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(logging.WARNING)
-        logger.propagate = False
     # A broken form is the client's fault, and the response says so: no need to log it.
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)

@@ -83,7 +83,7 @@ def protocol_with(
             # A response's head and body are two packets: without this, the second waits 40 ms for
             # the client to acknowledge the first.
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            transport.set_write_buffer_limits(high=0)  # pause as soon as anything is left unsent
+            transport.set_write_buffer_limits(high=1)  # pause as soon as anything is left unsent
             client = sum(_address(other) == _address(self) for other in self.connections)
             most = limits.connections if _address(self) in proxies else limits.client_connections
             if len(self.connections) > limits.connections or client > most:
