@@ -3,18 +3,23 @@
 import * as api from "./service.js";
 import { count, find, make, percent, refill } from "./dom.js";
 import { Gallery } from "./gallery.js";
+import { History } from "./history.js";
 import { ClassMap } from "./map.js";
 import * as notice from "./notice.js";
 import { Stage } from "./stage.js";
+import { Test } from "./test.js";
 
 let version = null; // of the model that the page shows
 let own = null; // the version that the last change of this page led to, if nothing came between
 let loading = null;
 let loads = 0; // started so far
+let known = []; // names of the classes
 
 const stage = new Stage(checkVersion, showTaught);
 const gallery = new Gallery((name) => stage.addTo(name), showChange, () => own ?? version);
+const history = new History();
 const map = new ClassMap();
+new Test(() => known);
 
 /** Reloads if a response has another version than the page shows: another client has changed it. */
 function checkVersion(latest) {
@@ -31,59 +36,99 @@ function refresh() {
 async function load() {
   const current = ++loads;
   const model = await api.model();
-  const [classes, history, places] = await Promise.all([api.classes(), api.changes(), api.map()]);
+  const [classes, changes] = await Promise.all([api.classes(), api.changes()]);
+  await released();
   if (current !== loads) return true; // a later load has newer data
   const first = version === null;
   const changed = version !== model.version;
   version = model.version;
   own = null;
-  if (first && model.demo) stage.switchTo("drawing");
-  stage.setClasses(classes.map(({ name }) => name), model.limits.images);
+  known = classes.map(({ name }) => name);
+  stage.setClasses(known, model.limits.images);
   gallery.show(classes, model.token === "everything");
-  map.show(places);
-  showHistory(history);
+  history.show(changes);
+  showUndo(changes);
   showModel(model);
-  if (changed && !first) stage.predictAgain();
-  if (first) api.follow(checkVersion);
+  notice.attempt(async () => map.show(await api.map())); // the cards do not wait for it
+  if (first) await stage.restore(model.demo ? "drawing" : "images");
+  else if (changed) stage.predictAgain();
+  if (first) api.follow(checkVersion, () => stage.predictAgain());
   return true;
 }
 
+/**
+ * Waits until no button of the mouse is pressed, and no finger: what is pressed must not move away
+ * before it is released.
+ */
+async function released() {
+  const until = Date.now() + 3000; // a release outside of the window is not reported
+  while (pressed && Date.now() < until) await new Promise((resolve) => setTimeout(resolve, 30));
+}
+
+let pressed = false;
+addEventListener("pointerdown", () => (pressed = true), true);
+for (const end of ["pointerup", "pointercancel"]) {
+  addEventListener(end, () => setTimeout(() => (pressed = false)), true); // the click comes first
+}
+
 /** After a change made on this page: reloads everything, and offers to undo that change. */
-async function showChange(changed, ...sentences) {
-  if (changed.version === (own ?? version) + 1) own = changed.version;
+function showChange(changed, ...sentences) {
+  return showChanges([changed], sentences);
+}
+
+/** The same for several changes, which are undone together if nothing came between. */
+async function showChanges(all, sentences) {
+  for (const { version: led } of all) if (led === (own ?? version) + 1) own = led;
   if (!(await refresh())) return;
-  const undoable = changed.added !== 0 && !find("undo").disabled; // 0: nothing was changed
-  const action = { label: "Undo", run: () => undo(changed.version) };
+  const made = all.filter(({ added }) => added !== 0); // 0: nothing was changed
+  const together = made.every(({ version: led }, index) => led === made[0].version + index);
+  const undoable = made.length > 0 && together && !find("undo").disabled;
+  const action = { label: "Undo", run: () => undo(made.at(-1).version, made.length) };
   notice.show(sentences, { action: undoable ? action : null });
 }
 
-function showTaught(taught, known) {
-  const images = count(taught.added, "image");
-  const added = known
-    ? `${taught.name} has ${images} more.`
-    : `Learnt ${taught.name} from ${images}.`;
-  showChange(taught, taught.added ? added : `${taught.name} is as it was.`, ...taught.warnings);
+function showTaught(all) {
+  const sentences = all.map(({ name, added, known: more }) => {
+    if (!added) return `${name} is as it was.`;
+    const images = count(added, "image");
+    return more ? `${name} has ${images} more.` : `Learnt ${name} from ${images}.`;
+  });
+  const some = sentences.length > 5 ? [`Learnt ${count(all.length, "class", "classes")}.`] : sentences;
+  showChanges(all, [...some, ...all.flatMap(({ warnings }) => warnings)]);
 }
 
-/** Takes back the change that led to a version; if others came behind it, nothing. */
-async function undo(undoable) {
-  const response = await notice.attempt(() => api.undo(undoable));
-  if (response && (await refresh())) notice.show([response.undone]);
+/** Takes back the changes that led to a version; if others came behind it, nothing. */
+async function undo(undoable, changes = 1) {
+  const undone = [];
+  const done = await notice.attempt(async () => {
+    let latest = undoable;
+    for (; undone.length < changes; ) {
+      const response = await api.undo(latest);
+      latest = response.version;
+      undone.push(response.undone);
+    }
+    return true;
+  });
+  if (!undone.length || !(await refresh()) || !done) return;
+  const texts = undone.map((text) => text.replace(/^undone: | \([-:0-9TZ]+\)$/g, ""));
+  notice.show([`Undone: ${texts.join(", ")}.`]);
 }
 
-function showHistory({ sessions, undoable }) {
+function showUndo({ sessions, undoable }) {
   const last = sessions.at(-1);
   const button = find("undo");
   // A disabled button loses the focus: move it first.
   if (!undoable && document.activeElement === button) find("classes-title").focus();
   button.disabled = !undoable;
-  button.title = undoable ? `Undo: ${last.text}` : "Nothing to undo";
-  const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
-  const rows = [...sessions].reverse().map(({ text, when, kind }) => {
-    const time = make("time", { dateTime: when, textContent: day.format(new Date(when)) });
-    return make("li", { className: kind }, make("span", { textContent: text }), time);
-  });
-  refill(find("history"), rows);
+  button.title = undoable ? `Undo the ${last.text} (Ctrl+Z)` : "Nothing to undo";
+}
+
+/** Undoes with Ctrl+Z, or ⌘Z, unless a text is being typed. */
+function undoByKey(event) {
+  const typing = event.target.matches?.("input:not([type=radio], [type=file]), dialog *");
+  if (event.key !== "z" || !(event.ctrlKey || event.metaKey) || event.shiftKey || typing) return;
+  event.preventDefault();
+  find("undo").click();
 }
 
 function showModel(model) {
@@ -101,10 +146,9 @@ function showModel(model) {
   refill(find("notes"), model.notes.map((text) => make("li", { textContent: text })));
 }
 
-/** Opens a dialog; `wrong` is the service's message about the previous token, if there was one. */
+/** Opens a dialog; `wrong` says that the previous token was not the right one. */
 function askForToken(wrong) {
   const dialog = find("token-dialog");
-  find("token-wrong").textContent = wrong;
   find("token-wrong").hidden = !wrong;
   find("token").value = "";
   dialog.showModal();
@@ -117,21 +161,55 @@ function askForToken(wrong) {
       if (token) dialog.close();
     };
     find("token-cancel").onclick = () => dialog.close();
+    takePasted = (pasted) => {
+      token = pasted;
+      dialog.close();
+    };
     dialog.onclose = () => resolve(token);
   });
 }
 
-async function download() {
-  const href = await notice.attempt(() => api.file("api/model/file"));
+let takePasted = () => {}; // takes a token that comes in the address while the dialog is open
+
+/** Downloads a file of the model; making it may take seconds. */
+async function download(button, path, ending) {
+  if (button.ariaBusy === "true") return;
+  button.ariaBusy = "true";
+  const href = await notice.attempt(() => api.file(path));
+  button.ariaBusy = null;
   if (!href) return;
-  make("a", { href, download: `${find("model-name").textContent}.fewmore` }).click();
+  make("a", { href, download: `${find("model-name").textContent}.${ending}` }).click();
   setTimeout(() => URL.revokeObjectURL(href), 60_000); // by then the browser has saved it
+}
+
+/** Copies the address of the model file, or says what to do where nobody could open it. */
+async function share() {
+  const link = new URL("api/model/file", location.href).href;
+  const local = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
+  if (local) {
+    const sentence = "This address works on this machine alone. Download the model file and send ";
+    const more = "it: fewmore serve and fewmore predict open it anywhere.";
+    notice.show([sentence + more]);
+    return;
+  }
+  const copied = await navigator.clipboard?.writeText(link).then(() => true, () => false);
+  notice.show([copied ? `Copied: ${link}` : link, "Who may read this service can open it."]);
 }
 
 api.onTokenNeeded(askForToken);
 api.onOutdated(checkVersion);
 find("undo").addEventListener("click", () => undo(version));
-find("download").addEventListener("click", download);
-addEventListener("hashchange", api.takeToken);
+addEventListener("keydown", undoByKey);
+for (const [id, path, ending] of [
+  ["download", "api/model/file", "fewmore"],
+  ["export", "api/model/onnx", "onnx"],
+]) {
+  find(id).addEventListener("click", ({ target }) => download(target, path, ending));
+}
+find("share").addEventListener("click", share);
+addEventListener("hashchange", () => {
+  const token = api.takeToken();
+  if (token) takePasted(token);
+});
 api.takeToken();
 refresh();

@@ -15,10 +15,18 @@ export function makeSvg(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Replaces the children, and gives the focus back to the one that had it if it is still there. */
+/**
+ * Gives an element these children. Those that stay are not touched: a button that were taken out
+ * and put back between the press and the release of the mouse would get no click.
+ */
 export function refill(parent, children) {
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
-  parent.replaceChildren(...children);
+  const wanted = new Set(children);
+  for (const old of [...parent.children]) if (!wanted.has(old)) old.remove();
+  children.forEach((child, index) => {
+    const there = parent.children[index];
+    if (there !== child) parent.insertBefore(child, there ?? null);
+  });
   if (focused?.isConnected) focused.focus({ preventScroll: true });
 }
 

@@ -85,6 +85,16 @@ export class Pad {
     return !this.#strokes.length;
   }
 
+  /** The drawing as lists of points, which can be stored. */
+  get strokes() {
+    return this.#strokes;
+  }
+
+  set strokes(strokes) {
+    this.#strokes = strokes;
+    this.#update(true);
+  }
+
   clear() {
     this.#strokes = [];
     this.#down = false;

@@ -1,4 +1,4 @@
-// The classes with their thumbnails: rename, forget, add images. The newest come first.
+// The classes with their thumbnails: see, add and remove images, rename, forget. The newest first.
 
 import * as api from "./service.js";
 import { count, find, make, refill } from "./dom.js";
@@ -13,7 +13,9 @@ const NO_CLASSES = "Nothing yet. Show it something, and name it.";
 export class Gallery {
   #classes = [];
   #cards = new Map(); // name → {json, element}: an unchanged card stays, with an open rename in it
+  #open = new Set(); // names of classes whose images are all shown
   #thumbnails = new Map(); // path → promise of a blob: address
+  #loading = null; // of the images of an open card
   #private = false; // reading needs the token too
   #limit = PAGE;
   #add;
@@ -69,8 +71,70 @@ export class Gallery {
       className: "small",
       textContent: count(known.images, "image") + (known.taught ? " · taught" : ""),
     });
-    const content = [this.#strip(known), title, facts, this.#actions(known, title)];
-    return make("li", { className: "card" }, ...content);
+    let strip = this.#strip(known);
+    const card = make("li", { className: "card" }, strip, title, facts);
+    const images = make("button", { type: "button", className: "link", textContent: "Images" });
+    images.ariaLabel = `Images of ${known.name}`;
+    images.ariaExpanded = "false";
+    const toggle = (open) => {
+      images.ariaExpanded = String(open);
+      card.classList.toggle("open", open);
+      if (open) this.#open.add(known.name);
+      else this.#open.delete(known.name);
+      if (open) this.#loading = this.#showImages(known, strip);
+      else strip.replaceWith((strip = this.#strip(known)));
+    };
+    images.addEventListener("click", () => toggle(images.ariaExpanded === "false"));
+    const actions = this.#actions(known, title);
+    actions.prepend(images);
+    card.append(actions);
+    if (this.#open.has(known.name)) toggle(true);
+    return card;
+  }
+
+  /** Shows all images of a class in place of the newest ones, each with a button to remove it. */
+  async #showImages(known, strip, offset = 0) {
+    const page = await notice.attempt(() => api.images(known.name, offset));
+    if (!page) return;
+    const tiles = page.listed.map((image) => this.#imageTile(known.name, image));
+    const all = offset ? [...strip.querySelectorAll(".tile"), ...tiles] : tiles;
+    const shown = offset + tiles.length;
+    if (shown < page.total) {
+      const more = make("button", { type: "button", className: "link", textContent: "Show more" });
+      more.addEventListener("click", () => this.#showImages(known, strip, shown));
+      all.push(more);
+    }
+    const others = page.images - page.total;
+    if (others > 0) {
+      const text = `${count(others, "image")} that it learnt as features cannot be shown.`;
+      all.push(make("p", { className: "small", textContent: text }));
+    }
+    strip.replaceChildren(...all);
+  }
+
+  #imageTile(name, { id, thumbnail, removable }) {
+    const blank = () => make("span", { className: "blank", textContent: "?" });
+    const picture = thumbnail ? this.#thumbnail(thumbnail) : blank();
+    const tile = make("div", { className: "tile" }, picture);
+    if (!removable) return tile;
+    const remove = make("button", { type: "button", className: "remove", textContent: "×" });
+    remove.ariaLabel = `Remove this image from ${name}`;
+    remove.addEventListener("click", () => this.#removeImage(name, id, tile));
+    tile.append(remove);
+    return tile;
+  }
+
+  /** Removes an image without asking: Undo brings it back. */
+  async #removeImage(name, id, tile) {
+    const index = [...tile.parentElement.children].indexOf(tile);
+    const removed = await notice.attempt(() => api.removeImage(name, id, this.#version()));
+    if (!removed) return;
+    await this.#changed(removed, `One image of ${name} is removed.`);
+    const card = this.#cards.get(name)?.element;
+    await this.#loading;
+    const buttons = card?.querySelectorAll(".strip .remove") ?? [];
+    const next = buttons[Math.min(index, buttons.length - 1)];
+    (next ?? card?.querySelector(".actions button") ?? find("classes-title")).focus();
   }
 
   /** Shows the newest thumbnails; without any, the first letter of the name. */
@@ -91,6 +155,7 @@ export class Gallery {
     };
     const add = button("Add images", () => this.#add(known.name), "to ");
     const rename = button("Rename", () => this.#rename(known, title, rename));
+    rename.classList.add("rename-button");
     const forget = button("Forget", () => this.#forget(known.name));
     return make("div", { className: "actions" }, add, rename, forget);
   }
@@ -136,11 +201,12 @@ export class Gallery {
 
   /** Returns whether it worked. */
   async #renameTo(known, name) {
+    if (this.#open.delete(known.name)) this.#open.add(name);
     const renamed = await notice.attempt(() => api.rename(known.name, name, this.#version()));
     if (!renamed) return false;
     await this.#changed(renamed, `${known.name} is called ${renamed.name} now.`);
     const card = this.#cards.get(renamed.name)?.element;
-    (card?.querySelectorAll(".actions button")[1] ?? find("classes-title")).focus();
+    (card?.querySelector(".rename-button") ?? find("classes-title")).focus();
     return true;
   }
 

@@ -3,15 +3,54 @@
 import { find, make, makeSvg, refill } from "./dom.js";
 
 const MARGIN = 36;
-const DOT = 5;
 const LETTER = 6.6; // approximate width of a letter of a label
 const LINE = 16; // height of a label
+const LABELS = 100; // at most
+const TRIED = 1000; // classes that a label is tried for
+const MOVING = 500; // with more dots than this they jump
 const LISTED = 100; // classes in the list
 const LONGEST = 22; // letters of a label
+const NEAR = 14; // pixels from the pointer to the dot that it means
+const CELL = 32; // pixels of the grid in which boxes are looked for
 
 const shorten = (name) => (name.length > LONGEST ? `${name.slice(0, LONGEST - 1)}…` : name);
 const overlap = (a, b) => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
 const distance = (a, b) => Math.hypot(a.after[0] - b.after[0], a.after[1] - b.after[1]);
+const sizeOfDots = (number) => (number > 2000 ? 2 : number > 300 ? 3.5 : 5);
+
+/** Finds boxes [left, top, right, bottom] that overlap another one, without looking at all. */
+class Grid {
+  #cells = new Map();
+
+  #keys([left, top, right, bottom]) {
+    const keys = [];
+    for (let x = Math.floor(left / CELL); x <= Math.floor(right / CELL); x++) {
+      for (let y = Math.floor(top / CELL); y <= Math.floor(bottom / CELL); y++) {
+        keys.push(x * 100_003 + y);
+      }
+    }
+    return keys;
+  }
+
+  add(box, value = null) {
+    for (const key of this.#keys(box)) {
+      const cell = this.#cells.get(key);
+      if (cell) cell.push([box, value]);
+      else this.#cells.set(key, [[box, value]]);
+    }
+  }
+
+  isFree(box) {
+    return this.#keys(box).every((key) => {
+      return !(this.#cells.get(key) ?? []).some(([other]) => overlap(box, other));
+    });
+  }
+
+  /** Returns the values of boxes in the cells of this one. */
+  around(box) {
+    return this.#keys(box).flatMap((key) => (this.#cells.get(key) ?? []).map(([, value]) => value));
+  }
+}
 
 /** Subtracts the mean: only the positions of the classes relative to one another matter. */
 function centre(points) {
@@ -42,8 +81,13 @@ function nearest(one, classes) {
 export class ClassMap {
   #svg = find("map");
   #classes = [];
+  #adapted = false;
   #moment = "after";
   #dots = [];
+  #radius = 5;
+  #grid = new Grid(); // of the dots, where they are now
+  #labels = makeSvg("g");
+  #pointed = makeSvg("g", { class: "pointed" });
 
   constructor() {
     for (const radio of document.getElementsByName("moment")) {
@@ -53,6 +97,8 @@ export class ClassMap {
       });
     }
     new ResizeObserver(() => this.#draw()).observe(this.#svg);
+    this.#svg.addEventListener("pointermove", (event) => this.#point(event));
+    this.#svg.addEventListener("pointerleave", () => this.#pointed.replaceChildren());
   }
 
   show({ classes, adapted }) {
@@ -61,7 +107,8 @@ export class ClassMap {
     this.#classes = classes.map((one, index) => {
       return { ...one, before: before[index], after: after[index] };
     });
-    find("map-switch").hidden = !adapted;
+    this.#adapted = adapted;
+    find("map-switch").hidden = find("map-adapted").hidden = !adapted;
     if (!adapted) this.#moment = "after";
     this.#draw();
     this.#list();
@@ -75,12 +122,20 @@ export class ClassMap {
     const total = this.#classes.length;
     const label = `Map of ${total} classes; the list below says which are closest`;
     this.#svg.setAttribute("aria-label", total ? label : "Empty map");
+    this.#svg.classList.toggle("still", total > MOVING);
+    this.#radius = sizeOfDots(total);
     const place = this.#scaleTo(width, height);
-    this.#dots = this.#classes.map((one) => this.#makeDot(one, place));
-    const trails = this.#dots.map(({ before: [x1, y1], after: [x2, y2] }) =>
-      makeSvg("line", { class: "trail", x1, y1, x2, y2 }),
-    );
-    this.#svg.replaceChildren(...trails, ...this.#dots.map(({ group }) => group));
+    this.#dots = this.#classes.map((one) => {
+      const attributes = { class: one.taught ? "dot taught" : "dot", r: this.#radius };
+      const circle = makeSvg("circle", attributes);
+      return { ...one, circle, before: place(one.before), after: place(one.after) };
+    });
+    const lines = this.#adapted
+      ? this.#dots.map(({ before, after }) => `M${before.join(" ")}L${after.join(" ")}`)
+      : [];
+    const trails = makeSvg("path", { class: "trail", d: lines.join("") });
+    const circles = this.#dots.map(({ circle }) => circle);
+    this.#svg.replaceChildren(trails, ...circles, this.#labels, this.#pointed);
     this.#place();
   }
 
@@ -97,46 +152,70 @@ export class ClassMap {
     ];
   }
 
-  #makeDot({ name, taught, before, after }, place) {
-    const text = shorten(name);
-    const label = makeSvg("text", {}, text);
-    const title = makeSvg("title", {}, name);
-    const circle = makeSvg("circle", { r: DOT });
-    const group = makeSvg("g", { class: taught ? "dot taught" : "dot" }, title, circle, label);
-    const width = text.length * LETTER;
-    return { group, label, width, taught, before: place(before), after: place(after) };
-  }
-
-  /** Moves the dots to the chosen moment, and labels those that have room, taught ones first. */
+  /** Moves the dots to the chosen moment, and labels those that have room, newest first. */
   #place() {
-    const pointOf = (dot) => dot[this.#moment];
-    const taken = this.#dots.map(pointOf).map(([x, y]) => [x - DOT, y - DOT, x + DOT, y + DOT]);
-    for (const dot of [...this.#dots].sort((a, b) => b.taught - a.taught)) {
-      const [x, y] = pointOf(dot);
-      dot.group.style.transform = `translate(${x}px, ${y}px)`;
-      const label = this.#findRoom(dot, x, y, taken);
-      if (label) taken.push(label.box);
-      dot.label.setAttribute("visibility", label ? "visible" : "hidden");
-      dot.label.setAttribute("x", label?.dx ?? 0);
-      dot.label.setAttribute("y", label?.dy ?? 0);
+    const taken = new Grid();
+    this.#grid = new Grid();
+    this.#pointed.replaceChildren();
+    for (const dot of this.#dots) {
+      const [x, y] = dot[this.#moment];
+      dot.circle.style.transform = `translate(${x}px, ${y}px)`;
+      const r = this.#radius;
+      const box = [x - r, y - r, x + r, y + r];
+      taken.add(box);
+      this.#grid.add(box, dot);
     }
+    const taught = this.#dots.filter((dot) => dot.taught).reverse();
+    const others = this.#dots.filter((dot) => !dot.taught);
+    const labels = [];
+    for (const dot of [...taught, ...others].slice(0, TRIED)) {
+      if (labels.length >= LABELS) break;
+      const found = this.#findRoom(dot, taken, dot === taught[0]);
+      if (!found) continue;
+      taken.add(found.box);
+      labels.push(this.#label(dot, found));
+    }
+    this.#labels.replaceChildren(...labels);
   }
 
-  /** Returns where a label fits: right, left, above or below. A taught class always gets one. */
-  #findRoom({ width, taught }, x, y, taken) {
+  #label({ name, taught }, { x, y }) {
+    return makeSvg("text", { class: taught ? "label taught" : "label", x, y }, shorten(name));
+  }
+
+  /** Returns where a label fits: right, left, above or below; if it must be shown, right of it. */
+  #findRoom(dot, taken, must) {
+    const [left, top] = dot[this.#moment];
+    const width = shorten(dot.name).length * LETTER;
+    const r = this.#radius;
     const sides = [
-      [DOT + 5, 5],
-      [-DOT - 5 - width, 5],
-      [-width / 2, -DOT - 6],
-      [-width / 2, DOT + 16],
+      [r + 5, 5],
+      [-r - 5 - width, 5],
+      [-width / 2, -r - 6],
+      [-width / 2, r + 16],
     ];
     const right = this.#svg.clientWidth - 2;
-    const labels = sides.map(([dx, dy]) => {
-      return { dx, dy, box: [x + dx, y + dy - LINE + 3, x + dx + width, y + dy + 3] };
+    const places = sides.map(([dx, dy]) => {
+      const [x, y] = [left + dx, top + dy];
+      return { x, y, box: [x, y - LINE + 3, x + width, y + 3] };
     });
-    const within = labels.filter(({ box }) => box[0] > 2 && box[2] < right);
-    const free = within.find(({ box }) => !taken.some((other) => overlap(box, other)));
-    return free ?? (taught ? within[0] : undefined);
+    const within = places.filter(({ box }) => box[0] > 2 && box[2] < right);
+    return within.find(({ box }) => taken.isFree(box)) ?? (must ? within[0] : undefined);
+  }
+
+  /** Names the dot that the pointer is near. */
+  #point({ offsetX: x, offsetY: y }) {
+    const near = this.#grid.around([x - NEAR, y - NEAR, x + NEAR, y + NEAR]);
+    const far = (dot) => Math.hypot(dot[this.#moment][0] - x, dot[this.#moment][1] - y);
+    const dot = near.reduce((best, one) => (best && far(best) <= far(one) ? best : one), null);
+    if (!dot || far(dot) > NEAR) {
+      this.#pointed.replaceChildren();
+      return;
+    }
+    const place = this.#findRoom(dot, new Grid(), true);
+    if (!place) return;
+    const [left, top, right, bottom] = place.box;
+    const size = { x: left - 4, y: top, width: right - left + 8, height: bottom - top + 2, rx: 4 };
+    this.#pointed.replaceChildren(makeSvg("rect", size), this.#label(dot, place));
   }
 
   #list() {

@@ -7,10 +7,20 @@ const SHOWN_FOR = 12_000; // milliseconds; an error stays until it is closed
 const box = find("notice");
 let timer = 0;
 
+let before = null; // what had the focus before it moved into the message
+
+/** Hides the message; the focus, if it was in it, goes back to where it was. */
 export function hide() {
   clearTimeout(timer);
+  const focused = box.contains(document.activeElement);
   box.hidden = true;
+  if (focused) (before?.isConnected ? before : find("stage")).focus({ preventScroll: true });
 }
+
+box.addEventListener("focusin", ({ relatedTarget }) => {
+  if (!box.contains(relatedTarget)) before = relatedTarget;
+});
+box.addEventListener("keydown", (event) => event.key === "Escape" && hide());
 
 /** Shows the sentences; action = {label, run} is a button beside them. */
 export function show(sentences, { error = false, action = null } = {}) {

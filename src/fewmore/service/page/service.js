@@ -2,6 +2,7 @@
 
 const TOKEN = "fewmore-token";
 const RETRIES = 6; // while the service is busy
+const HISTORY = 50; // changes at a time
 const MOST_UNANSWERED = 8; // changes that keep their keys
 const UNREACHABLE =
   "The service does not answer: start it again with fewmore serve, then try once more.";
@@ -15,23 +16,24 @@ export class Problem extends Error {
 
 /**
  * Takes the token out of the address (…/#token=…), where `fewmore serve` prints it, so that it does
- * not stay in the address bar.
+ * not stay in the address bar. Returns it, or null if there is none.
  */
 export function takeToken() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (!token) return;
+  if (!token) return null;
   sessionStorage.setItem(TOKEN, token);
   history.replaceState(null, "", location.pathname + location.search);
+  return token;
 }
 
-/** Set by the page: (what is wrong with the last token) → promise of a token, or of null. */
+/** Set by the page: (whether there was a wrong one) → promise of a token, or of null. */
 let askForToken = async () => null;
 export const onTokenNeeded = (ask) => (askForToken = ask);
 
 let pendingToken = null;
-async function renewToken(used, wrong) {
+async function renewToken(used) {
   if (sessionStorage.getItem(TOKEN) !== used) return true; // another request has renewed it
-  pendingToken ??= askForToken(used ? wrong : "").finally(() => (pendingToken = null));
+  pendingToken ??= askForToken(Boolean(used)).finally(() => (pendingToken = null));
   const token = await pendingToken;
   if (token) sessionStorage.setItem(TOKEN, token);
   return Boolean(token);
@@ -48,7 +50,7 @@ async function problemOf(response) {
   if (response.status === 412) outdated(problem.version);
   if (response.status === 412 && problem.changes?.length) {
     const between = problem.changes.map(({ change }) => change).join(", ");
-    const sentence = `Nothing was changed, because something else was meanwhile: ${between}.`;
+    const sentence = `Nothing was changed, because someone else was faster: ${between}.`;
     return new Problem(412, `${sentence} Look at it, then decide again.`);
   }
   const status = `the service answered ${response.status} ${response.statusText}`;
@@ -75,7 +77,7 @@ async function call(method, path, body = null, headers = {}) {
       continue;
     }
     const problem = await problemOf(response);
-    if (response.status !== 401 || !(await renewToken(token, problem.message))) throw problem;
+    if (response.status !== 401 || !(await renewToken(token))) throw problem;
   }
 }
 
@@ -141,7 +143,10 @@ function form(images, fields = {}) {
 const classPath = (name) => `api/classes?name=${encodeURIComponent(name)}`;
 
 export const model = () => read("api/model");
-export const changes = () => read("api/sessions");
+/** Returns the latest changes, or those before a number. */
+export const changes = (before = null) => {
+  return read(`api/sessions?limit=${HISTORY}${before === null ? "" : `&before=${before}`}`);
+};
 export const map = () => read("api/map");
 
 /** Takes back the change that led to this version, and no other. */
@@ -162,15 +167,29 @@ export function forget(name, version) {
   return change(["forget", name], "DELETE", classPath(name), null, ifMatch(version));
 }
 
+/** Returns some images of a class: { listed, total, images }. */
+export const images = (name, offset) => {
+  const query = new URLSearchParams({ name, offset, limit: 60 });
+  return read(`api/classes/images?${query}`);
+};
+
+export function removeImage(name, image, version) {
+  const path = `api/classes/images?${new URLSearchParams({ name, image })}`;
+  return change(["remove", name, image], "DELETE", path, null, ifMatch(version));
+}
+
 export function rename(name, to, version) {
   const headers = { "Content-Type": "application/json", ...ifMatch(version) };
   const body = JSON.stringify({ name: to });
   return change(["rename", name, to], "PATCH", classPath(name), body, headers);
 }
 
-/** Calls changed(version) for every change, while the page is visible. */
-export async function follow(changed) {
-  for (let failures = 0; ; failures++) {
+/**
+ * Calls changed(version) for every change, while the page is visible, and back() when the service
+ * answers again after it did not.
+ */
+export async function follow(changed, back) {
+  for (let failures = 0; ; ) {
     while (document.hidden) await pause(1); // a browser has few connections for all its tabs
     const stop = new AbortController();
     const stopIfHidden = () => document.hidden && stop.abort();
@@ -179,11 +198,12 @@ export async function follow(changed) {
       const request = { headers: authorization(), signal: stop.signal };
       const response = await fetch("api/events", request);
       if (response.ok) {
+        if (failures) back();
         failures = 0;
         await readVersions(response.body, changed);
       }
     } catch {
-      // It is tried again.
+      failures += 1; // and it is tried again
     } finally {
       document.removeEventListener("visibilitychange", stopIfHidden);
     }
@@ -206,8 +226,8 @@ async function readVersions(body, changed) {
   }
 }
 
-export async function predict(image) {
-  const response = await call("POST", "api/predict?top=5", form([image]));
+export async function predict(images) {
+  const response = await call("POST", "api/predict?top=5", form(images));
   return response.json();
 }
 

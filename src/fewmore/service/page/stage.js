@@ -1,73 +1,75 @@
 // The upper part of the page: show images or a drawing, see the prediction, name it to teach it.
 
 import { Camera } from "./camera.js";
-import { announce, count, find, make, refill } from "./dom.js";
+import { announce, find, make, refill } from "./dom.js";
 import { Pad } from "./drawing.js";
 import { onImages, shrink } from "./incoming.js";
+import { keep, kept } from "./keep.js";
 import * as notice from "./notice.js";
 import * as prediction from "./prediction.js";
 import * as api from "./service.js";
+import { Tray } from "./tray.js";
 
-const ENOUGH = 5; // images that make a good start
 const CONCURRENT = 4; // predictions under way
 const PAUSE = 100; // milliseconds between two predictions of a growing drawing, or of the camera
 const UNREADABLE = [413, 422]; // statuses that an image itself causes
 
 export class Stage {
   #mode = "images"; // or "drawing"
-  #photos = []; // {file, url, prediction, problem, unreadable}: images, and what the service says
-  #drawings = []; // {file, url}: finished drawings, each file a promise; not the one on the pad
-  #selected = null; // the photo that is shown large
-  #known = new Set();
   #most = 64; // images in a request
   #pad = new Pad(find("pad"), (over) => this.#drawingChanged(over), announce);
   #camera = new Camera(find("video"));
   #watching = false; // whether the loop of #watch runs
   #stale = false; // the drawing has changed since its last prediction
   #versionSeen; // called with the version of each prediction
-  #taught; // called with the response to teaching
+  #taught; // called with the responses to teaching
+  #names = ""; // of the known classes, as they are in the list that completes what is typed
+  #tray = null;
 
   constructor(versionSeen, taught) {
     this.#versionSeen = versionSeen;
     this.#taught = taught;
+    this.#tray = new Tray({
+      changed: () => this.#trayChanged(),
+      selected: (item) => this.#showItem(item),
+      pending: () => (this.#onPad ? this.#pad.preview() : null),
+      word: () => this.#mode.replace("images", "image"),
+    });
     for (const radio of document.getElementsByName("mode")) {
       radio.addEventListener("change", () => this.switchTo(radio.value));
     }
     this.#listenToPad();
     this.#listenToCamera();
     find("clear-images").addEventListener("click", () => {
-      this.#clearTray();
+      this.#tray.clear();
       this.#input.focus();
     });
-    find("name").addEventListener("input", () => this.#renderHint());
     find("teach").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#teach();
     });
-    onImages((files) => this.#addPhotos(files));
+    onImages((files, folders) => this.#take(files, folders));
     this.#render();
   }
 
   #listenToPad() {
-    const keep = () => this.#keepDrawing();
+    const keepDrawing = () => this.#keepDrawing();
     const clear = () => this.#clearPad();
-    const actions = { Enter: keep, Delete: clear, Backspace: clear };
+    const actions = { Enter: keepDrawing, Delete: clear, Backspace: clear };
     find("pad").addEventListener("keydown", (event) => {
       const action = actions[event.key];
       if (!action) return;
       event.preventDefault();
       action();
     });
-    find("another").addEventListener("click", keep);
+    find("another").addEventListener("click", keepDrawing);
     find("clear").addEventListener("click", clear);
   }
 
   #listenToCamera() {
     find("camera").hidden = !this.#camera.possible;
-    find("camera").addEventListener("click", () => {
-      if (this.#camera.on) this.#takePhoto();
-      else this.#startCamera();
-    });
+    this.#camera.onHold(find("camera"), () => this.#takePhoto());
+    find("camera").addEventListener("click", () => this.#camera.on || this.#startCamera());
     find("camera-off").addEventListener("click", () => {
       this.#stopCamera();
       find("camera").focus();
@@ -76,16 +78,18 @@ export class Stage {
 
   /** Sets the names of the known classes, which complete what is typed. */
   setClasses(names, most) {
-    this.#known = new Set(names);
     this.#most = most;
+    this.#tray.setKnown(names);
+    const all = names.join("\n");
+    if (all === this.#names) return;
+    this.#names = all;
     refill(find("names"), names.map((value) => make("option", { value })));
-    this.#renderHint();
   }
 
-  /** Updates the predictions after the model has changed. */
+  /** Updates the predictions after the model has changed, or was out of reach. */
   predictAgain() {
-    if (this.#mode === "drawing") this.#watch();
-    else this.#predictPhotos(this.#photos);
+    if (this.#live || this.#mode === "drawing") this.#watch();
+    this.#predictPhotos(this.#tray.shown);
   }
 
   switchTo(mode) {
@@ -94,68 +98,99 @@ export class Stage {
     for (const radio of document.getElementsByName("mode")) radio.checked = radio.value === mode;
     find("drawing").hidden = mode !== "drawing";
     find("images").hidden = mode !== "images";
+    this.#tray.render();
     this.#render();
+    this.#keep();
     if (mode === "drawing") this.#watch();
   }
 
   /** Lets the person show more images of this class. */
   addTo(name) {
-    find("name").value = name;
-    this.#renderHint();
+    this.#tray.setName(name);
     find("stage").scrollIntoView();
     const input = this.#input;
     input.focus({ preventScroll: true });
     if (input.type === "file") input.click();
   }
 
+  // What survives a reload
+
+  #keep() {
+    keep(async () => {
+      const tray = await this.#tray.stored();
+      const { strokes } = this.#pad;
+      return tray || strokes.length ? { mode: this.#mode, tray, strokes } : null;
+    });
+  }
+
+  /** Brings back what was not taught before the page was left; `mode` is shown if there is none. */
+  async restore(mode) {
+    const work = await kept();
+    if (work?.tray) this.#tray.restore(work.tray);
+    if (work) this.#pad.strokes = work.strokes;
+    this.switchTo(work?.mode ?? mode);
+    if (this.#mode === "images") this.#predictPhotos(this.#tray.shown);
+  }
+
+  #trayChanged() {
+    if (!this.#tray) return; // it is being made
+    this.#render();
+    this.#keep();
+    const fresh = ({ drawn, prediction, problem }) => !drawn && !prediction && !problem;
+    this.#predictPhotos(this.#tray.shown.filter(fresh));
+  }
+
   // Photos
 
-  async #addPhotos(files) {
-    if (!files.length) return;
-    if (this.#mode !== "images") this.switchTo("images");
-    const room = Math.max(0, this.#most - this.#photos.length);
-    if (files.length > room) {
-      const limit = `${count(this.#most, "image")} at a time is the most`;
-      notice.show([`${limit}: ${files.length - room} of these were left out.`], { error: true });
+  async #take(files, folders) {
+    if (!files.length && !folders.length) {
+      notice.show(["There is no image in that folder."], { error: true });
+      return;
     }
-    const small = await Promise.all(files.slice(0, room).map(shrink));
-    const photos = small.map((file) => {
-      const url = URL.createObjectURL(file);
-      return { file, url, prediction: null, problem: "", unreadable: false };
-    });
-    if (!photos.length) return;
-    this.#photos.push(...photos);
-    this.#selected = photos[0];
+    if (this.#mode !== "images") this.switchTo("images");
+    const added = this.#tray.add(files.map((file) => ({ file, title: file.name })));
+    this.#tray.addFolders(folders);
+    this.#tray.selected = added[0] ?? this.#tray.shown[0];
     this.#render();
-    await this.#predictPhotos(photos);
-    const unreadable = photos.filter((photo) => photo.unreadable);
+    await this.#predictPhotos(this.#tray.shown);
+    const unreadable = this.#tray.shown.filter((item) => item.unreadable && added.includes(item));
     if (!unreadable.length) return;
-    const problems = unreadable.map(({ file, problem }) => `${file.name}: ${problem}`);
+    const problems = unreadable.map(({ title, problem }) => problem.replace(/^image 1\b/, title));
     notice.show(problems, { error: true });
   }
 
   /** Predicts each photo in its own request, so that an unreadable one does not fail the others. */
-  async #predictPhotos(photos) {
-    const waiting = [...photos];
+  async #predictPhotos(items) {
+    const waiting = items.filter((item) => !item.drawn);
     const worker = async () => {
-      for (let photo; (photo = waiting.shift()); ) {
-        await this.#predictPhoto(photo);
+      for (let item; (item = waiting.shift()); ) {
+        item.busy ??= this.#predictPhoto(item).finally(() => (item.busy = null));
+        await item.busy;
+        this.#tray.update(item);
+        if (item !== this.#tray.selected) continue;
         this.#render();
-        if (photo === this.#selected) prediction.announce(photo.prediction, photo.problem);
+        prediction.announce(item.prediction, item.problem);
       }
     };
     await Promise.all(Array.from({ length: CONCURRENT }, worker));
   }
 
-  async #predictPhoto(photo) {
+  async #predictPhoto(item) {
     try {
-      const { predictions, version } = await api.predict(photo.file);
-      Object.assign(photo, { prediction: predictions[0], problem: "", unreadable: false });
+      const { predictions, version } = await api.predict([await shrink(item.file)]);
+      Object.assign(item, { prediction: predictions[0], problem: "", unreadable: false });
       this.#versionSeen(version);
     } catch (problem) {
       const unreadable = UNREADABLE.includes(problem.status);
-      Object.assign(photo, { prediction: null, problem: problem.message, unreadable });
+      Object.assign(item, { prediction: null, problem: problem.message, unreadable });
+      if (unreadable) this.#tray.showHint();
     }
+  }
+
+  #showItem(item) {
+    if (this.#mode !== "images") this.switchTo("images");
+    this.#stopCamera();
+    prediction.announce(item.prediction, item.problem);
   }
 
   async #startCamera() {
@@ -177,15 +212,18 @@ export class Stage {
 
   async #takePhoto() {
     const blob = await this.#camera.capture();
-    const name = `photo ${this.#photos.length + 1}.jpg`;
-    await this.#addPhotos([new File([blob], name, { type: blob.type })]);
+    const file = new File([blob], `photo ${Date.now()}.jpg`, { type: blob.type });
+    [this.#tray.selected] = this.#tray.add([{ file, title: "photo" }]);
   }
 
   // The drawing
 
   #drawingChanged(over) {
     find("pad-hint").hidden = !this.#pad.empty;
-    if (over) this.#renderTray();
+    if (over) {
+      this.#tray?.render();
+      if (this.#tray) this.#keep();
+    }
     this.#watch();
   }
 
@@ -195,9 +233,12 @@ export class Stage {
       return;
     }
     // Do not wait for the file: the person may already be drawing on.
-    this.#drawings.push({ file: this.#pad.capture(), url: this.#pad.preview().toDataURL() });
-    this.#clearPad();
-    announce(`${count(this.#drawings.length, "drawing")} kept`);
+    const file = this.#pad.capture();
+    const url = this.#pad.preview().toDataURL();
+    this.#pad.clear();
+    this.#tray.add([{ file, url, title: "drawing", drawn: true }]);
+    find("pad").focus({ preventScroll: true });
+    announce("Drawing kept");
   }
 
   #clearPad() {
@@ -222,18 +263,20 @@ export class Stage {
     while (this.#stale || this.#camera.on) {
       this.#stale = false;
       const succeeded = await this.#predictLive(this.#live);
+      this.#stale ||= !succeeded; // until the service answers again
       await new Promise((resolve) => setTimeout(resolve, succeeded ? PAUSE : 10 * PAUSE));
     }
     this.#watching = false;
   }
 
+  /** Returns whether there is no need to try again. */
   async #predictLive(source) {
     if (!source) {
       this.#showSelected();
       return true;
     }
     try {
-      const { predictions, version } = await api.predict(await source.capture());
+      const { predictions, version } = await api.predict([await source.capture()]);
       this.#versionSeen(version);
       if (this.#live !== source) return true; // cleared or switched off in the meantime
       prediction.show(predictions[0]);
@@ -241,16 +284,11 @@ export class Stage {
       return true;
     } catch (problem) {
       if (this.#live === source) prediction.show(null, problem.message);
-      return false;
+      return problem.status > 0;
     }
   }
 
   // Teaching
-
-  /** The items to teach with, without the drawing on the pad. */
-  get #tray() {
-    return this.#mode === "drawing" ? this.#drawings : this.#photos;
-  }
 
   /** The control with which a person shows something. */
   get #input() {
@@ -262,81 +300,64 @@ export class Stage {
     return this.#mode === "drawing" && !this.#pad.empty;
   }
 
-  get #readable() {
-    return this.#tray.filter((item) => !item.unreadable);
-  }
-
-  get #total() {
-    return this.#readable.length + this.#onPad;
-  }
-
   async #teach() {
-    const name = find("name").value.trim();
-    if (!this.#total || !name) {
-      this.#askForMissing();
-      return;
-    }
     const button = find("teach-button");
     if (button.ariaBusy === "true") return;
+    const lessons = this.#tray.lessons(this.#onPad ? this.#pad.capture() : null);
+    if (!lessons) {
+      if (this.#tray.isEmpty && !this.#onPad) this.#input.focus();
+      return;
+    }
     button.ariaBusy = "true";
-    const captured = this.#readable.map((item) => item.file);
-    if (this.#onPad) captured.push(this.#pad.capture());
-    const files = await Promise.all(captured);
-    const known = this.#known.has(name);
-    const taught = await notice.attempt(() => (known ? api.add : api.teach)(name, files));
+    const taught = [];
+    let finished = 0;
+    for (const lesson of lessons) {
+      const done = await notice.attempt(() => this.#teachOne(lesson));
+      if (!done) break;
+      finished += 1;
+      taught.push(...done);
+      if (this.#onPad) this.#pad.clear();
+      lesson.done();
+    }
     button.ariaBusy = null;
-    if (!taught) return;
-    find("name").value = "";
-    this.#clearTray();
-    this.#input.focus({ preventScroll: true }); // the next step is to show something else
-    find("stage").scrollIntoView({ block: "nearest" });
-    this.#taught(taught, known);
+    if (!taught.length) return;
+    if (finished === lessons.length) {
+      this.#input.focus({ preventScroll: true }); // the next step is to show something else
+      find(this.#mode === "drawing" ? "pad" : "shown").scrollIntoView({ block: "nearest" });
+    }
+    this.#taught(taught);
   }
 
-  #askForMissing() {
-    const show = this.#mode === "drawing" ? "Draw it first." : "Show it an image first.";
-    this.#renderHint(this.#total ? "Give it a name first." : show);
-    (this.#total ? find("name") : this.#input).focus();
-  }
-
-  #clearTray() {
-    for (const item of this.#tray) URL.revokeObjectURL(item.url);
-    this.#tray.length = 0;
-    this.#selected = null;
-    if (this.#mode === "drawing") this.#pad.clear();
-    this.#render();
-  }
-
-  #remove(item) {
-    const items = this.#tray;
-    const index = items.indexOf(item);
-    items.splice(index, 1);
-    URL.revokeObjectURL(item.url);
-    const next = Math.min(index, items.length - 1);
-    if (this.#selected === item) this.#selected = items[next] ?? null;
-    this.#render();
-    const buttons = find("tray").querySelectorAll(".remove");
-    (buttons[next] ?? find("name")).focus();
+  /** Teaches a class in as many requests as its images need. */
+  async #teachOne({ name, known, images }) {
+    const files = await images();
+    const responses = [];
+    for (let start = 0; start < files.length; start += this.#most) {
+      const some = files.slice(start, start + this.#most);
+      const response = await (known || start ? api.add : api.teach)(name, some);
+      responses.push({ ...response, known: known || start > 0 });
+    }
+    return responses;
   }
 
   // Rendering
 
   #render() {
     const filming = this.#camera.on;
+    const selected = this.#tray?.selected ?? null;
     find("video").hidden = !filming;
-    find("camera").textContent = filming ? "Take this photo" : "Camera";
+    find("camera").textContent = filming ? "Hold to record" : "Camera";
     find("camera-off").hidden = !filming;
-    find("choose").hidden = filming;
-    find("clear-images").hidden = !this.#photos.length;
-    this.#renderLarge(filming ? null : this.#selected);
+    find("choose").hidden = find("choose-folder").hidden = filming;
+    find("clear-images").disabled = !this.#tray || this.#tray.isEmpty;
+    this.#renderLarge(filming ? null : selected);
     if (!this.#live) this.#showSelected();
-    this.#renderTray();
   }
 
   /** Shows the prediction of the selected photo; without one, what to do. */
   #showSelected() {
     const drawing = this.#mode === "drawing";
-    const photo = drawing ? null : this.#selected;
+    const photo = drawing ? null : this.#tray?.selected;
     const invitation = drawing
       ? "Draw, and its name appears here."
       : "Show an image, and its name appears here.";
@@ -349,75 +370,6 @@ export class Stage {
     const current = frame.querySelector("img");
     if (current?.src === photo?.url) return;
     current?.remove();
-    if (photo) frame.append(make("img", { src: photo.url, alt: photo.file.name }));
-  }
-
-  #renderTray() {
-    const makeTile = this.#mode === "drawing" ? this.#drawingTile : this.#photoTile;
-    const tiles = this.#tray.map((item, index) => makeTile.call(this, item, index));
-    if (this.#onPad) tiles.push(make("li", { className: "tile now" }, this.#pad.preview()));
-    const empty = { className: "tile slot", ariaHidden: "true" };
-    while (tiles.length < ENOUGH) tiles.push(make("li", empty));
-    refill(find("tray"), tiles);
-    this.#renderHint();
-  }
-
-  #drawingTile(drawing, index) {
-    const title = `drawing ${index + 1}`;
-    const image = make("img", { src: drawing.url, alt: title });
-    return make("li", { className: "tile" }, image, this.#removeButton(drawing, title));
-  }
-
-  #photoTile(photo, index) {
-    const title = `image ${index + 1}`;
-    const caption = this.#caption(photo);
-    const select = make(
-      "button",
-      { type: "button", className: "choose", title: photo.file.name },
-      make("img", { src: photo.url, alt: "" }),
-      make("span", { textContent: caption }),
-    );
-    select.ariaPressed = String(photo === this.#selected && !this.#camera.on);
-    select.ariaLabel = `${title}, ${photo.file.name}: ${caption}`;
-    select.addEventListener("click", () => {
-      this.#selected = photo;
-      this.#stopCamera();
-      find("tray").querySelectorAll(".choose")[index].focus();
-      prediction.announce(photo.prediction, photo.problem);
-    });
-    const className = photo.unreadable ? "tile bad" : "tile";
-    return make("li", { className }, select, this.#removeButton(photo, title));
-  }
-
-  #caption({ unreadable, prediction }) {
-    if (unreadable) return "unreadable";
-    if (!prediction) return "…";
-    return prediction.known ? prediction.classes[0].name : "none";
-  }
-
-  #removeButton(item, title) {
-    const button = make("button", { type: "button", className: "remove", textContent: "×" });
-    button.ariaLabel = `Remove ${title}`;
-    button.addEventListener("click", () => this.#remove(item));
-    return button;
-  }
-
-  /** Says below the name how many images there are, or what is missing; labels the button. */
-  #renderHint(missing = "") {
-    const name = find("name").value.trim();
-    const known = this.#known.has(name);
-    const hint = find("teach-hint");
-    const addition = `${name} is known: what you show is added to it.`;
-    hint.textContent = missing || (known ? addition : this.#progress());
-    hint.classList.toggle("missing", Boolean(missing));
-    find("teach-button").textContent = known ? "Add" : "Teach";
-    if (missing) announce(missing);
-  }
-
-  #progress() {
-    const things = this.#mode === "drawing" ? "drawings" : "images";
-    const total = this.#total;
-    if (!total) return `Five ${things} make a good start.`;
-    return total >= ENOUGH ? `${total} ${things}: good.` : `${total} of ${ENOUGH}`;
+    if (photo) frame.append(make("img", { src: photo.url, alt: photo.title }));
   }
 }

@@ -1,0 +1,147 @@
+// Tests the model on a folder with one sub-folder a class: how many are right, and which are not.
+
+import * as api from "./service.js";
+import { announce, count, find, make, percent, refill } from "./dom.js";
+import { onDrop, onFolder, shrink } from "./incoming.js";
+import * as notice from "./notice.js";
+
+const BATCH = 16; // images in a request
+const CONCURRENT = 2; // requests under way
+const LISTED = 200; // mistakes in the table
+const NONE = "none of these";
+
+export class Test {
+  #known; // returns the names of all classes
+  #run = 0; // counts the tests: an older one stops
+  #urls = []; // of the images in the table
+
+  constructor(known) {
+    this.#known = known;
+    const take = (files, folders) => this.#start(files, folders);
+    onFolder(find("test-folder"), take);
+    onDrop(find("test"), find("test"), take);
+    find("test-stop").addEventListener("click", () => {
+      this.#run += 1;
+      find("test-folder").focus();
+    });
+  }
+
+  async #start(files, folders) {
+    if (!folders.length) {
+      const sentence = "Choose a folder that has one sub-folder of images for each class.";
+      notice.show([sentence], { error: true });
+      return;
+    }
+    const run = ++this.#run;
+    const images = folders.flatMap(({ name, files: of }) => {
+      return of.map((file) => ({ name: name.normalize("NFC").trim(), file }));
+    });
+    find("test-progress").max = images.length;
+    this.#showRunning(true);
+    const results = [];
+    const worked = await notice.attempt(() => this.#predictAll(images, results, run));
+    if (run === this.#run || !find("test-progress").hidden) this.#showRunning(false);
+    if (worked || results.length) this.#showResults(results, images.length);
+  }
+
+  async #predictAll(images, results, run) {
+    const waiting = [...images];
+    const worker = async () => {
+      while (waiting.length && run === this.#run) {
+        const some = waiting.splice(0, BATCH);
+        results.push(...(await this.#predict(some)));
+        find("test-progress").value = results.length;
+      }
+    };
+    await Promise.all(Array.from({ length: CONCURRENT }, worker));
+    return true;
+  }
+
+  /** Predicts some images; where one cannot be read, each alone. */
+  async #predict(images) {
+    try {
+      const files = await Promise.all(images.map(({ file }) => shrink(file)));
+      const { predictions } = await api.predict(files);
+      return images.map((image, index) => this.#judge(image, predictions[index]));
+    } catch (problem) {
+      if (![413, 422].includes(problem.status)) throw problem;
+      if (images.length === 1) return [{ ...images[0], unreadable: true }];
+      const alone = await Promise.all(images.map((image) => this.#predict([image])));
+      return alone.flat();
+    }
+  }
+
+  /** Images of a class that is not known are right if they are seen as none of these. */
+  #judge(image, prediction) {
+    const [{ name, confidence }] = prediction.classes;
+    const guess = prediction.known ? name : NONE;
+    const truth = this.#known().includes(image.name) ? image.name : NONE;
+    return { ...image, guess, confidence, right: guess === truth };
+  }
+
+  #showRunning(running) {
+    find("test-progress").hidden = find("test-stop").hidden = !running;
+    find("test-progress").value = 0;
+    if (running) find("test-result").hidden = true;
+  }
+
+  #showResults(results, total) {
+    const read = results.filter(({ unreadable }) => !unreadable);
+    const right = read.filter((result) => result.right);
+    const mistakes = read.filter((result) => !result.right);
+    mistakes.sort((one, other) => other.confidence - one.confidence);
+    const share = read.length ? ` (${percent(right.length / read.length)})` : "";
+    const sentence = `${right.length} of ${count(read.length, "image")} right${share}.`;
+    const notes = [];
+    const unreadable = results.length - read.length;
+    if (unreadable) notes.push(`${count(unreadable, "image")} could not be read.`);
+    if (results.length < total) notes.push(`Stopped: ${total - results.length} were not tried.`);
+    const strangers = new Set(read.map(({ name }) => name).filter((name) => !this.#knows(name)));
+    if (strangers.size) {
+      const names = [...strangers].slice(0, 5).join(", ");
+      notes.push(`Not known, so right as “${NONE}”: ${names}${strangers.size > 5 ? ", …" : ""}.`);
+    }
+    find("test-sum").textContent = sentence;
+    find("test-notes").textContent = notes.join(" ");
+    this.#showMistakes(mistakes);
+    this.#showClasses(read);
+    find("test-result").hidden = false;
+    announce(sentence);
+  }
+
+  #knows(name) {
+    return this.#known().includes(name);
+  }
+
+  #showMistakes(mistakes) {
+    for (const url of this.#urls) URL.revokeObjectURL(url);
+    this.#urls = [];
+    const rows = mistakes.slice(0, LISTED).map(({ file, name, guess, confidence }) => {
+      const src = URL.createObjectURL(file);
+      this.#urls.push(src);
+      const image = make("img", { src, alt: file.name, width: 48, height: 48, loading: "lazy" });
+      const sure = guess === NONE ? "" : percent(confidence);
+      const cells = [image, name, guess, sure].map((content) => make("td", {}, content));
+      return make("tr", {}, ...cells);
+    });
+    refill(find("test-mistakes").tBodies[0], rows);
+    find("test-mistakes").hidden = !rows.length;
+    const more = mistakes.length - rows.length;
+    find("test-more").hidden = more <= 0;
+    find("test-more").textContent = `And ${count(more, "mistake")} more.`;
+  }
+
+  #showClasses(results) {
+    const classes = new Map();
+    for (const { name, right } of results) {
+      const [good, all] = classes.get(name) ?? [0, 0];
+      classes.set(name, [good + right, all + 1]);
+    }
+    const worst = [...classes].sort(([, a], [, b]) => a[0] / a[1] - b[0] / b[1]);
+    const rows = worst.map(([name, [good, all]]) => {
+      const cells = [name, `${good} of ${all}`, percent(good / all)];
+      return make("tr", {}, ...cells.map((textContent) => make("td", { textContent })));
+    });
+    refill(find("test-classes").tBodies[0], rows);
+  }
+}
