@@ -65,7 +65,8 @@ def test_a_stopped_training_goes_on(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        IncrementalClassifier("resnet8", weights, device="cpu", engine="torch").fit(images, progress=stop)
+        classifier = IncrementalClassifier("resnet8", weights, device="cpu", engine="torch")
+        classifier.fit(images, progress=stop)
     before = sum(embedded)
     IncrementalClassifier("resnet8", weights, device="cpu", engine="torch").fit(images)
     assert sum(embedded) - before == before / 2, "the last six of eighteen images"

@@ -20,22 +20,23 @@ Predict = Callable[..., list[Prediction]]
 
 @pytest.fixture
 def on_predict(monkeypatch: pytest.MonkeyPatch) -> Callable[[Predict], None]:
-    """Return a function that puts another one in place of `IncrementalClassifier.predict`."""
+    """Return a function that puts another one in place of `predict_features`."""
 
     def replace_predict(other: Predict) -> None:
-        monkeypatch.setattr(IncrementalClassifier, "predict", other)
+        monkeypatch.setattr(IncrementalClassifier, "predict_features", other)
 
     return replace_predict
 
 
 @pytest.fixture
 def two_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["fewmore.cli.predict"], "BATCH_SIZE", 2)
+    monkeypatch.setattr("fewmore.classifier.embedding.BATCH_SIZE", {"cpu": 2})
+    monkeypatch.setattr("fewmore.cli.stream_job.FEW", 2)
 
 
 def interrupt_after(calls: int) -> Predict:
-    """Return a `predict` that is interrupted after so many calls."""
-    predict = IncrementalClassifier.predict
+    """Return a `predict_features` that is interrupted after so many calls."""
+    predict = IncrementalClassifier.predict_features
     left = calls
 
     def interrupted(self: IncrementalClassifier, images: Any, top: int = 1) -> list[Prediction]:
@@ -81,7 +82,7 @@ def test_the_table_of_an_interrupted_prediction_is_printed(
 def test_rows_are_written_as_they_come(
     model: Path, fewmore: Fewmore, on_predict: Callable[[Predict], None]
 ) -> None:
-    predict = IncrementalClassifier.predict
+    predict = IncrementalClassifier.predict_features
     rows_before = []
 
     def count_rows(self: IncrementalClassifier, images: Any, top: int = 1) -> list[Prediction]:
@@ -103,7 +104,7 @@ def test_progress_goes_to_stderr(model: Path, fewmore: Fewmore) -> None:
 @pytest.fixture
 def all_unknown(on_predict: Callable[[Predict], None]) -> None:
     """Let every image be unknown."""
-    predict = IncrementalClassifier.predict
+    predict = IncrementalClassifier.predict_features
 
     def predict_unknown(self: IncrementalClassifier, images: Any, top: int = 1) -> list[Prediction]:
         return [replace(one, known=False) for one in predict(self, images, top)]

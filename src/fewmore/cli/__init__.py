@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 
 from fewmore import __version__
-from fewmore.cli import data, lists
+from fewmore.cli import data, lists, torchrun
 from fewmore.cli.card import card
 from fewmore.cli.check import check
 from fewmore.cli.compare import compare
 from fewmore.cli.doctor import doctor
+from fewmore.cli.embed import embed
 from fewmore.cli.evaluate import evaluate
 from fewmore.cli.exam import exam
 from fewmore.cli.export import export
@@ -37,6 +38,7 @@ GROUPS = {
         train,
         learn,
         predict,
+        embed,
         evaluate,
         info,
         forget,
@@ -81,6 +83,7 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -89,6 +92,7 @@ def options(
     ] = False,
 ) -> None:
     """Take the options that come before a command; the help text is that of `app`."""
+    torchrun.check_command(context.invoked_subcommand)
 
 
 for group, commands in GROUPS.items():
@@ -99,8 +103,10 @@ app.add_typer(data.app, name="data", rich_help_panel="For research")
 
 def main() -> None:
     """Run a command; report errors in the input in one sentence, without a traceback."""
+    torchrun.silence_others()
     try:
         app()
     except FewmoreError as error:
-        typer.secho(f"fewmore: {error}", err=True, fg="red")
+        who = f"fewmore: process {number}" if (number := torchrun.process_number()) else "fewmore"
+        typer.secho(f"{who}: {error}", err=True, fg="red")
         sys.exit(2)

@@ -13,7 +13,7 @@ from fewmore.classifier.text import NONE_OF_THESE
 from fewmore.cli.describe import MAX_LISTED, make_table, quote
 from fewmore.cli.image_paths import find_images
 from fewmore.cli.mistakes import write_mistakes
-from fewmore.cli.model_options import Device, Json, ModelFile, SkipBroken
+from fewmore.cli.model_options import Device, Engine, Json, ModelFile, SkipBroken
 from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError, UnknownName
 
@@ -56,6 +56,7 @@ def evaluate(
     ] = None,
     json: Json = False,
     skip_broken: SkipBroken = False,
+    engine: Engine = "auto",
     device: Device = "auto",
 ) -> None:
     """Measure accuracy on a folder of photos, class by class, the worst ones first.
@@ -72,7 +73,7 @@ def evaluate(
             f"--plot {plot} does not end in .png, .svg or .pdf: "
             f"use --plot {plot.with_suffix('.png')}"
         )
-    classifier = IncrementalClassifier.load(model, device)
+    classifier = IncrementalClassifier.load(model, device, engine)
     strangers = find_images(unknown, recursive=True) if unknown else []
     try:
         with (

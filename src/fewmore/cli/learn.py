@@ -9,7 +9,7 @@ import typer
 
 from fewmore.cli.describe import MAX_LISTED, quote
 from fewmore.cli.image_paths import find_images, images_in
-from fewmore.cli.model_options import ModelFile, SkipBroken
+from fewmore.cli.model_options import Engine, ModelFile, SkipBroken
 from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError
 
@@ -35,6 +35,7 @@ def learn(
         str | None, typer.Option(help="The class that all these images show.", show_default=False)
     ] = None,
     skip_broken: SkipBroken = False,
+    engine: Engine = "auto",
 ) -> None:
     """Learn new classes, or more images of known ones.
 
@@ -50,7 +51,7 @@ def learn(
     stopped = f"stopped: nothing was learnt, and {model} is as it was"
     with (
         interrupt_hint(stopped),
-        _change(model) as classifier,
+        _change(model, engine) as classifier,
         stages(plain(stderr=True), patient=True) as progress,
     ):
         result = classifier.learn(images, progress, skip_broken=skip_broken)
@@ -157,14 +158,14 @@ def undo(model: ModelFile) -> None:
 
 
 @contextmanager
-def _change(model: Path) -> "Iterator[IncrementalClassifier]":
+def _change(model: Path, engine: str = "auto") -> "Iterator[IncrementalClassifier]":
     """Load, change and save under a lock; an error on the way leaves the file as it was."""
     from fewmore.classifier.estimator import IncrementalClassifier
     from fewmore.classifier.model_file import check_exists, locked
 
     check_exists(model)
     with locked(model, LOCK_TIMEOUT, say_that_it_waits(model)):
-        classifier = IncrementalClassifier.load(model)
+        classifier = IncrementalClassifier.load(model, engine=engine)
         version = classifier.version
         yield classifier
         if classifier.version != version:

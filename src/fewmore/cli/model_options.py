@@ -16,3 +16,28 @@ SkipBroken = Annotated[
     bool, typer.Option("--skip-broken", help="Leave out images that cannot be read, and say which.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="What computes features: torch, onnxruntime or openvino; auto takes the fastest that "
+        "is installed."
+    ),
+]
+Places = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="IMAGE",
+        help="Images, folders of them, tar archives, globs, addresses such as s3://bucket/photos, "
+        "and lists: .csv or .jsonl with a column path, or .txt with a path a line.",
+        show_default=False,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Processes that decode images; 0 for threads. Default: a process a core from 20,000 "
+        "images on.",
+        show_default=False,
+    ),
+]

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,37 +10,33 @@ import typer
 
 from fewmore.classifier.text import NONE_OF_THESE, count_noun
 from fewmore.cli.describe import make_table
-from fewmore.cli.image_paths import find_images
-from fewmore.cli.model_options import Device, Json, ModelFile
+from fewmore.cli.model_options import Device, Engine, Json, ModelFile, Places, Workers
+from fewmore.cli.parts import open_parts
 from fewmore.cli.prediction_rows import (
     Result,
     Write,
+    as_table,
     check_output,
     open_file,
     open_rows,
     sort_into,
 )
-from fewmore.cli.terminal import interrupt_hint, plain, stages
-from fewmore.errors import ConfigError, DataError
+from fewmore.cli.stream_job import list_given, run_stream
+from fewmore.cli.terminal import plain
+from fewmore.errors import ConfigError, DataError, ImageError
+from fewmore.io import file_hash
 
 if TYPE_CHECKING:  # torch is imported when a command runs
     from fewmore.classifier.estimator import IncrementalClassifier
-    from fewmore.classifier.results import Prediction
+    from fewmore.classifier.streaming import EmbeddedChunk
+    from fewmore.data.streams import PlaceList
 
-BATCH_SIZE = 64  # images predicted together
+MAX_ERRORS = 20  # images that cannot be read, of which so many are named
 
 
 def predict(
     model: ModelFile,
-    images: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="IMAGE",
-            help="Images, folders of them, and lists: .csv or .jsonl with a column path, "
-            "or .txt with a path a line.",
-            show_default=False,
-        ),
-    ],
+    images: Places,
     top: Annotated[int, typer.Option(min=1, help="So many of the likeliest classes.")] = 1,
     json: Json = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print JSONL, a line an image.")] = False,
@@ -49,8 +45,10 @@ def predict(
         Path | None,
         typer.Option(
             "--output",
+            "--out",
             "-o",
-            help="Write to a new file: .csv, .json, .jsonl or .parquet.",
+            help="Write to a new file: .csv, .json, .jsonl or .parquet. Parquet goes on where it "
+            "was stopped.",
             show_default=False,
         ),
     ] = None,
@@ -62,54 +60,108 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    workers: Workers = None,
+    engine: Engine = "auto",
     device: Device = "auto",
 ) -> None:
     """Say what images show, and how sure that is.
 
     If some cannot be read, they are named, the others are predicted, and the exit code is 1. CSV
-    and JSON are written as predictions come: what is there after Ctrl-C is complete.
+    and JSON are written as predictions come: what is there after Ctrl-C is complete. Parquet is
+    for any number of images: if the command is stopped, or killed, the same command goes on.
 
     Example: fewmore predict birds.fewmore a.jpg b.jpg
 
     Example: fewmore predict birds.fewmore holiday/ --top 5 --csv > holiday.csv
+
+    Example: fewmore predict birds.fewmore "s3://birds/{000..099}.tar" -o birds.parquet
     """
     forms = [form for form, asked in (("json", json), ("jsonl", jsonl), ("csv", csv)) if asked]
-    if len(forms) + (output is not None) > 1:
-        given = [f"--{form}" for form in forms] + ["-o"] * (output is not None)
-        raise ConfigError(
-            f"{' and '.join(given)} were given together, and there is one output: keep one of them"
-        )
-    if output is not None:
-        check_output(output)
+    _check_one_output(forms, output)
+    is_parquet = output is not None and check_output(output) == "parquet"
     from fewmore.classifier.estimator import IncrementalClassifier
 
-    paths = find_images(images, recursive=True)
-    classifier = IncrementalClassifier.load(model, device)
+    classifier = IncrementalClassifier.load(model, device, engine)
     top = min(top, len(classifier.classes_))
-    # A bar and rows on the same terminal would be mixed up.
-    quiet = len(paths) <= BATCH_SIZE or (bool(forms) and sys.stdout.isatty())
-    done = 0
-    errors: list[DataError] = []
-    with (
-        interrupt_hint(lambda: f"stopped after {done:,} of {len(paths):,} images"),
-        stages(plain(stderr=True), quiet) as progress,
-        _open_output(forms, output, top) as write,
-    ):
-        for results in _predict(classifier, paths, top):
-            write(results)
+    errors = _Errors()
+    with ExitStack() as stack:
+        parts = None
+        if output is not None and is_parquet:
+            about = {"command": "predict", "model": file_hash(model.expanduser()), "top": top}
+            parts = stack.enter_context(open_parts(output, images, about))
+            errors.count = parts.errors
+        places = parts.places if parts else stack.enter_context(list_given(images))
+        if sort_folder is not None:
+            _check_local(places)
+        write = None if parts else stack.enter_context(_open_output(forms, output, top))
+
+        def use(chunk: "EmbeddedChunk") -> None:
+            results = _predict(classifier, chunk, top)
+            if parts is not None:
+                parts.write(as_table(results, top), chunk.end)
+            if write is not None:
+                write(results)
             if sort_folder is not None:
                 sort_into(sort_folder, results)
-            errors += [result for _, result in results if isinstance(result, DataError)]
-            done += len(results)
-            progress("predicting", done, len(paths))
+            errors.add(results)
+
+        # A bar and rows on the same terminal would be mixed up.
+        quiet = bool(forms) and sys.stdout.isatty()
+        done = run_stream("predicting", classifier.embedder, places, use, workers, parts, quiet)
     if output is not None:
         plain().print(f"{output}: {count_noun(done, 'image')}")
     if sort_folder is not None:
         plain().print(f"copied into the folders of {sort_folder}")
-    for error in errors:
-        typer.secho(f"fewmore: {error}", err=True, fg="red")
-    if errors:
-        raise typer.Exit(1)
+    errors.report()
+
+
+def _check_one_output(forms: Sequence[str], output: Path | None) -> None:
+    given = [f"--{form}" for form in forms] + ["-o"] * (output is not None)
+    if len(given) > 1:
+        raise ConfigError(
+            f"{' and '.join(given)} were given together, and there is one output: keep one of them"
+        )
+
+
+class _Errors:
+    """Count the images that cannot be read, and keep the first sentences."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[DataError] = []
+
+    def add(self, results: Sequence[Result]) -> None:
+        errors = [result for _, result in results if isinstance(result, DataError)]
+        self.count += len(errors)
+        self.first += errors[: MAX_ERRORS - len(self.first)]
+
+    def report(self) -> None:
+        """Print the errors, and exit with 1 if there are any."""
+        for error in self.first:
+            typer.secho(f"fewmore: {error}", err=True, fg="red")
+        if self.count > len(self.first):
+            more = f"{self.count - len(self.first):,} more images"
+            typer.secho(f"fewmore: {more} cannot be read: see the column error", err=True, fg="red")
+        if self.count:
+            raise typer.Exit(1)
+
+
+def _check_local(places: "PlaceList") -> None:
+    for place in places.places():
+        if place.archive_bytes or "://" in place.address:
+            raise ConfigError(
+                f"--sort-into copies image files of this machine, and {place.address} is none: "
+                "leave it out"
+            )
+
+
+def _predict(classifier: "IncrementalClassifier", chunk: "EmbeddedChunk", top: int) -> list[Result]:
+    """Predict the images of a chunk; those that cannot be read keep their error."""
+    predictions = iter(classifier.predict_features(chunk.features, top))
+    return [
+        (name, ImageError(chunk.errors[number]) if number in chunk.errors else next(predictions))
+        for number, name in enumerate(chunk.names)
+    ]
 
 
 def _open_output(
@@ -120,27 +172,6 @@ def _open_output(
     return open_rows(forms[0], sys.stdout, top) if forms else _open_table()
 
 
-def _predict(
-    classifier: "IncrementalClassifier", paths: Sequence[Path], top: int
-) -> Iterator[list[Result]]:
-    """Yield predictions a batch at a time."""
-    for start in range(0, len(paths), BATCH_SIZE):
-        batch = paths[start : start + BATCH_SIZE]
-        try:
-            yield list(zip(batch, classifier.predict(batch, top), strict=True))
-        except DataError:  # of one image: the others are predicted nevertheless
-            yield [(path, _predict_one(classifier, path, top)) for path in batch]
-
-
-def _predict_one(
-    classifier: "IncrementalClassifier", path: Path, top: int
-) -> "Prediction | DataError":
-    try:
-        return classifier.predict(path, top)[0]
-    except DataError as error:
-        return error
-
-
 @contextmanager
 def _open_table() -> Iterator[Write]:
     """Give a function that adds predictions to a table, which is printed in the end."""
@@ -149,9 +180,9 @@ def _open_table() -> Iterator[Write]:
     table = make_table("image", "is", "confidence")
 
     def add(results: Sequence[Result]) -> None:
-        for path, result in results:
+        for image, result in results:
             if isinstance(result, DataError):
-                table.add_row(Text(str(path)), Text("cannot be read", style="red"), "")
+                table.add_row(Text(image), Text("cannot be read", style="red"), "")
                 continue
             rows = [
                 (name, f"{100 * confidence:.1f} %")
@@ -160,7 +191,7 @@ def _open_table() -> Iterator[Write]:
             if not result.known:
                 rows = [(NONE_OF_THESE, ""), *((f"  if any, {name}", text) for name, text in rows)]
             for number, (name, text) in enumerate(rows):
-                table.add_row(Text("" if number else str(path)), Text(name), text)
+                table.add_row(Text("" if number else image), Text(name), text)
 
     try:
         yield add

@@ -18,23 +18,21 @@ from fewmore.errors import ConfigError, DataError
 if TYPE_CHECKING:  # torch is imported when a command runs
     from fewmore.classifier.results import Prediction
 
-Result = tuple[Path, "Prediction | DataError"]
+Result = tuple[str, "Prediction | DataError"]  # the image's name, and what it shows
 Write = Callable[[Sequence[Result]], None]
 FORMATS = ("csv", "json", "jsonl", "parquet")
 
 
 @contextmanager
 def open_file(path: Path, top: int) -> Iterator[Write]:
-    """Give a function that writes predictions to a new file, in the format that its name ends in.
+    """Give a function that writes predictions to a new file of text, as its name's end says.
 
     What was written stays if the command is stopped.
     """
-    form = check_output(path)
-    is_binary = form == "parquet"
     try:
         with (
-            path.open("xb" if is_binary else "x", encoding=None if is_binary else "utf-8") as file,
-            open_rows(form, file, top) as write,
+            path.open("x", encoding="utf-8") as file,
+            open_rows(check_end(path), file, top) as write,
         ):
             yield write
     except OSError as error:
@@ -45,16 +43,22 @@ def open_file(path: Path, top: int) -> Iterator[Write]:
 
 def check_output(path: Path) -> str:
     """Return the format that a file's name ends in; refuse another one, and a file that exists."""
+    form = check_end(path)
+    if path.exists():
+        raise ConfigError(f"-o {path} is there already: give another name, or remove it")
+    if form == "parquet":
+        import_pyarrow()
+    return form
+
+
+def check_end(path: Path) -> str:
+    """Return the format that a file's name ends in."""
     form = path.suffix.lower().removeprefix(".")
     if form not in FORMATS:
         raise ConfigError(
             f"-o {path} does not end in .csv, .json, .jsonl or .parquet: "
             f"use -o {path.with_suffix('.csv')}"
         )
-    if path.exists():
-        raise ConfigError(f"-o {path} is there already: give another name, or remove it")
-    if form == "parquet":
-        _import_pyarrow()
     return form
 
 
@@ -64,7 +68,6 @@ def open_rows(form: str, file: IO[Any], top: int) -> AbstractContextManager[Writ
         "csv": _csv_rows,
         "json": _json_rows,
         "jsonl": _jsonl_rows,
-        "parquet": _parquet_rows,
     }
     return writers[form](file, top)
 
@@ -110,11 +113,9 @@ def _jsonl_rows(file: IO[str], top: int) -> Iterator[Write]:
     yield write
 
 
-@contextmanager
-def _parquet_rows(file: IO[bytes], top: int) -> Iterator[Write]:
-    pa = _import_pyarrow()
-    from pyarrow.parquet import ParquetWriter
-
+def as_table(results: Sequence[Result], top: int) -> Any:
+    """Return predictions as an Arrow table of flat rows."""
+    pa = import_pyarrow()
     types = {"known": pa.bool_(), "familiarity": pa.float64()}
     schema = pa.schema(
         [
@@ -122,13 +123,11 @@ def _parquet_rows(file: IO[bytes], top: int) -> Iterator[Write]:
             for name in columns(top)
         ]
     )
-    with ParquetWriter(file, schema) as writer:
-        yield lambda results: writer.write_table(
-            pa.Table.from_pylist([_flat(*result) for result in results], schema)
-        )
+    return pa.Table.from_pylist([_flat(*result) for result in results], schema)
 
 
-def _import_pyarrow() -> Any:
+def import_pyarrow() -> Any:
+    """Return pyarrow, or say how to install it."""
     try:
         import pyarrow
     except ImportError as error:
@@ -151,11 +150,11 @@ def answer(result: "Prediction") -> str:
     return result.names[0] if result.known else NONE_OF_THESE
 
 
-def _flat(path: Path, result: "Prediction | DataError") -> dict[str, Any]:
+def _flat(image: str, result: "Prediction | DataError") -> dict[str, Any]:
     if isinstance(result, DataError):
-        return {"image": str(path), "error": str(result)}
+        return {"image": image, "error": str(result)}
     row = {
-        "image": str(path),
+        "image": image,
         "name": answer(result),
         "known": result.known,
         "nearest": result.names[0],
@@ -176,15 +175,15 @@ def _text(value: object) -> str:
     return f"{value:.6f}" if isinstance(value, float) else str(value)
 
 
-def _nested(path: Path, result: "Prediction | DataError") -> dict[str, Any]:
+def _nested(image: str, result: "Prediction | DataError") -> dict[str, Any]:
     if isinstance(result, DataError):
-        return {"image": str(path), "error": str(result)}
+        return {"image": image, "error": str(result)}
     classes = [
         {"name": name, "confidence": round(confidence, 6)}
         for name, confidence in zip(result.names, result.confidences, strict=True)
     ]
     return {
-        "image": str(path),
+        "image": image,
         "name": answer(result),
         "known": result.known,
         "familiarity": round(result.familiarity, 6),
@@ -194,9 +193,10 @@ def _nested(path: Path, result: "Prediction | DataError") -> dict[str, Any]:
 
 def sort_into(folder: Path, results: Sequence[Result]) -> None:
     """Copy images into a folder for each class; a copy never replaces another file."""
-    for path, result in results:
+    for image, result in results:
         if isinstance(result, DataError):
             continue
+        path = Path(image)
         of_class = folder / (answer(result).replace("/", "_").replace("\\", "_").strip(".") or "_")
         try:
             of_class.mkdir(parents=True, exist_ok=True)

@@ -60,11 +60,12 @@ def interrupt_hint(hint: str | Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def stages(
-    out: "Console", quiet: bool = False, patient: bool = False
+    out: "Console", quiet: bool = False, patient: bool = False, rate: bool = False
 ) -> Iterator[Callable[[str, int, int], None]]:
     """Give a function that shows progress: a bar a stage on a terminal, elsewhere lines.
 
-    If patient, nothing is printed elsewhere until a stage takes long.
+    If patient, nothing is printed elsewhere until a stage takes long. With the rate, it is said
+    how many steps a second takes.
     """
     from rich.progress import (
         BarColumn,
@@ -82,6 +83,7 @@ def stages(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}", markup=False),
         TimeRemainingColumn(),
     )
     hidden = quiet or not out.is_terminal
@@ -89,21 +91,26 @@ def stages(
         *columns, console=out, transient=True, disable=hidden, redirect_stdout=False
     ) as progress:
 
+        def speed(stage: str, done: int) -> str:
+            when, already = started[stage]
+            if not rate or done <= already:
+                return ""
+            return f", {(done - already) / (time.monotonic() - when):,.0f} a second"
+
         def report(stage: str, done: int, total: int) -> None:
             nonlocal printed
             now = time.monotonic()
             if stage not in bars:
-                bars[stage] = progress.add_task(stage)
+                bars[stage] = progress.add_task(stage, rate="")
                 started[stage] = now, done
                 printed = now
                 if not (quiet or patient or out.is_terminal):
                     out.print(f"{stage} …")
             elif not quiet and not out.is_terminal and now - printed >= LINE_SECONDS:
                 printed = now
-                out.print(
-                    f"{stage}: {done:,} of {total:,}{_time_left(started[stage], done, total)}"
-                )
-            progress.update(bars[stage], completed=done, total=total)
+                left = _time_left(started[stage], done, total)
+                out.print(f"{stage}: {done:,} of {total:,}{speed(stage, done)}{left}")
+            progress.update(bars[stage], completed=done, total=total, rate=speed(stage, done))
 
         yield report
 

@@ -8,7 +8,7 @@ import typer
 
 from fewmore.cli.describe import file_size, print_classifier, quote
 from fewmore.cli.learn import LOCK_TIMEOUT, say_that_it_waits
-from fewmore.cli.model_options import Device, SkipBroken
+from fewmore.cli.model_options import Device, Engine, SkipBroken
 from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError
 
@@ -37,6 +37,7 @@ def train(
         str, typer.Option(help="imagenet, the path of a weight file, or none: train from scratch.")
     ] = "imagenet",
     seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn at random.")] = 0,
+    engine: Engine = "auto",
     device: Device = "auto",
     skip_broken: SkipBroken = False,
     force: Annotated[
@@ -58,7 +59,7 @@ def train(
 
     out = plain()
     classifier = IncrementalClassifier(
-        backbone, None if weights == "none" else weights, device=device, seed=seed
+        backbone, None if weights == "none" else weights, device=device, seed=seed, engine=engine
     )
     stopped = f"stopped: {target} was not written; what was embedded is kept for the next time"
     with interrupt_hint(stopped), stages(plain(stderr=True)) as progress:

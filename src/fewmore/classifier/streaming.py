@@ -1,0 +1,145 @@
+"""Embed any number of images from anywhere in a stream, in bounded memory.
+
+Chunks of images are read one after the other, decoded by threads or processes, and embedded; on a
+CPU several are embedded at once. A few chunks are on the way at any time. What cannot be decoded
+is an error beside the features of the others.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context, parent_process
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewmore.classifier.embedding import Embedder, center_square, square_size
+from fewmore.data.streams import Chunk, PlaceList, Position, open_binary
+from fewmore.data.threads import map_ahead, threaded_map
+from fewmore.data.transform import Transform
+from fewmore.errors import FewmoreError, StateError
+
+CHUNK = 64  # images that a process decodes at a time
+MANY_IMAGES = 20_000  # or
+MANY_BYTES = 200_000_000  # of archives, from which on processes decode
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedChunk:
+    """Hold the features of those images of a chunk that could be decoded."""
+
+    names: tuple[str, ...]
+    features: Tensor  # (n, d)
+    errors: dict[int, str]  # of the others, by their number
+    end: Position
+    archive_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class _DecodedChunk:
+    names: tuple[str, ...]
+    squares: np.ndarray  # (n, 3, s, s) uint8
+    errors: dict[int, str]
+    end: Position
+    archive_bytes: int
+
+
+def embed_places(
+    embedder: Embedder, places: PlaceList, processes: int | None = None, start: Position = (0, 0)
+) -> Iterator[EmbeddedChunk]:
+    """Yield the features of all images of places, from a position on, a chunk at a time.
+
+    Args:
+        embedder: what computes features.
+        places: images and archives.
+        processes: that decode. 0 stands for threads, and None for as many as there are cores
+            where there is so much to do that starting them pays.
+        start: the position of the first image.
+    """
+    if processes is None:
+        is_much = places.images >= MANY_IMAGES or places.archive_bytes >= MANY_BYTES
+        processes = (os.cpu_count() or 1) if is_much else 0
+    size = max(CHUNK if processes else 1, embedder.batch_size)
+    return embed_stream(embedder, places.chunks(size, start), processes)
+
+
+def embed_stream(
+    embedder: Embedder, chunks: Iterable[Chunk], processes: int = 0
+) -> Iterator[EmbeddedChunk]:
+    """Yield the features of chunks in their order.
+
+    Args:
+        embedder: what computes features.
+        chunks: as `fewmore.data.streams.read_chunks` yields them.
+        processes: that decode; 0 stands for threads, which start at once.
+    """
+
+    def embed(chunk: _DecodedChunk) -> EmbeddedChunk:
+        parts = torch.split(torch.from_numpy(chunk.squares), embedder.batch_size)
+        features = [embedder.features(part)[0] for part in parts if len(part)]
+        empty = torch.empty(0, embedder.dim, device=embedder.device)
+        return EmbeddedChunk(
+            chunk.names,
+            torch.cat([empty, *features]),
+            chunk.errors,
+            chunk.end,
+            chunk.archive_bytes,
+        )
+
+    workers = processes or os.cpu_count() or 1
+    decode = partial(decode_chunk, embedder.transform)
+    try:
+        with _open_pool(processes, workers) as pool:
+            decoded = map_ahead(pool, decode, chunks, 2 * workers)
+            yield from (threaded_map if embedder.engine.is_concurrent else map)(embed, decoded)
+    except BrokenProcessPool as error:
+        raise StateError(
+            "a process that decodes images was killed, perhaps because memory ran out: "
+            "go on with fewer --workers"
+        ) from error
+
+
+def _open_pool(processes: int, workers: int) -> Executor:
+    if not processes:
+        return ThreadPoolExecutor(workers)
+    # A process that was forked would inherit locks of PyTorch's threads.
+    return ProcessPoolExecutor(workers, get_context("spawn"), _prepare_process)
+
+
+def _prepare_process() -> None:
+    """Let Ctrl-C be the parent's, and end with it, even if it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+    def end_with_parent() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def decode_chunk(transform: Transform, chunk: Chunk) -> _DecodedChunk:
+    """Decode the images of a chunk to squares."""
+    size = square_size(transform)
+    squares = np.empty((len(chunk.images), 3, size, size), np.uint8)
+    errors: dict[int, str] = {}
+    for number, (name, image) in enumerate(zip(chunk.names, chunk.images, strict=True)):
+        try:
+            if isinstance(image, FewmoreError):
+                raise image
+            if isinstance(image, str) and "://" in image:
+                with open_binary(image) as file:
+                    image = file.read()
+            square = center_square(image, name, transform)
+            squares[number - len(errors)] = square.numpy()
+        except FewmoreError as error:
+            errors[number] = str(error)
+    kept = squares[: len(chunk.images) - len(errors)]
+    return _DecodedChunk(chunk.names, kept, errors, chunk.end, chunk.archive_bytes)

@@ -1,0 +1,83 @@
+"""Define `fewmore embed`: the features of images."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fewmore.classifier.text import count_noun
+from fewmore.cli.model_options import Device, Engine, ModelFile, Places, Workers
+from fewmore.cli.parts import open_parts
+from fewmore.cli.prediction_rows import import_pyarrow
+from fewmore.cli.stream_job import run_stream
+from fewmore.cli.terminal import plain
+from fewmore.errors import ConfigError
+from fewmore.io import file_hash
+
+if TYPE_CHECKING:  # torch is imported when a command runs
+    from fewmore.classifier.streaming import EmbeddedChunk
+
+
+def embed(
+    model: ModelFile,
+    images: Places,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "--out",
+            "-o",
+            help="Write to a new Parquet file; it goes on where it was stopped.",
+            show_default=False,
+        ),
+    ],
+    workers: Workers = None,
+    engine: Engine = "auto",
+    device: Device = "auto",
+) -> None:
+    """Write the features of images, a row an image: image, features and error.
+
+    They are what the classifier compares with its classes. If some images cannot be read, their
+    rows have an error and no features, and the exit code is 1. If the command is stopped, or
+    killed, the same command goes on.
+
+    Example: fewmore embed birds.fewmore photos -o features.parquet
+    """
+    if output.suffix.lower() != ".parquet":
+        raise ConfigError(
+            f"-o {output} does not end in .parquet: use -o {output.with_suffix('.parquet')}"
+        )
+    if output.exists():
+        raise ConfigError(f"-o {output} is there already: give another name, or remove it")
+    import_pyarrow()
+    from fewmore.classifier.estimator import IncrementalClassifier
+
+    embedder = IncrementalClassifier.load(model, device, engine).embedder
+    about = {"command": "embed", "model": file_hash(model.expanduser())}
+    with open_parts(output, images, about) as parts:
+
+        def use(chunk: "EmbeddedChunk") -> None:
+            parts.write(_as_table(chunk), chunk.end)
+
+        done = run_stream("embedding", embedder, parts.places, use, workers, parts)
+    plain().print(f"{output}: {count_noun(done, 'image')}")
+    if parts.errors:
+        broken = count_noun(parts.errors, "image")
+        typer.secho(f"fewmore: {broken} cannot be read: see the column error", err=True, fg="red")
+        raise typer.Exit(1)
+
+
+def _as_table(chunk: "EmbeddedChunk") -> Any:
+    pa = import_pyarrow()
+    dim = chunk.features.shape[1]
+    flat = pa.array(chunk.features.cpu().numpy().ravel())
+    good = pa.FixedSizeListArray.from_arrays(flat, dim)
+    place = iter(range(len(chunk.names)))
+    positions = [None if i in chunk.errors else next(place) for i in range(len(chunk.names))]
+    return pa.table(
+        {
+            "image": pa.array(chunk.names, pa.string()),
+            "features": good.take(pa.array(positions, pa.int64())),
+            "error": pa.array(map(chunk.errors.get, range(len(chunk.names))), pa.string()),
+        }
+    )
