@@ -34,6 +34,7 @@ class Limits:
     images_waiting: int = 1024  # for the backbone (503)
     pixels_waiting: int = 200_000_000  # of these (503)
     changes_waiting: int = 64  # for their turn (503)
+    end_seconds: int = 10  # to finish responses when the service ends (503)
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> "Limits":

@@ -9,6 +9,19 @@ from fewmore.service.problems import MEDIA_TYPE
 from fewmore.service.schemas import OutdatedProblem, Problem
 
 Responses = dict[int | str, dict[str, Any]]
+RETRY_AFTER = {
+    "Retry-After": {
+        "description": "Seconds to wait before the request is sent again.",
+        "required": True,
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+REPLAYED = {
+    "Idempotent-Replay": {
+        "description": "That an earlier request with the same key got this response already.",
+        "schema": {"type": "string", "enum": ["true"]},
+    }
+}
 
 
 def describe(app: FastAPI, access: Access) -> None:
@@ -42,16 +55,24 @@ def problems(*statuses: int, private: bool = False) -> Responses:
         "description": "What is wrong.",
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
-    return dict.fromkeys(sorted({*statuses, 500, *([401] if private else [])}), described)
+    every = sorted({*statuses, 500, 503, *([401] if private else [])})
+    return {
+        status: {**described, "headers": RETRY_AFTER} if status in (429, 503) else described
+        for status in every
+    }
 
 
 def change_problems(*statuses: int) -> Responses:
-    """Describe the error responses of a route that changes the model."""
+    """Describe the responses of a route that changes the model, beside what it returns."""
     outdated = {
         "description": "The model is not the one that the change was made for.",
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/OutdatedProblem"}}},
     }
-    return {**problems(400, 401, 403, 408, 422, 429, 503, *statuses), 412: outdated}
+    return {
+        **problems(400, 401, 403, 408, 422, 429, *statuses),
+        200: {"headers": REPLAYED},
+        412: outdated,
+    }
 
 
 def file_response(media_type: str, description: str) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from fewmore.service.limits import Limits
 from fewmore.service.proxy import TrustedProxies
 
 KEEP_ALIVE = 10  # seconds that an idle connection stays open
-GRACEFUL_SHUTDOWN = 10  # seconds to finish responses at the end
 LARGEST_HEAD = 16_384  # bytes
 KEPT_MEMORY = 2**30  # bytes of freed memory that the process keeps
 
@@ -195,7 +194,7 @@ def serve(
         ssl_certfile=None if tls is None else tls.certificate,
         ssl_keyfile=None if tls is None else tls.key,
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=GRACEFUL_SHUTDOWN,
+        timeout_graceful_shutdown=limits.end_seconds,
         h11_max_incomplete_event_size=LARGEST_HEAD,
     )
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after its shutdown

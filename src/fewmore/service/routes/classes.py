@@ -86,7 +86,7 @@ class LearnRequest:
 
 
 @router.post("/api/classes", responses=change_problems(409, 413))
-async def teach(request: Annotated[LearnRequest, Depends()]) -> Taught:
+async def teach_class(request: Annotated[LearnRequest, Depends()]) -> Taught:
     """Teach a new class from a few images. 200: it is on the disk; else nothing has changed."""
     return await _teach(request, new=True)
 
@@ -165,7 +165,7 @@ async def remove_image(
 
 
 @router.patch("/api/classes", responses=change_problems(404, 409))
-async def rename(
+async def rename_class(
     service: ServiceState,
     response: Response,
     name: QueryName,
@@ -181,7 +181,7 @@ async def rename(
 
 
 @router.delete("/api/classes", responses=change_problems(404, 409))
-async def forget(
+async def forget_class(
     service: ServiceState,
     response: Response,
     name: QueryName,

@@ -28,7 +28,7 @@ router = APIRouter(tags=["model"])
         **problems(400, 422, 429, private=True),
     },
 )
-async def events(
+async def follow_events(
     service: ServiceState,
     request: Request,
     last_event_id: Annotated[

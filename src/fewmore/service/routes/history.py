@@ -57,7 +57,7 @@ def _describe(number: int, change: Change) -> SessionOut:
 
 
 @router.post("/api/sessions/undo", responses=change_problems(409))
-async def undo(
+async def undo_change(
     service: ServiceState,
     response: Response,
     idempotency_key: KeyHeader = None,

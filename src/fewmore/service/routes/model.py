@@ -28,7 +28,7 @@ router = APIRouter(tags=["model"])
 
 
 @router.get("/api/model", responses=problems(400, 429, private=True))
-async def model(service: ServiceState) -> ModelOut:
+async def describe_model(service: ServiceState) -> ModelOut:
     """Describe the model, and what this service allows."""
     current = service.store.current
     info = current.info()
@@ -67,7 +67,7 @@ def _describe_limits(limits: Limits) -> LimitsOut:
         **problems(400, 429, 503, private=True),
     },
 )
-async def download(service: ServiceState) -> FileResponse:
+async def download_model(service: ServiceState) -> FileResponse:
     """Download the model file, as it is at this moment."""
     return await _send(service, service.downloads, service.store.path.name)
 
@@ -80,7 +80,7 @@ async def download(service: ServiceState) -> FileResponse:
         **problems(400, 409, 429, 503, private=True),
     },
 )
-async def export(service: ServiceState) -> FileResponse:
+async def export_onnx(service: ServiceState) -> FileResponse:
     """Export the model to one ONNX file: an image of any size in, the name of its class out.
 
     It is checked with onnxruntime, which takes some seconds. 409: `fewmore[export]` is missing.
@@ -104,7 +104,7 @@ async def _send(service: Service, files: Downloads, name: str) -> FileResponse:
 
 
 @router.get("/api/map", responses=problems(400, 429, private=True))
-async def map_of_classes(service: ServiceState) -> Map:
+async def map_classes(service: ServiceState) -> Map:
     """Map the classes' prototypes to a plane, before and after they adapt to one another."""
     current = service.store.current
     latest = service.latest_map

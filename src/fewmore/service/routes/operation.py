@@ -15,13 +15,13 @@ router = APIRouter(tags=["operation"])
 
 
 @router.get("/health", responses=problems(400, 429))
-async def health() -> Health:
+async def check_health() -> Health:
     """Report that the process is alive."""
     return Health(status="alive")
 
 
 @router.get("/ready", responses=problems(400, 429, 503))
-async def ready(service: ServiceState) -> Ready:
+async def check_ready(service: ServiceState) -> Ready:
     """Report whether predictions and changes can be made."""
     if not (service.ready and service.batcher.alive):
         raise HTTPException(503, "the service is starting or ending", RETRY_SOON)
@@ -40,7 +40,7 @@ async def ready(service: ServiceState) -> Ready:
         **problems(400, 429, private=True),
     },
 )
-async def metrics(service: ServiceState) -> PlainTextResponse:
+async def read_metrics(service: ServiceState) -> PlainTextResponse:
     """Report counters and current values for Prometheus."""
     return PlainTextResponse(service.metrics.text(_values(service)), media_type=CONTENT_TYPE)
 

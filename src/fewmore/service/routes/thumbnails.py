@@ -22,7 +22,7 @@ router = APIRouter(tags=["classes"])
         **problems(400, 404, 422, 429, private=True),
     },
 )
-async def thumbnail(
+async def show_thumbnail(
     service: ServiceState,
     thumbnail: Annotated[str, Path(pattern="^[0-9a-f]{16}$", examples=["00c3a1b2c3d4e5f6"])],
 ) -> Response:
