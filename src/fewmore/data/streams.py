@@ -215,7 +215,8 @@ def _read_images(
         done = skipped if number == first else 0
         for name, image, offset in _read_archive(place, done):
             done += 1
-            yield name, image, (number, done), archive_bytes + min(offset, place.archive_bytes)
+            end = (number + 1, 0) if isinstance(image, ImageError) else (number, done)
+            yield name, image, end, archive_bytes + min(offset, place.archive_bytes)
         archive_bytes += place.archive_bytes
 
 
@@ -253,8 +254,6 @@ def _read_archive(place: Place, skipped: int) -> Iterator[tuple[str, bytes | Ima
                 if number > skipped:
                     yield f"{place.address}/{member.name}", data, member.offset_data
     except (tarfile.TarError, OSError, EOFError, zlib.error, DataError) as error:
-        if number < skipped:  # it was read further before: nothing is there to go on from
-            return
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         text = f"{place.address} cannot be read beyond its {number:,} images ({reason})"
         if not number:
