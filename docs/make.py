@@ -2,7 +2,8 @@
 
 A part stands between `<!-- NAME -->` and `<!-- /NAME -->`. Its text comes from results/ and from
 the code; no number is typed by hand. docs/leaderboard.html is the page leaderboard.md with sortable
-tables. `python docs/make.py --check` only names the stale files.
+tables, and docs/figures/architecture.svg draws the packages. `python docs/make.py --check` only
+names the stale files.
 
     results/BENCHMARK-METHOD….json     accuracy, a row each
     results/re-encoded/*.json          the same from re-encoded images, to show what that costs
@@ -22,6 +23,7 @@ from pathlib import Path
 from sections import (
     accuracy,
     answer,
+    architecture,
     augmentations,
     checks,
     choices,
@@ -29,11 +31,13 @@ from sections import (
     differences,
     encoding,
     exports,
+    formats,
     gaps,
     heads,
     leaderboard,
     listings,
     recorded,
+    reference,
     speed,
     studies,
     verdicts,
@@ -90,6 +94,13 @@ PARTS: dict[str, Callable[[], str]] = {
     "backbones": listings.backbones,
     "extras": listings.extras,
     "tree": listings.tree,
+    "format model": formats.model_file,
+    "format run": formats.run_folders,
+    "format result": formats.result,
+    "api": reference.api,
+    "commands": reference.commands,
+    "settings": reference.settings,
+    "http": reference.http,
     "demo": speed.demo,
     "heads": heads.heads,
     "confidences": speed.confidences,
@@ -136,6 +147,7 @@ def main() -> None:
     made = {page: fill(page.read_text(encoding="utf-8")) for page in pages()}
     board = recorded.ROOT / "docs" / "leaderboard.md"
     made[board.with_suffix(".html")] = leaderboard.page(made[board])
+    made[recorded.ROOT / "docs" / "figures" / "architecture.svg"] = architecture.drawing()
     stale = {
         page.relative_to(recorded.ROOT): text
         for page, text in made.items()

@@ -128,5 +128,5 @@ def _tree_line(path: Path, depth: int) -> str:
     module = path / "__init__.py" if path.is_dir() else path
     name = f"{path.name}/" if path.is_dir() else path.name
     docstring = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
-    sentence = re.split(r"\.(?=\s+[A-Z`]|$)", docstring)[0]
+    sentence = re.split(r"\.(?=\s+[A-Z`]|$)", docstring.split("\n\n")[0])[0]
     return f"{'  ' * depth}{name:<24} {' '.join(sentence.split())}".rstrip()
