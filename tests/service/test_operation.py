@@ -87,6 +87,18 @@ def test_no_path_is_told(
     assert "secret" in caplog.text
 
 
+def test_names_can_be_seen(client: Any):
+    for name in ("\u200b", "\ufeff\u200d", "a\u202egnp.exe", "\u2066x\u2069"):
+        for response in (
+            client.teach(name),
+            client.http.patch("/api/classes?name=robin", json={"name": name}),
+        ):
+            assert response.status_code == 422
+            assert response.json()["detail"].isascii()
+    for name in ("👩\u200d🌾", "שלום", "\u0928\u094d", "é"):  # joined, right to left, combining
+        assert client.teach(name).status_code == 200
+
+
 def test_a_length_is_given_once(client: Any):
     headers = {"Transfer-Encoding": "chunked", "Content-Length": "5"}
     response = client.http.post("/api/sessions/undo", headers=headers)

@@ -16,6 +16,7 @@ from fewmore.classifier.text import NONE_OF_THESE
 from fewmore.errors import DataError
 
 MAX_NAME_LENGTH = 200  # characters
+DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # embeddings
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,3 +111,17 @@ def clean_name(name: object) -> str:
             f"a class's name must hold no control characters, and {clean!r} holds {odd!r}"
         )
     return clean
+
+
+def check_visible(name: str) -> None:
+    """Refuse a new name that people would see as nothing, or as another one.
+
+    Model files of before may have such names, so `clean_name` takes them.
+    """
+    if all(unicodedata.category(c) in ("Cf", "Mn", "Me", "Zs") for c in name):
+        raise DataError(f"a class's name must have a visible character, and {name!a} has none")
+    if odd := next((c for c in name if c in DIRECTIONS), None):
+        raise DataError(
+            "a class's name must hold no characters that change the direction of writing, "
+            f"and {name!a} holds {odd!a}"
+        )

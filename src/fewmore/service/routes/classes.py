@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, BackgroundTasks, Depends, Query, Response
 from fastapi import Request as HTTPRequest
 
-from fewmore.classifier.classes import MAX_NAME_LENGTH, KnownClass, clean_name
+from fewmore.classifier.classes import MAX_NAME_LENGTH, KnownClass, check_visible, clean_name
 from fewmore.classifier.history import class_sessions
 from fewmore.service.idempotency import IdempotencyKey, Request
 from fewmore.service.openapi import change_problems, problems
@@ -101,6 +101,8 @@ async def _teach(sent: LearnRequest, new: bool) -> Taught:
     """Embed the images in a batch with others, then learn the class in turn with other changes."""
     service, store = sent.service, sent.service.store
     name = clean_name(sent.name)
+    if new:
+        check_visible(name)
     images = await read_images(sent.images, service.limits)
     digests = [hashlib.sha256(image).hexdigest() for image in images]
     key = IdempotencyKey.of(sent.idempotency_key, "teach" if new else "add", name, *digests)
@@ -174,6 +176,7 @@ async def rename_class(
     if_match: VersionHeader = None,
 ) -> Changed:
     """Give a class another name."""
+    check_visible(new.name)
     key = IdempotencyKey.of(idempotency_key, "rename", name, new.name)
     request = Request(key, expected_version(if_match))
     work = partial(service.store.rename, name, new.name, request)
