@@ -71,7 +71,8 @@ def test_a_gpu_uses_other_precisions_as_requested(precision: str) -> None:
 
 def test_what_a_result_records_of_a_cpu() -> None:
     record = Runtime(precision="bf16").describe()
-    assert record.keys() == {"precision", "accel"}
+    assert record.keys() == {"precision", "accel", "world_size", "batch_norm"}
+    assert (record["world_size"], record["batch_norm"]) == (1, "sync")
     assert record["precision"] == "fp32"
     assert record["accel"].startswith("off: ")
     assert "cpu" in record["accel"]
@@ -81,7 +82,8 @@ def test_what_a_result_records_of_a_gpu(monkeypatch: pytest.MonkeyPatch, bf16: b
     precision = "bf16" if bf16 else "fp32"
     warm = SimpleNamespace(finish_warm_up=lambda device: None)
     monkeypatch.setattr(fast_path, "accel", warm)
-    assert Runtime(CUDA).describe() == {"precision": precision, "accel": "on"}
+    record = Runtime(CUDA).describe()
+    assert (record["precision"], record["accel"]) == (precision, "on")
     assert "switched off" in Runtime(CUDA, accel=False).describe()["accel"]
     monkeypatch.setattr(fast_path, "accel", None)
     assert "not installed" in Runtime(CUDA).describe()["accel"]

@@ -107,6 +107,5 @@ def main() -> None:
     try:
         app()
     except FewmoreError as error:
-        who = f"fewmore: process {number}" if (number := torchrun.process_number()) else "fewmore"
-        typer.secho(f"{who}: {error}", err=True, fg="red")
+        typer.secho(f"fewmore: {torchrun.speaker()}{error}", err=True, fg="red")
         sys.exit(2)

@@ -48,6 +48,13 @@ Precision = Annotated[
         show_default="bf16 where the GPU has it",
     ),
 ]
+BatchNorm = Annotated[
+    str,
+    typer.Option(
+        "--batch-norm",
+        help="Under torchrun: statistics over all processes (sync), or in each (local).",
+    ),
+]
 
 LauncherName = Annotated[
     str,
@@ -236,11 +243,13 @@ def run_options(
     *,
     save_scores: bool = False,
     save_sessions: bool = False,
+    batch_norm: str = "sync",
 ) -> "RunOptions":
     """Return the runner's options, and say where the device cannot do what was asked for."""
     from fewmore.research.runner import RunOptions
     from fewmore.training import stage1_cache
     from fewmore.training.device import select_device
+    from fewmore.training.distributed import is_first
 
     chosen = RunOptions(
         select_device("cpu" if launcher is not None else device),
@@ -253,8 +262,10 @@ def run_options(
         launcher=launcher,
         save_scores=save_scores,
         save_sessions=save_sessions,
+        batch_norm=batch_norm,
     )
-    for note in chosen.notes():
+    notes = chosen.notes()
+    for note in notes if is_first() else ():
         typer.secho(note, err=True, fg="yellow")
     return chosen
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fewmore.cli import research_options as options
+from fewmore.cli import torchrun
 from fewmore.cli.dry_run import print_plan
 from fewmore.cli.report import write_report
 from fewmore.cli.terminal import console, interrupt_hint, json_alone
@@ -43,6 +44,7 @@ def run(
     parallel: options.Parallel = None,
     accel: options.Accel = True,
     precision: options.Precision = None,
+    batch_norm: options.BatchNorm = "sync",
     launcher: options.LauncherName = "local",
     address: options.Address = None,
     gpus_per_run: options.GpusPerRun = None,
@@ -72,6 +74,7 @@ def run(
     if dry_run:
         _print_plan(experiments, runs, resume, data_root)
         return
+    device, runs, record = torchrun.join(device, runs, record, launcher, parallel)
     if resume and (done := _read_finished(experiments, runs)):
         console(quiet=quiet or as_json).print("all runs are finished")
         _print_results(done, as_json)
@@ -87,10 +90,12 @@ def run(
         options.build_launcher(*cluster),
         save_scores=save_scores,
         save_sessions=save_sessions,
+        batch_norm=batch_norm,
     )
     _make_folders(runs, record)
     out = console(quiet=quiet or as_json)
-    failures = Failures(single=len(experiments) == 1)
+    # Where one of several processes fails, the others cannot go on.
+    failures = Failures(single=len(experiments) == 1 or torchrun.process_count() > 1)
     with interrupt_hint("stopped; go on with the same command and --resume"), json_alone(as_json):
         tasks = _load_tasks(experiments, run_options, data_root, out)
         experiments = _fit_all(experiments, tasks, out, failures)
@@ -136,15 +141,17 @@ class _Plans:
 
     def run(self, experiments: "list[Experiment]", resume: bool) -> "list[RunResult]":
         """Run the experiments, or only those that are not finished; return the results of all."""
-        from fewmore.research import results, run_folder
+        from fewmore.research import run_folder
+        from fewmore.training.distributed import from_first, is_first
 
         known: list[Path | None] = [None] * len(experiments)
-        if resume:
+        if resume and is_first():
             known = run_folder.find(self.runs, experiments, prefer_finished=False)
+        done = from_first(lambda: [_read_result(folder) for folder in known])
         missing: list[tuple[Experiment, Path | None]] = []
-        for experiment, folder in zip(experiments, known, strict=True):
-            if folder is not None and run_folder.is_finished(folder):
-                self.finished[id(experiment)] = results.read(folder)
+        for experiment, folder, result in zip(experiments, known, done, strict=True):
+            if result is not None:
+                self.finished[id(experiment)] = result
                 self._print(f"finished already: {folder}")
             else:
                 missing.append((experiment, folder))
@@ -236,11 +243,24 @@ def _read_config(path: Path, given: list[Any]) -> "Experiment":
 
 def _read_finished(experiments: "list[Experiment]", runs: Path) -> "list[RunResult]":
     """Return the results if all experiments are finished: then no image has to be loaded."""
+    from fewmore.research import run_folder
+    from fewmore.training.distributed import from_first
+
+    def read() -> "list[RunResult]":
+        folders = run_folder.find(runs, experiments, prefer_finished=False)
+        if not all(folder is not None and run_folder.is_finished(folder) for folder in folders):
+            return []
+        return [result for result in map(_read_result, folders) if result is not None]
+
+    return from_first(read)
+
+
+def _read_result(folder: Path | None) -> "RunResult | None":
+    """Return the result of a run folder, if there is one."""
     from fewmore.research import results, run_folder
 
-    folders = run_folder.find(runs, experiments, prefer_finished=False)
-    found = [folder for folder in folders if folder is not None and run_folder.is_finished(folder)]
-    return [results.read(folder) for folder in found] if len(found) == len(experiments) else []
+    finished = folder is not None and run_folder.is_finished(folder)
+    return results.read(folder) if folder is not None and finished else None
 
 
 def _print_results(finished: "list[RunResult]", as_json: bool) -> None:
@@ -276,10 +296,11 @@ def _load_tasks(
     """
     from fewmore.cli.live import StudyWatcher
     from fewmore.research import runner
+    from fewmore.training.distributed import first_goes_ahead
 
     tasks = {}
     for experiment in {_stored(each): each for each in experiments}.values():
-        with StudyWatcher(out) as watcher:
+        with first_goes_ahead(), StudyWatcher(out) as watcher:
             tasks[_stored(experiment)] = runner.load_experiment(
                 experiment, run_options, data_root, watcher.on_load
             )

@@ -15,6 +15,7 @@ from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.nn.weights import set_tensors
 from fewmore.random import derive_seed
 from fewmore.training.checkpoint import State, read_state, write_state
+from fewmore.training.distributed import from_first, is_first
 from fewmore.training.embed import embed
 from fewmore.training.pretrain import pretrain
 from fewmore.training.runtime import Round, Runtime
@@ -75,13 +76,16 @@ class Network:
         )
         path = cache_file(folder, self.runtime, weights, settings)
         with locked(path):
-            if path.exists():
-                self._take_over(read_state(path), stage)
+            if (
+                cached := from_first(lambda: read_state(path) if path.exists() else None)
+            ) is not None:
+                self._take_over(cached, stage)
                 return
             began = time.monotonic()
             self._train(base, similarity, seed, stage, weights)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_state(path, {"network": self.state(), "seconds": time.monotonic() - began})
+            if is_first():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_state(path, {"network": self.state(), "seconds": time.monotonic() - began})
 
     def _take_over(self, cached: State, stage: str) -> None:
         """Restore a cached stage 1, and report the seconds that it took when it was trained."""

@@ -49,3 +49,9 @@ def set_ghost_batch_size(module: nn.Module, images: int) -> None:
     for part in module.modules():
         if isinstance(part, BatchNormAct2d):
             part.ghost = images
+
+
+def ghost_batch_size(module: nn.Module) -> int:
+    """Return how many images the batch norms of a network take their statistics over; 0: all."""
+    parts = [part.ghost for part in module.modules() if isinstance(part, BatchNormAct2d)]
+    return max(parts, default=0)

@@ -26,6 +26,7 @@ from fewmore.research.predictions import write_predictions, write_scores
 from fewmore.research.protocol import Outcome
 from fewmore.research.results import WALL_CLOCK, Run
 from fewmore.training.checkpoint import Checkpoint, write_state
+from fewmore.training.distributed import world_size
 from fewmore.training.fast_path import share_gpu
 from fewmore.training.runtime import Round, Runtime
 
@@ -62,6 +63,7 @@ class RunOptions:
     stage1_cache: Path | None = None  # where methods share stage 1
     accel: bool = True  # use the GPU fast path
     precision: str | None = None  # of training; None: what suits the device
+    batch_norm: str = "sync"  # in several processes: statistics over all (sync), or in each (local)
     save_scores: bool = False  # also write the scores of all test images after each session
     save_sessions: bool = False  # also write the model after each session
     loggers: tuple[str, ...] = ()  # names of loggers/ that are told of every round and session
@@ -71,19 +73,24 @@ class RunOptions:
         """Return how many of so many runs share the device that they are computed on."""
         if self.launcher is not None:
             return self.launcher.side_by_side
+        if world_size() > 1:
+            return 1
         most = self.parallel or (RUNS_ON_GPU if self.device.type == "cuda" else 1)
         return max(1, min(runs, most))
 
     @property
     def place(self) -> str:
         """Say where runs are computed."""
-        return str(self.device if self.launcher is None else self.launcher)
+        place = str(self.device if self.launcher is None else self.launcher)
+        return place if world_size() == 1 else f"{world_size()} processes on {self.device.type}"
 
     def notes(self) -> list[str]:
         """Return notes on where the device or the launcher cannot do what was asked for."""
         if self.launcher is not None:
             return self.launcher.notes()
-        return Runtime(self.device, accel=self.accel, precision=self.precision).notes()
+        return Runtime(
+            self.device, accel=self.accel, precision=self.precision, batch_norm=self.batch_norm
+        ).notes()
 
 
 @dataclass(frozen=True)
@@ -169,6 +176,7 @@ class Job:
             exclusive=self.exclusive,
             accel=self.options.accel,
             precision=self.options.precision,
+            batch_norm=self.options.batch_norm,
         )
 
     def _on_round(self, report: Round) -> None:

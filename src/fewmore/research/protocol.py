@@ -20,7 +20,8 @@ from fewmore.errors import MethodError
 from fewmore.methods.base import FrozenBackbone, Method
 from fewmore.research import integrity
 from fewmore.research.metrics import Summary, summarize
-from fewmore.training.checkpoint import Checkpoint, State
+from fewmore.training.checkpoint import Checkpoint, State, to_cpu
+from fewmore.training.distributed import from_first, is_first, world_size
 from fewmore.training.runtime import Runtime
 
 TEST_BATCH = 5000  # test images embedded or scored at once
@@ -89,6 +90,7 @@ def run(
             method.fit(images)
         else:
             method.learn(images)
+        _follow_first(method)
         learnt = time.monotonic()
         if number in (first, last):
             _add_predictions(outcome, *evaluator.predict_and_check(number))
@@ -105,6 +107,17 @@ def run(
         if runtime.checkpoint is not None:
             _save(runtime.checkpoint, state, outcome)
     return outcome
+
+
+def _follow_first(method: Method) -> None:
+    """Let the method in each of several processes know what it knows in the first.
+
+    Other GPUs may round in other ways, and choose other exemplars by it.
+    """
+    if world_size() > 1:
+        state = from_first(lambda: to_cpu(method.state()))
+        if not is_first():
+            method.restore(state)
 
 
 def _positions(task: Task, classes: Sequence[int]) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fewmore.errors import CheckpointError
 from fewmore.io import write_bytes
+from fewmore.training.distributed import from_first, is_first
 
 State = dict[str, Any]  # nested dicts of tensors and JSON values
 
@@ -62,12 +63,23 @@ def _rich(node: Any, tensors: dict[str, Tensor]) -> Any:
     return node["json"]
 
 
+def to_cpu(state: State) -> State:
+    """Return a state with all its tensors on the CPU."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, dict):
+            return to_cpu(value)
+        return value.detach().cpu() if isinstance(value, Tensor) else value
+
+    return {key: moved(value) for key, value in state.items()}
+
+
 class Checkpoint:
     """Keep the stages that a run has reached in one file.
 
     A stage saves under its name as often as it likes; the file is written at most every few
     seconds, and always at a stage's end. Once a session is learnt its stages are dropped, and what
-    the method knows stands in their place.
+    the method knows stands in their place. Of several processes the first reads and writes it.
     """
 
     def __init__(self, path: Path, every: float = 20.0) -> None:
@@ -75,7 +87,9 @@ class Checkpoint:
         self.every = every
         for left_over in path.parent.glob(f".{path.name}.*"):  # by a kill in the middle of a write
             left_over.unlink()
-        self.stages: dict[str, State] = read_state(path) if path.exists() else {}
+        self.stages: dict[str, State] = from_first(
+            lambda: read_state(path) if path.exists() else {}
+        )
         self._written = time.monotonic()
 
     def load(self, stage: str) -> State | None:
@@ -89,7 +103,8 @@ class Checkpoint:
     def save(self, stage: str, state: State) -> None:
         """Save a stage and write the file."""
         self.stages[stage] = state
-        write_state(self.path, self.stages)
+        if is_first():
+            write_state(self.path, self.stages)
         self._written = time.monotonic()
 
     def replace(self, stage: str, state: State) -> None:

@@ -3,6 +3,7 @@
 import torch
 
 from fewmore.errors import ConfigError
+from fewmore.training.distributed import world_size
 from fewmore.training.fast_path import start_warm_up
 
 # Kernels that cuDNN times for a shape: the fastest is hardly ever further down its list.
@@ -33,7 +34,7 @@ def prepare_device(device: torch.device, accel: bool = True, precision: str | No
     if precision in ("fp32", "tf32"):
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    if accel:
+    if accel and world_size() == 1:
         start_warm_up(device)
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from fewmore.training.distributed import world_size
 from fewmore.training.runtime import Runtime
 
 try:
@@ -63,6 +64,8 @@ def why_plain(runtime: Runtime) -> str | None:
         return f"it is for CUDA, and the device is {runtime.device.type}"
     if not runtime.accel:
         return "switched off"
+    if world_size() > 1:
+        return f"it is for one process, and there are {world_size()}"
     if accel is None:
         return "fewmore.accel is not installed"
     return None

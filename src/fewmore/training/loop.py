@@ -18,6 +18,7 @@ from fewmore.errors import CheckpointError, ConfigError
 from fewmore.random import derive_seed
 from fewmore.training.average import WeightAverage
 from fewmore.training.checkpoint import State
+from fewmore.training.distributed import ManyProcesses, OneProcess, split_batches
 from fewmore.training.fast_path import Engine, Step, accelerate, yield_gpu
 from fewmore.training.optimizer import (
     EpochsConfig,
@@ -53,8 +54,11 @@ def train(
     generator = torch.Generator(runtime.device)
     losses = loss_of if isinstance(loss_of, Mapping) else {0: loss_of}
     step: Step | None = None
-    with accelerate(modules, runtime) as engine:
-        training = _Training(modules, groups, config, runtime, engine)
+    with (
+        accelerate(modules, runtime) as engine,
+        split_batches(modules, runtime.batch_norm) as processes,
+    ):
+        training = _Training(modules, groups, config, runtime, engine, processes)
         done = _resume(stage, training, runtime, seed, rounds)
         for round_ in range(done, rounds):
             began = time.monotonic()
@@ -125,9 +129,11 @@ class _Training:
         config: OptimizerConfig,
         runtime: Runtime,
         engine: Engine,
+        processes: OneProcess | ManyProcesses,
     ) -> None:
         self.runtime = runtime
         self.engine = engine
+        self.processes = processes
         self.tensors = _tensors(modules)
         # Gradient scaling works with torch.optim's own classes only.
         scaled = runtime.used_precision == "fp16"
@@ -141,6 +147,7 @@ class _Training:
 
     def build_step(self, loss_of: Loss, example: Tensor, generator: Generator) -> Step:
         """Build a step of training as plain PyTorch, and let the engine make it faster."""
+        loss_of = self.processes.wrap(loss_of)
 
         def step(row: Tensor) -> None:
             self.optimizer.zero_grad()
@@ -148,6 +155,7 @@ class _Training:
                 loss = loss_of(row, generator)
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             self.engine.finish_backward()
+            self.processes.finish_backward()
             self.scaler.step(self.optimizer)
             self.scaler.update()
             if self.average is not None:

@@ -9,6 +9,7 @@ import torch
 
 from fewmore.errors import ConfigError
 from fewmore.training.checkpoint import Checkpoint
+from fewmore.training.distributed import BATCH_NORMS, world_size
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -33,6 +34,7 @@ class Runtime:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str | None = None  # of training on a GPU; None: bf16 where the GPU has it, else fp32
     accel: bool | frozenset[str] = True  # the GPU fast path, or the names of its parts
+    batch_norm: str = "sync"  # in several processes: statistics over all (sync), or in each (local)
     checkpoint: Checkpoint | None = None
     on_round: Callable[[Round], None] = lambda report: None
     stage1_cache: Path | None = None  # where stage 1 is kept for methods with the same settings
@@ -44,6 +46,10 @@ class Runtime:
         if self.precision not in (None, *PRECISIONS):
             raise ConfigError(
                 f"precision must be one of {', '.join(PRECISIONS)}, not '{self.precision}'"
+            )
+        if self.batch_norm not in BATCH_NORMS:
+            raise ConfigError(
+                f"batch_norm must be {' or '.join(BATCH_NORMS)}, not '{self.batch_norm}'"
             )
 
     @property
@@ -65,8 +71,8 @@ class Runtime:
         dtype = AUTOCAST.get(self.used_precision)
         return nullcontext() if dtype is None else torch.autocast("cuda", dtype)
 
-    def describe(self) -> dict[str, str]:
-        """Return what a result records: the precision used, and whether the fast path was on."""
+    def describe(self) -> dict[str, str | int]:
+        """Return what a result records: precision, fast path, processes and their batch norms."""
         from fewmore.training.fast_path import why_no_fused_layers, why_plain
 
         reason = why_plain(self)
@@ -77,13 +83,23 @@ class Runtime:
             accel = f"{'graphs alone' if graphs else 'off'}: {failure}"
         else:
             accel = "on" if self.accel is True else ", ".join(sorted(self.accel or ()))
-        return {"precision": self.used_precision, "accel": accel}
+        return {
+            "precision": self.used_precision,
+            "accel": accel,
+            "world_size": world_size(),
+            "batch_norm": self.batch_norm,
+        }
 
     def notes(self) -> list[str]:
         """Say where the device cannot do what was asked for."""
-        if self.precision in (None, self.used_precision):
-            return []
-        return [
-            f"{self.device} does not train in {self.precision}: "
-            f"{self.used_precision} is used instead"
-        ]
+        notes = []
+        if self.precision not in (None, self.used_precision):
+            notes.append(
+                f"{self.device} does not train in {self.precision}: "
+                f"{self.used_precision} is used instead"
+            )
+        if self.cuda and self.accel and world_size() > 1:
+            notes.append(
+                f"{world_size()} processes train as plain PyTorch: the GPU fast path is for one"
+            )
+        return notes
