@@ -179,7 +179,7 @@ METHOD_NUMBERS = {
     },
     "savc": {"similarity": "cosine", **DECOUPLED},
     "motic": {"similarity": "cosine", **DECOUPLED},
-    "evolve": {"temperature": 16},
+    "evolve": {"shrinkage": 0.2, "correction": 0.6},
     "joint": {"similarity": "cosine"},
 }
 TEEN_ALPHA = {"cifar100": 0.1, "miniimagenet": 0.5, "cub200": 0.5}
@@ -298,7 +298,19 @@ FOUR_VIEWS = {
     "test_views": ("plain", "rot90", "rot180", "rot270"),
     "view_features": "separate",
 }
-EVOLVE = {**CLOSER, "views": 2, "rotations": 2}
+EVOLVE = {
+    **CLOSER,
+    "lr": 0.2,
+    "schedule": "cosine",
+    "milestones": (),
+    "warm_up": 5,
+    "views": 2,
+    "rotations": 2,
+}
+MIRRORED = {
+    "test_views": ("plain", "flip", "rot180", "rot180-flip"),
+    "view_features": "separate",
+}
 FEATURE_NUMBERS = {
     ("teen", "cifar100"): (TEEN, {"policy": "autoaugment-cifar10", "cutout": 16}),
     ("teen", "miniimagenet"): (
@@ -430,29 +442,28 @@ FEATURE_NUMBERS = {
     ("evolve", "cifar100"): (
         EVOLVE,
         {
-            **HALF_TURN,
+            **MIRRORED,
             "crop": "mixed",
             "scale": (0.25, 1.0),
             "ratio": (1.0, 1.0),
             "policy": "autoaugment-cifar10",
-            "policy_probability": 0.5,
+            "policy_probability": 0.25,
         },
     ),
     ("evolve", "miniimagenet"): (
         {**EVOLVE, "closeness": 0.5},
-        {**HALF_TURN, "policy": "autoaugment-imagenet", "policy_probability": 0.5},
+        {**MIRRORED, "policy": "autoaugment-imagenet", "policy_probability": 0.5},
     ),
     ("evolve", "cub200"): (
         {
             **EVOLVE,
             "epochs": 50,
-            "milestones": (40, 45),
             "lr": 0.005,
             "head_lr": 0.1,
             "contrast": 0.01,
             "closeness": 1.5,
         },
-        {**HALF_TURN, "scale": (0.25, 1.0), "ratio": (1.0, 1.0)},
+        {**MIRRORED, "scale": (0.25, 1.0), "ratio": (1.0, 1.0)},
     ),
 }
 

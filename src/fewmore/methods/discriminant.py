@@ -22,11 +22,10 @@ from torch import Tensor
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError, NotFittedError
 from fewmore.methods.base import MethodConfig, Recipe, ScoresPerView
+from fewmore.nn.covariance import shrink, within_class_covariance
 from fewmore.nn.prototypes import Classifier, class_means
 from fewmore.training.checkpoint import State
 from fewmore.training.runtime import Runtime
-
-LEAST_VARIANCE = 1e-8  # of a feature; a base session with one image a class has none
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,10 @@ class Discriminant(ScoresPerView):
         self.network.fit(base, self.config.head, self.seed)
         features = self._unit_features(base)
         means = class_means(features, base.labels, len(base.class_names))
-        rest = (features - means[base.labels]).double()
-        count = max(1, len(rest) - len(means))
-        covariances = [part.T @ part / count for part in self.split_views(rest)]
-        self._covariances = torch.stack(covariances)
+        views = zip(self.split_views(features), self.split_views(means), strict=True)
+        self._covariances = torch.stack(
+            [within_class_covariance(part, base.labels, of_view) for part, of_view in views]
+        )
         self.network.classifier = Classifier("linear", means)
         self.sessions = 1
 
@@ -77,16 +76,11 @@ class Discriminant(ScoresPerView):
     def view_scores(self, features: Tensor, view: int) -> Tensor:
         """Return the log probability of each class, but for a constant of the image."""
         means = self.split_views(self.network.classifier.prototypes.detach())[view].double()
-        weights = torch.linalg.solve(self._shrunk_covariance(view), means.T)  # (d, classes)
+        covariance = shrink(self.covariances[view], self.config.shrinkage)
+        weights = torch.linalg.solve(covariance, means.T)  # (d, classes)
         offsets = (means.T * weights).sum(0) / 2
         scores: Tensor = F.normalize(features, dim=1).double() @ weights - offsets
         return scores.to(features.dtype)
-
-    def _shrunk_covariance(self, view: int) -> Tensor:
-        covariance, share = self.covariances[view], self.config.shrinkage
-        identity = torch.eye(len(covariance), dtype=torch.float64, device=covariance.device)
-        variance = covariance.diagonal().mean().clamp(min=LEAST_VARIANCE)
-        return (1 - share) * covariance + share * variance * identity
 
     @property
     def covariances(self) -> Tensor:

@@ -1,20 +1,43 @@
-"""Learn features by views, rotations and close classes, and calibrate new classes (fewmore's own).
+"""Learn features by views, rotations and close classes, and whiten them (fewmore's own).
 
 The best of what others found, put together: CLOSER's strong views, contrast and closeness (Oh et
-al., ECCV 2024), rotations as classes of their own (Kalla, Biswas: S3C, ECCV 2022), and TEEN's
-calibration of new prototypes by similar base classes (Wang et al., NeurIPS 2023). Features are
-frozen after the base session. A test image is seen upright and rotated by 180°; each view is
-compared with prototypes of images that were rotated alike, and the scores are averaged.
+al., ECCV 2024), and rotations as classes of their own (Kalla, Biswas: S3C, ECCV 2022). Features are
+frozen after the base session. A test image is seen plain, mirrored, and both rotated by 180°; each
+view is compared with prototypes of images that were seen alike, and the scores are averaged.
 
-The parts were chosen on the validation split of the base classes (docs/log.md).
+The classifier has two parts, both estimated on the base classes:
+
+- **Whitening.** Within a class, features vary more in some directions than in others, and much
+  alike in all classes. The base session has enough images to estimate that covariance. Unit
+  features are divided by its square root, and compared by their cosine.
+- **Length of a mean.** The mean of a few unit vectors is longer than that of many, by their
+  variance over their number; scaled to length 1 it points too weakly at its own class, and images
+  of new classes are taken for base classes. So the variance that the base classes have is taken
+  off its squared length, or a share of it (`correction`).
+
+All settings were chosen on the validation split of the base classes (docs/log.md).
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Benchmark
+from fewmore.data.images import ImageSet
+from fewmore.errors import ConfigError, NotFittedError
+from fewmore.methods.base import MethodConfig, Recipe, ScoresPerView
+from fewmore.nn.covariance import inverse_root, shrink, within_class_covariance
+from fewmore.nn.prototypes import Classifier, class_means
+from fewmore.nn.similarity import TEMPERATURE
+from fewmore.training.checkpoint import State
 from fewmore.training.closeness import STRONG_VIEWS, ClosenessConfig
+from fewmore.training.runtime import Runtime
+
+LEAST_LENGTH = 0.05  # of what a mean's squared length is, if the variance takes most of it
 
 # Settings that differ between benchmarks; others have those of CIFAR100.
 PRETRAIN: dict[str, dict[str, Any]] = {
@@ -22,7 +45,6 @@ PRETRAIN: dict[str, dict[str, Any]] = {
     # Features of ImageNet are worth keeping: the backbone has a small rate, the head a large one.
     "cub200": {
         "epochs": 50,
-        "milestones": (40, 45),
         "lr": 0.005,
         "head_lr": 0.1,
         "contrast": 0.01,
@@ -30,7 +52,7 @@ PRETRAIN: dict[str, dict[str, Any]] = {
     },
 }
 TRANSFORM: dict[str, dict[str, Any]] = {
-    "cifar100": STRONG_VIEWS,
+    "cifar100": {**STRONG_VIEWS, "policy_probability": 0.25},
     "miniimagenet": {"policy": "autoaugment-imagenet", "policy_probability": 0.5},
     "cub200": {"scale": (0.25, 1.0), "ratio": (1.0, 1.0)},
 }
@@ -43,7 +65,10 @@ class Features(ClosenessConfig):
     per_recipe: ClassVar = {"quick": {"warm_up": 2}}
     per_benchmark: ClassVar = PRETRAIN
     epochs: int = 200
-    milestones: tuple[int, ...] = (160, 180)
+    lr: float = 0.2
+    schedule: Literal["milestones", "cosine"] = "cosine"
+    milestones: tuple[int, ...] = ()
+    warm_up: int = 5  # at a high rate from the first step all features may point in one direction
     views: int = 2  # random views of each image of a batch
     rotations: int = 2  # 2 or 4: each image also rotated, every rotation with labels of its own
 
@@ -51,7 +76,107 @@ class Features(ClosenessConfig):
     def transform_for(cls, benchmark: Benchmark) -> Transform:
         return replace(
             benchmark.transform,
-            test_views=("plain", "rot180"),
+            test_views=("plain", "flip", "rot180", "rot180-flip"),
             view_features="separate",
             **TRANSFORM.get(benchmark.name, {}),
         )
+
+
+@dataclass(frozen=True)
+class Config(MethodConfig):
+    """Hold how features are whitened, and how new prototypes are corrected."""
+
+    shrinkage: float = 0.2  # share of the identity in the covariance within classes
+    correction: float = 0.6  # share of the variance that is taken off the length of a new mean
+
+    def __post_init__(self) -> None:
+        if not 0 < self.shrinkage <= 1:
+            raise ConfigError(f"shrinkage must lie in (0, 1], not {self.shrinkage}")
+        if not 0 <= self.correction <= 1:
+            raise ConfigError(f"correction must lie in [0, 1], not {self.correction}")
+
+
+class Evolve(ScoresPerView):
+    """Classify by whitened class means, the new ones of corrected length, on frozen features."""
+
+    config_type = Config
+    config: Config
+    features = "evolve"
+
+    def __init__(self, recipe: Recipe, runtime: Runtime, seed: int) -> None:
+        super().__init__(recipe, runtime, seed)
+        self._whitening: Tensor | None = None  # (views, d, d)
+        self._variances: Tensor | None = None  # (views,): of whitened features within a class
+
+    def fit(self, base: ImageSet) -> None:
+        """Train the backbone (stage 1), and whiten its features by the base classes."""
+        self.network.fit(base, self.config.head, self.seed)
+        classes, views = len(base.class_names), self.split_views(self.embed(base))
+        whitening = []
+        for features in views:
+            unit = F.normalize(features, dim=1)
+            means = class_means(unit, base.labels, classes)
+            covariance = within_class_covariance(unit, base.labels, means)
+            whitening.append(inverse_root(shrink(covariance, self.config.shrinkage)))
+        self._whitening = torch.stack(whitening).float()
+        prototypes, variances = [], []
+        for view, features in enumerate(views):
+            whitened = self._whiten(features, view)
+            means = class_means(whitened, base.labels, classes)
+            variances.append((whitened - means[base.labels]).square().sum(1).mean())
+            prototypes.append(F.normalize(means, dim=1))
+        self._variances = torch.stack(variances)
+        self.network.classifier = Classifier("linear", torch.cat(prototypes, 1))
+        self.sessions = 1
+
+    def learn(self, session: ImageSet) -> None:
+        """Append the corrected means of the new classes, those of each test view by itself."""
+        counts = session.class_counts().to(session.labels.device)
+        prototypes = []
+        for view, features in enumerate(self.split_views(self.embed(session))):
+            means = class_means(self._whiten(features, view), session.labels, len(counts))
+            prototypes.append(self._correct(means, counts, self.variances[view]))
+        self.network.classifier = self.network.classifier.grown(torch.cat(prototypes, 1))
+        self.sessions += 1
+
+    def _whiten(self, features: Tensor, view: int) -> Tensor:
+        """Return the whitened features of a view, of length 1."""
+        return F.normalize(F.normalize(features, dim=1) @ self.whitening[view], dim=1)
+
+    def _correct(self, means: Tensor, counts: Tensor, variance: Tensor) -> Tensor:
+        """Divide means of few images by the length that means of many would have."""
+        squared = means.square().sum(1)
+        expected = squared - self.config.correction * variance / counts
+        return means / torch.maximum(expected, LEAST_LENGTH * squared).sqrt()[:, None]
+
+    def view_scores(self, features: Tensor, view: int) -> Tensor:
+        """Return 16 times the cosines of whitened features with the prototypes."""
+        return TEMPERATURE * self.network.scores_of(self._whiten(features, view), view)
+
+    @property
+    def whitening(self) -> Tensor:
+        """Return the matrix that whitens the features of each test view."""
+        if self._whitening is None:
+            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
+        return self._whitening
+
+    @property
+    def variances(self) -> Tensor:
+        """Return the variance of whitened features within a class, in each test view."""
+        if self._variances is None:
+            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
+        return self._variances
+
+    def state(self) -> State:
+        return {
+            "sessions": self.sessions,
+            "network": self.network.state(),
+            "whitening": self.whitening,
+            "variances": self.variances,
+        }
+
+    def restore(self, state: State) -> None:
+        self.sessions = state["sessions"]
+        self.network.restore(state["network"])
+        self._whitening = state["whitening"].to(self.runtime.device)
+        self._variances = state["variances"].to(self.runtime.device)

@@ -221,9 +221,9 @@ METHODS = _table(
     ),
     MethodInfo(
         "evolve",
-        "fewmore's own: calibrated class means on features of views, rotations and close classes",
+        "fewmore's own: whitened class means on features of views, rotations and close classes",
         "fewmore",
-        "fewmore.methods.teen:TEEN",
+        "fewmore.methods.evolve:Evolve",
         features="evolve",
     ),
     MethodInfo(
