@@ -117,13 +117,13 @@ def as_table(results: Sequence[Result], top: int) -> Any:
     """Return predictions as an Arrow table of flat rows."""
     pa = import_pyarrow()
     types = {"known": pa.bool_(), "familiarity": pa.float64()}
-    schema = pa.schema(
-        [
-            (name, pa.float64() if name.startswith("confidence") else types.get(name, pa.string()))
-            for name in columns(top)
-        ]
-    )
-    return pa.Table.from_pylist([_flat(*result) for result in results], schema)
+    rows = [_flat(*result) for result in results]
+    arrays = {}
+    for name in columns(top):
+        is_number = name.startswith("confidence")
+        kind = pa.float64() if is_number else types.get(name, pa.string())
+        arrays[name] = pa.array([row.get(name) for row in rows], kind)
+    return pa.table(arrays)
 
 
 def import_pyarrow() -> Any:
