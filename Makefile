@@ -19,6 +19,7 @@ test: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy examples/sort_photos.py examples/service_client.py examples/shapes.py
 	$(BIN)/lint-imports --config pyproject.toml
 	$(BIN)/codespell .github benchmarks docs examples src tests *.md *.toml
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal

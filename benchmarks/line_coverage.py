@@ -3,8 +3,8 @@
     python benchmarks/line_coverage.py --record results
 
 Lines that processes of the tests run count too, unless the test kills the process. Ends with exit
-code 1 if less than 85 % of a file is run. Files of the GPU's fast path are left out of that: most of
-them runs on an NVIDIA GPU alone.
+code 1 if less than 85 % of a file is run; files of the fast path on GPUs do not count for that, as
+most of their lines run on an NVIDIA GPU alone.
 """
 
 import json

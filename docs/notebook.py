@@ -1,8 +1,11 @@
-"""Execute examples/research.ipynb and write its outputs into it: python docs/notebook.py
+"""Execute the notebooks in examples/ and write their outputs into them: python docs/notebook.py
+
+    python docs/notebook.py photos service     # these alone
 
 Cells are executed as Jupyter does, without Jupyter: what is printed, the value of the last line and
 the figures of pyplot become the outputs of a cell. Run folders and images go into a folder that is
-removed afterwards.
+removed afterwards. photos.ipynb and service.ipynb need the weights of mobilenet_v2, as
+`fewmore train` does.
 """
 
 import ast
@@ -22,7 +25,7 @@ import matplotlib
 from matplotlib import pyplot
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-NOTEBOOK = EXAMPLES / "research.ipynb"
+NOTEBOOKS = ("photos", "research", "service")
 
 Notebook = dict[str, Any]
 
@@ -90,21 +93,25 @@ def _run_cell(code: str, file: str, names: dict[str, Any], count: int) -> Iterat
         }
 
 
-def read(path: Path = NOTEBOOK) -> Notebook:
-    """Read a notebook."""
-    notebook: Notebook = json.loads(path.read_text(encoding="utf-8"))
+def read(name: str = "research") -> Notebook:
+    """Read a notebook of examples/."""
+    notebook: Notebook = json.loads((EXAMPLES / f"{name}.ipynb").read_text(encoding="utf-8"))
     return notebook
 
 
 def main() -> None:
-    """Execute the notebook beside copies of the examples, and write its outputs into it."""
-    with tempfile.TemporaryDirectory() as folder:
-        for example in EXAMPLES.glob("*.py"):
-            shutil.copy(example, folder)
-        os.chdir(folder)
-        executed = execute(read())
-    NOTEBOOK.write_text(json.dumps(executed, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"{NOTEBOOK}: {len(executed['cells'])} cells", file=sys.stderr)
+    """Execute notebooks beside copies of the examples, and write their outputs into them."""
+    for name in sys.argv[1:] or NOTEBOOKS:
+        with tempfile.TemporaryDirectory() as folder:
+            for example in EXAMPLES.glob("*.py"):
+                shutil.copy(example, folder)
+            os.chdir(folder)
+            sys.path.insert(0, folder)  # as Jupyter does
+            executed = execute(read(name))
+            sys.path.remove(folder)
+        text = json.dumps(executed, indent=1, ensure_ascii=False) + "\n"
+        (EXAMPLES / f"{name}.ipynb").write_text(text, encoding="utf-8")
+        print(f"{name}.ipynb: {len(executed['cells'])} cells", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,13 @@
-"""Run the methods in examples/ under the protocol, and hold them to what the docs say of them."""
+"""Run the methods in examples/ under the protocol, and hold them to what the docs say of them.
+
+The programs are run too; test_notebook.py executes the notebooks.
+"""
 
 import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,8 +26,38 @@ CLASSES = {
 }
 
 
+PROGRAMS = {"shapes", "service_client", "sort_photos"}
+
+
 def test_every_example_is_listed_here():
-    assert {path.stem for path in FOLDER.glob("*.py")} == set(CLASSES)
+    assert {path.stem for path in FOLDER.glob("*.py")} == set(CLASSES) | PROGRAMS
+
+
+def run_program(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, words)], capture_output=True, text=True, timeout=300
+    )
+
+
+def test_photos_are_sorted(photos: Callable[..., Path], small_model: Path, tmp_path: Path):
+    holiday = photos("photos", {"robin": 3, "wren": 2})  # the model was trained on these
+    done = run_program(FOLDER / "sort_photos.py", small_model, holiday, tmp_path / "sorted")
+    assert done.returncode == 0, done.stderr
+    copied = [path for path in (tmp_path / "sorted").rglob("*") if path.is_file()]
+    places = {line[6:]: int(line[:5]) for line in done.stdout.splitlines()}
+    assert places == {
+        place.name: len(list(place.iterdir())) for place in (tmp_path / "sorted").iterdir()
+    }
+    assert set(places) <= {"robin", "wren", "unsure", "none of these"}
+    assert sum(places.values()) == 5 >= len(copied)
+
+
+def test_a_program_says_what_is_wrong_with_a_model(tmp_path: Path):
+    shutil.copy(FOLDER / "shapes.py", tmp_path / "no.fewmore")
+    done = run_program(FOLDER / "sort_photos.py", tmp_path / "no.fewmore", tmp_path, tmp_path / "x")
+    assert done.returncode == 2
+    assert "no.fewmore" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.fixture(params=CLASSES)

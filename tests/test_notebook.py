@@ -1,4 +1,4 @@
-"""Execute examples/research.ipynb, and check the outputs that are written in it."""
+"""Execute the notebooks in examples/, and check the outputs that are written in them."""
 
 import importlib.util
 import shutil
@@ -45,7 +45,7 @@ def test_it_executes_and_gives_outputs_as_those_written(
     monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(glyphs, "load", partial(glyphs.load, train_per_class=8, test_per_class=2))
     shutil.copy(ROOT / "examples" / "teen.py", tmp_path)
-    written = script.read()
+    written = script.read("research")
     [changed] = SMALLER
     assert changed in "".join("".join(cell["source"]) for cell in written["cells"])
     executed = script.execute(written, SMALLER)
@@ -63,12 +63,44 @@ def test_it_executes_and_gives_outputs_as_those_written(
     assert len(list((tmp_path / "tune").glob("*/trial*/result.json"))) == 3
 
 
-def test_its_outputs_are_written_in_order(script: ModuleType) -> None:
-    cells = code_cells(script.read())
+def shown(cell: dict[str, Any]) -> list[str]:
+    """Return the kinds of the outputs that do not depend on how well a network works."""
+    return [kind for kind in kinds(cell) if kind != "stream"]
+
+
+@pytest.mark.usefixtures("small_pretrained")
+@pytest.mark.parametrize("name", ["photos", "service"])
+def test_the_others_execute_with_a_small_network(
+    name: str, script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "service":
+        pytest.importorskip("fastapi")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    written = script.read(name)
+    fewer = {"count=20": "count=6", "count=12": "count=5", "count=10": "count=2"}
+    executed = script.execute(written, fewer)
+    for before, after in zip(code_cells(written), code_cells(executed), strict=True):
+        assert shown(before) == shown(after), before["source"]
+    last = code_cells(executed)[-1]["outputs"][-1]
+    if name == "service":
+        assert last["data"]["text/plain"] == ["['circle', 'square', 'triangle', 'star']"]
+    else:
+        assert "learning of star\n" in last["text"]
+
+
+@pytest.mark.parametrize(("name", "images"), [("research", 2), ("photos", 2), ("service", 0)])
+def test_outputs_are_written_in_order(name: str, images: int, script: ModuleType) -> None:
+    cells = code_cells(script.read(name))
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
-    assert all(cell["outputs"] for cell in cells)
-    images = [o for cell in cells for o in cell["outputs"] if "image/png" in o.get("data", {})]
-    assert len(images) == 2
+    assert sum(bool(cell["outputs"]) for cell in cells) >= 5
+    drawn = [o for cell in cells for o in cell["outputs"] if "image/png" in o.get("data", {})]
+    assert len(drawn) == images
+
+
+def test_every_notebook_is_one_of_those(script: ModuleType) -> None:
+    assert {path.stem for path in (ROOT / "examples").glob("*.ipynb")} == set(script.NOTEBOOKS)
 
 
 def test_an_error_in_a_cell_is_not_hidden(script: ModuleType) -> None:

@@ -69,6 +69,12 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert "fewmore = fewmore.cli:main" in zipfile.ZipFile(wheel).read(entry_points).decode()
 
 
+def test_check_wheel_contents_finds_nothing_wrong(wheel):
+    pytest.importorskip("check_wheel_contents")
+    out = command("-m", "check_wheel_contents", wheel).stdout
+    assert out.rstrip().endswith("OK")
+
+
 def test_the_published_numbers_are_read(elsewhere):
     out = elsewhere(
         "-c",
