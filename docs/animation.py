@@ -18,7 +18,6 @@ from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import Page, expect, sync_playwright
-from rich.console import Console
 
 from fewmore.cli.demo import demo_model
 from fewmore.service.thumbnails import thumbnail_folder
@@ -113,7 +112,7 @@ def teach_a_spiral(film: Film) -> None:
 @contextmanager
 def serve_a_copy(folder: Path) -> Iterator[str]:
     """Serve a copy of the demo's model from a folder, and yield the address."""
-    demo = demo_model(Console(stderr=True), thumbnails=True)
+    demo = demo_model(thumbnails=True)
     model = Path(shutil.copy(demo, folder / "characters.fewmore"))
     shutil.copytree(thumbnail_folder(demo), thumbnail_folder(model))
     command = [sys.executable, "-m", "fewmore", "serve", str(model), "--port", "0"]

@@ -68,7 +68,7 @@ def serve(
     logs.configure(log_format)
     keep_memory()
     out = plain()
-    store = Store(model or demo_model(out, thumbnails), thumbnails, read_only, device)
+    store = Store(model or demo_model(thumbnails), thumbnails, read_only, device)
     _run(out, store, access, drawn, limits, host, port, proxies, tls, demo, workers)
 
 

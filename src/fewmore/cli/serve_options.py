@@ -17,7 +17,7 @@ ServedModel = Annotated[
 ]
 Demo = Annotated[
     bool,
-    typer.Option("--demo", help="Serve a model of drawn characters, trained the first time."),
+    typer.Option("--demo", help="Serve a model of letters and digits that comes with it."),
 ]
 Host = Annotated[
     str,

@@ -43,6 +43,7 @@ async function load() {
   const changed = version !== model.version;
   version = model.version;
   own = null;
+  if (first) await stage.restore(model.demo ? "drawing" : "images");
   known = classes.map(({ name }) => name);
   stage.setClasses(known, model.limits.images);
   gallery.show(classes, model.token === "everything");
@@ -50,8 +51,7 @@ async function load() {
   showUndo(changes);
   showModel(model);
   notice.attempt(async () => map.show(await api.map())); // the cards do not wait for it
-  if (first) await stage.restore(model.demo ? "drawing" : "images");
-  else if (changed) stage.predictAgain();
+  if (changed && !first) stage.predictAgain();
   if (first) api.follow(checkVersion, () => stage.predictAgain());
   return true;
 }

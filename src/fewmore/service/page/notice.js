@@ -25,7 +25,7 @@ box.addEventListener("keydown", (event) => event.key === "Escape" && hide());
 /** Shows the sentences; action = {label, run} is a button beside them. */
 export function show(sentences, { error = false, action = null } = {}) {
   clearTimeout(timer);
-  box.role = error ? "alert" : null;
+  box.role = error ? "alert" : "region";
   box.classList.toggle("error", error);
   box.hidden = false;
   find("notice-text").replaceChildren(...sentences.map((text) => make("p", { textContent: text })));

@@ -16,6 +16,7 @@ const UNREADABLE = [413, 422]; // statuses that an image itself causes
 
 export class Stage {
   #mode = "images"; // or "drawing"
+  #chosen = false; // whether the person has chosen the mode
   #most = 64; // images in a request
   #pad = new Pad(find("pad"), (over) => this.#drawingChanged(over), announce);
   #camera = new Camera(find("video"));
@@ -36,7 +37,10 @@ export class Stage {
       word: () => this.#mode.replace("images", "image"),
     });
     for (const radio of document.getElementsByName("mode")) {
-      radio.addEventListener("change", () => this.switchTo(radio.value));
+      radio.addEventListener("change", () => {
+        this.#chosen = true;
+        this.switchTo(radio.value);
+      });
     }
     this.#listenToPad();
     this.#listenToCamera();
@@ -128,7 +132,7 @@ export class Stage {
     const work = await kept();
     if (work?.tray) this.#tray.restore(work.tray);
     if (work) this.#pad.strokes = work.strokes;
-    this.switchTo(work?.mode ?? mode);
+    this.switchTo(this.#chosen ? this.#mode : (work?.mode ?? mode));
     if (this.#mode === "images") this.#predictPhotos(this.#tray.shown);
   }
 
