@@ -300,6 +300,7 @@ FOUR_VIEWS = {
 }
 EVOLVE = {
     **CLOSER,
+    "epochs": 160,
     "lr": 0.2,
     "schedule": "cosine",
     "milestones": (),
@@ -447,7 +448,7 @@ FEATURE_NUMBERS = {
             "scale": (0.25, 1.0),
             "ratio": (1.0, 1.0),
             "policy": "autoaugment-cifar10",
-            "policy_probability": 0.25,
+            "policy_probability": 0.5,
         },
     ),
     ("evolve", "miniimagenet"): (

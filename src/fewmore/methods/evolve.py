@@ -52,7 +52,7 @@ PRETRAIN: dict[str, dict[str, Any]] = {
     },
 }
 TRANSFORM: dict[str, dict[str, Any]] = {
-    "cifar100": {**STRONG_VIEWS, "policy_probability": 0.25},
+    "cifar100": STRONG_VIEWS,
     "miniimagenet": {"policy": "autoaugment-imagenet", "policy_probability": 0.5},
     "cub200": {"scale": (0.25, 1.0), "ratio": (1.0, 1.0)},
 }
@@ -64,7 +64,7 @@ class Features(ClosenessConfig):
 
     per_recipe: ClassVar = {"quick": {"warm_up": 2}}
     per_benchmark: ClassVar = PRETRAIN
-    epochs: int = 200
+    epochs: int = 160
     lr: float = 0.2
     schedule: Literal["milestones", "cosine"] = "cosine"
     milestones: tuple[int, ...] = ()
