@@ -38,15 +38,18 @@ def parse_device(doc: str | None) -> tuple[torch.device, Path | None]:
     return args.device, args.record
 
 
-def parse_photos(doc: str | None) -> tuple[Path, argparse.Namespace]:
+def parse_photos(doc: str | None, **counts: int) -> tuple[Path, argparse.Namespace]:
     """Parse the options of a measurement on photos; return the data root and all options.
 
-    PyTorch uses `--threads`, and weights are looked for in the data root, by other processes too.
+    `counts` are more options that are whole numbers, with their defaults. PyTorch uses
+    `--threads`, and weights are looked for in the data root, by other processes too.
     """
     parser = make_parser(doc)
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--work", type=Path, default=Path("/tmp"), help="for temporary files")
+    for name, default in counts.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     root = data_root(args.data_root)

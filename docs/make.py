@@ -62,6 +62,8 @@ MEASURED = (
     "oneseed",
     "check",
     "spread",
+    "inference",
+    "stream",
 )
 
 PARTS: dict[str, Callable[[], str]] = {

@@ -97,7 +97,7 @@ def test_an_engine_that_is_missing_or_broken_is_no_problem(
     code, out, err = fewmore("doctor")
     assert (code, err) == (0, "")
     assert "timm          – cannot be imported (OSError: libfoo.so: cannot open); more" in out
-    assert "onnxruntime   – not installed; runs exported models" in out
+    assert "onnxruntime   – not installed; features on a CPU, and exported models" in out
     assert "noise" not in out
 
 

@@ -30,10 +30,11 @@ if TYPE_CHECKING:  # rich is imported when a command runs
 # Modules besides PyTorch: what each does, and a function that says what it offers.
 ENGINES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "onnxruntime": (
-        "runs exported models",
+        "features on a CPU, and exported models",
         lambda module: ", ".join(module.get_available_providers()),
     ),
     "onnx": ("writes exported models", lambda module: ""),
+    "openvino": ("features on a CPU", lambda module: ""),
     "timm": ("more backbones", lambda module: f"{len(module.list_models()):,} models"),
     "triton": ("fused kernels on a GPU", lambda module: ""),
     "pillow_heif": ("reads HEIC photos", lambda module: ""),
