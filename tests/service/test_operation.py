@@ -64,7 +64,7 @@ def test_operations_have_plain_names(client: Any):
         operation["operationId"] for methods in paths.values() for operation in methods.values()
     ]
     assert len(set(names)) == len(names)
-    assert {"predict", "teach_class", "undo_change", "describe_model"} <= set(names)
+    assert {"predict", "teach_class", "undo_change", "describe_model", "infer"} <= set(names)
     assert all(name.replace("_", "").isalpha() for name in names)
     change = paths["/api/classes"]["post"]["responses"]
     assert "Idempotent-Replay" in change["200"]["headers"]

@@ -28,6 +28,7 @@ from fewmore.service.routes import (
     events,
     history,
     model,
+    open_inference,
     operation,
     predict,
     thumbnails,
@@ -64,7 +65,8 @@ def create_app(
         servers=[{"url": str(url)} for url in service.access.public_urls] or None,
     )
     app.state.service = service
-    for group in (predict, classes, history, model, events, thumbnails, operation):
+    groups = (predict, classes, history, model, events, thumbnails, operation, open_inference)
+    for group in groups:
         app.include_router(group.router)
     openapi.describe(app, service.access)
     problems.add_handlers(app)

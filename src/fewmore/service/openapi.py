@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from fewmore.service.guard import Access
+from fewmore.service.open_inference import InferError, InferRequest, InferResponse
 from fewmore.service.problems import MEDIA_TYPE
 from fewmore.service.schemas import OutdatedProblem, Problem
 
@@ -27,7 +28,7 @@ REPLAYED = {
 def describe(app: FastAPI, access: Access) -> None:
     """Add what the routes do not describe themselves: how errors look, and the token."""
     document = app.openapi()  # FastAPI keeps this dict and serves it
-    for schema in (Problem, OutdatedProblem):
+    for schema in (Problem, OutdatedProblem, InferRequest, InferResponse, InferError):
         template = "#/components/schemas/{model}"
         described = schema.model_json_schema(ref_template=template)
         document["components"]["schemas"] |= {
@@ -72,6 +73,15 @@ def change_problems(*statuses: int) -> Responses:
         **problems(400, 401, 403, 408, 422, 429, *statuses),
         200: {"headers": REPLAYED},
         412: outdated,
+    }
+
+
+def inference_errors(*statuses: int, private: bool = False) -> Responses:
+    """Describe error responses of the Open Inference Protocol."""
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/InferError"}}}
+    return {
+        status: {**response, "content": content}
+        for status, response in problems(*statuses, private=private).items()
     }
 
 

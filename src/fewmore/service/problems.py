@@ -44,7 +44,8 @@ class ProblemResponse(Response):
         kept = ("content-length", "content-type")
         headers = {name: text for name, text in self.headers.items() if name not in kept}
         error = {"error": json.loads(bytes(self.body))["detail"]}
-        await JSONResponse(error, self.status_code, headers)(scope, receive, send)
+        status = 400 if self.status_code == 422 else self.status_code
+        await JSONResponse(error, status, headers)(scope, receive, send)
 
 
 def problem(
