@@ -23,15 +23,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from operator import eq
 from pathlib import Path
 
 import numpy as np
 import torch
 from common import Row, parse_photos, print_row, record
-from export import draw_photos
+from export import Listing, draw_photos
 from PIL import Image
 
 from fewmore import IncrementalClassifier
+from fewmore.classifier.engines.base import INT8
 from fewmore.classifier.engines.graph import onnx_graph
 from fewmore.classifier.engines.pytorch import TorchEngine
 from fewmore.data.augment import normalize
@@ -182,7 +184,9 @@ def time_command(model: Path, paths: Sequence[Path], folder: Path) -> float:
     return speed(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL), len(paths))
 
 
-def compare(plain: IncrementalClassifier, fast: IncrementalClassifier, paths: list[Path]) -> Row:
+def compare(
+    plain: IncrementalClassifier, fast: IncrementalClassifier, paths: list[Path]
+) -> dict[str, float]:
     """Compare features and predictions of two engines on photos."""
     ours, theirs = plain.embed(paths), fast.embed(paths)
     names = [
@@ -190,10 +194,34 @@ def compare(plain: IncrementalClassifier, fast: IncrementalClassifier, paths: li
         for classifier, features in ((plain, ours), (fast, theirs))
     ]
     return {
-        "photos": len(paths),
-        "same class": sum(a == b for a, b in zip(*names, strict=True)),
+        "photos with the same class, %": 100 * statistics.mean(map(eq, *names)),
         "largest difference of a feature": float((ours - theirs).abs().max()),
-        "largest feature": float(ours.abs().max()),
+    }
+
+
+def measure_int8(
+    learnt: Listing, known: Listing, model: Path, paths: list[Path]
+) -> dict[str, float]:
+    """Compare int8 with float: accuracy of a model that was trained in float or in int8, speed."""
+    images = [path for of_class in known.values() for path in of_class]
+    labels = [name for name, of_class in known.items() for _ in of_class]
+
+    def accuracy(classifier: IncrementalClassifier) -> float:
+        return 100 * classifier.score(images, labels)
+
+    in_float = IncrementalClassifier.load(model, "cpu")
+    in_int8 = IncrementalClassifier.load(model, "cpu", INT8)
+    trained_in_int8 = IncrementalClassifier(device="cpu", engine=INT8).fit(learnt)
+    slow, fast = alternate(
+        lambda: speed(lambda: in_float.predict(paths, top=1), len(paths)),
+        lambda: speed(lambda: in_int8.predict(paths, top=1), len(paths)),
+        2,
+    )
+    return {
+        "accuracy, %": accuracy(in_float),
+        "accuracy of the same model in int8, %": accuracy(in_int8),
+        "accuracy, trained and predicted in int8, %": accuracy(trained_in_int8),
+        "predict in int8 × predict": 1 / median_ratio(slow, fast),
     }
 
 
@@ -267,6 +295,7 @@ def main() -> None:
         beside_loop, of_loop = alternate(predict, loops[best], args.rounds)
         as_it_was, beside_old = alternate(before, predict, max(1, args.rounds // 2))
         command = time_command(model, paths, folder)
+        int8 = measure_int8(learnt, known, model, paths)
         agreement = {
             name: compare(by_engine["torch"], by_engine[name], paths) for name in ENGINES[1:]
         }
@@ -278,7 +307,10 @@ def main() -> None:
         ("predict as it was, photos/s", statistics.median(as_it_was)),
         ("predict × predict as it was", 1 / median_ratio(as_it_was, beside_old)),
         ("the whole command, with its start, photos/s", command),
+        *int8.items(),
     ]
+    for name, of_engine in agreement.items():
+        values += [(f"{name} and PyTorch, {what}", value) for what, value in of_engine.items()]
     rows = [
         print_row({"what": what, "value": value, **({"bar": BARS[what]} if what in BARS else {})})
         for what, value in values
@@ -290,7 +322,6 @@ def main() -> None:
         "cores": args.threads,
         "load of the machine before": load_before,
         "configurations tried, photos/s": tried,
-        "agreement with PyTorch": agreement,
         "rounds": {
             "predict": beside_loop,
             "fastest bare loop": of_loop,

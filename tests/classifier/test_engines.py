@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from fewmore import IncrementalClassifier
 from fewmore.classifier import engines
 from fewmore.classifier.embedding import Embedder
 from fewmore.classifier.engines import base, graph
+from fewmore.classifier.engines.int8 import synthetic_images
 from fewmore.classifier.engines.pytorch import TorchEngine
 from fewmore.classifier.feature_cache import CachedEmbedder
 from fewmore.data.augment import Transform
@@ -55,6 +57,19 @@ def test_predictions_are_those_of_pytorch(
     for one, other in zip(ours, theirs, strict=True):
         assert one.names == other.names
         assert one.confidences == pytest.approx(other.confidences, abs=1e-4)
+
+
+def test_int8_is_close_to_pytorch() -> None:
+    pytest.importorskip("onnxruntime")
+    network = build("resnet8", seed=0)
+    int8 = Embedder(network, SMALL, CPU, engine="onnxruntime-int8")
+    plain = Embedder(network, SMALL, CPU, engine="torch")
+    assert int8.engine.name.endswith(" int8")
+    images = synthetic_images(40)[:20]
+    ours, theirs = (embedder.features(images)[0] for embedder in (plain, int8))
+    assert float(cosine_similarity(ours, theirs).min()) > 0.95
+    assert not torch.allclose(ours, theirs, atol=1e-4)
+    assert torch.equal(synthetic_images(40)[:20], images), "they are the same every time"
 
 
 def test_auto_takes_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Choose what computes the features of images, and build it.
 
-All engines give PyTorch's features to rounding: an engine that does not is refused when it is
+All engines but int8 give PyTorch's features to rounding: one that does not is refused when it is
 built. "auto" takes the first of FAST that is installed on a CPU, and PyTorch on any other device.
 
 n: images   s: side of an image, in pixels   d: features
@@ -23,8 +23,9 @@ from fewmore.nn.backbones import Backbone
 AUTO = "auto"
 TORCH = "torch"
 FAST = ("onnxruntime", "openvino")  # by speed, where they were measured; names of modules as well
-EXTRA = {"onnxruntime": "fast", "openvino": "openvino"}  # that installs an engine
-NAMES = (AUTO, TORCH, *FAST)
+INT8 = "onnxruntime-int8"
+EXTRA = {"onnxruntime": "fast", INT8: "fast", "openvino": "openvino"}  # that installs an engine
+NAMES = (AUTO, TORCH, *EXTRA)
 TOLERANCE = 1e-4  # between an engine's features and PyTorch's; relative to the largest above 1
 
 
@@ -48,12 +49,12 @@ def check_name(name: str, device: torch.device) -> str:
         name = os.environ.get("FEWMORE_ENGINE") or AUTO
     if name not in NAMES:
         raise UnknownName("engine", name, NAMES)
-    if name in FAST and device.type != "cpu":
+    if name in EXTRA and device.type != "cpu":
         raise ConfigError(
             f"the engine {name} computes on the CPU, and the device is {device}: "
             f"use the device cpu, or the engine {TORCH}"
         )
-    if name in FAST and not _is_installed(name):
+    if name in EXTRA and not _is_installed(name):
         raise ConfigError(
             f"the engine {name} takes packages that are not installed: "
             f"pip install 'fewmore[{EXTRA[name]}]'"
@@ -86,17 +87,21 @@ def build(name: str, backbone: Backbone, transform: Transform, device: torch.dev
 def _build_fast(name: str, torch_engine: TorchEngine) -> Engine:
     """Build an engine that runs a graph, and compare its features with PyTorch's."""
     from fewmore.classifier.engines.graph import onnx_graph
+    from fewmore.classifier.engines.int8 import int8_graph
 
-    graph = onnx_graph(torch_engine)
+    graph = (int8_graph if name == INT8 else onnx_graph)(torch_engine)
+    size = torch_engine.transform.size
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (3, 3, size, size), dtype=torch.uint8, generator=generator)
     try:
         engine = _engine_class(name)(graph)
-        size = torch_engine.transform.size
-        generator = torch.Generator().manual_seed(0)
-        images = torch.randint(0, 256, (3, 3, size, size), dtype=torch.uint8, generator=generator)
         theirs = engine(images)
     except Exception as error:  # the errors of these packages have no common base class
         reason = (str(error) or type(error).__name__).splitlines()[0][:200]
         raise ExportError(f"{name} cannot run the backbone ({reason})") from error
+    if name == INT8:
+        engine.name += " int8"
+        return engine
     with torch.no_grad():
         ours = torch_engine(images)
     difference = float((theirs - ours).abs().max()) / max(1.0, float(ours.abs().max()))
@@ -109,7 +114,7 @@ def _build_fast(name: str, torch_engine: TorchEngine) -> Engine:
 
 
 def _engine_class(name: str) -> Callable[[bytes], Engine]:
-    if name == "onnxruntime":
+    if name in ("onnxruntime", INT8):
         from fewmore.classifier.engines.onnx_runtime import OnnxRuntimeEngine
 
         return OnnxRuntimeEngine
@@ -120,4 +125,5 @@ def _engine_class(name: str) -> Callable[[bytes], Engine]:
 
 def _is_installed(name: str) -> bool:
     """Return whether an engine is there, and what writes its graph."""
-    return all(importlib.util.find_spec(module) is not None for module in (name, "onnx"))
+    modules = (name.removesuffix("-int8"), "onnx")
+    return all(importlib.util.find_spec(module) is not None for module in modules)

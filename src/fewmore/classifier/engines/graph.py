@@ -9,7 +9,7 @@ import io
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -27,13 +27,18 @@ EXAMPLES = 2  # images to trace with; with one, the length of a batch would beco
 
 def onnx_graph(engine: TorchEngine) -> bytes:
     """Return the ONNX graph from images (n, 3, s, s) uint8 to features (n, d)."""
-    path = cache_folder() / "engines" / f"{_digest(engine)}.onnx"
+    return cached_graph(engine, "float", lambda: _trace(engine))
+
+
+def cached_graph(engine: TorchEngine, kind: str, make: Callable[[], bytes]) -> bytes:
+    """Return a graph of a kind from the cache folder, or make it."""
+    path = cache_folder() / "engines" / f"{_digest(engine)}-{kind}.onnx"
     with suppress(OSError):
         graph = path.read_bytes()
         os.utime(path)
         return graph
-    graph = _trace(engine)
-    with suppress(OSError):  # on a full disk it is traced again another time
+    graph = make()
+    with suppress(OSError):  # on a full disk it is made again another time
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, graph)
         _prune(path.parent)
