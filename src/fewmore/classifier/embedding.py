@@ -160,6 +160,18 @@ class Embedder:
         other._building = threading.Lock()
         return other
 
+    def shared_with(self, other: "Embedder") -> "Embedder | None":
+        """Return an embedder with this backbone and the whitening of another one.
+
+        None where the other is on another device, or is computed by another engine.
+        """
+        if (self.device, self.engine_name) != (other.device, other.engine_name):
+            return None
+        self.engine  # noqa: B018 built now, so that both have the same
+        shared = copy.copy(self)
+        shared.whitening = other.whitening
+        return shared
+
     def features(self, images: Tensor, rotations: Sequence[int] = (0,)) -> Tensor:
         """Return the features of squares (n, 3, s, s) in each rotation: (rotations, n, d) float32.
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from fewmore.classifier.calibration import Calibration
@@ -38,6 +39,14 @@ class Model:
         if self.whitening is None or not bool(self.whitening.center.any()):
             return "plain cosine"
         return "whitened cosine" if self.whitening.damping.shape[1] else "centered cosine"
+
+    def has_backbone_of(self, other: "Model") -> bool:
+        """Return whether the features of both are computed alike, before any whitening."""
+        if (self.backbone, self.transform) != (other.backbone, other.transform):
+            return False
+        return self.weights.keys() == other.weights.keys() and all(
+            torch.equal(tensor, other.weights[name]) for name, tensor in self.weights.items()
+        )
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes of each part."""

@@ -94,7 +94,6 @@ def run(
     )
     _make_folders(runs, record)
     out = console(quiet=quiet or as_json)
-    # Where one of several processes fails, the others cannot go on.
     failures = Failures(single=len(experiments) == 1 or torchrun.process_count() > 1)
     with interrupt_hint("stopped; go on with the same command and --resume"), json_alone(as_json):
         tasks = _load_tasks(experiments, run_options, data_root, out)
@@ -308,7 +307,10 @@ def _load_tasks(
 
 
 class Failures:
-    """Report what a method fails with and let the others go on; a single one stops the command."""
+    """Report what a method fails with and let the others go on; a single one stops the command.
+
+    So does the first of those that several processes train: not all of them may have failed.
+    """
 
     def __init__(self, single: bool) -> None:
         self.single = single

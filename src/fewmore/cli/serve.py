@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,18 +12,19 @@ from fewmore.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from starlette.types import ASGIApp
 
     from fewmore.service.guard import Access
     from fewmore.service.limits import Limits
     from fewmore.service.proxy import TrustedProxies
     from fewmore.service.server import TLS
-    from fewmore.service.store import Store
 
 SHORTEST_TOKEN = 16  # characters
 
 
 def serve(
     model: options.ServedModel = None,
+    models: options.ModelsFolder = None,
     demo: options.Demo = False,
     host: options.Host = "127.0.0.1",
     port: options.Port = 8000,
@@ -46,9 +48,15 @@ def serve(
 
     Example: fewmore serve birds.fewmore
 
+    Example: fewmore serve --models FOLDER
+
     Example: fewmore serve --demo
     """
-    if (model is None) != demo:
+    if models is not None and (demo or model is not None):
+        raise ConfigError(
+            f"--models {models} is all that is served: leave out the model and --demo"
+        )
+    if models is None and (model is None) != demo:
         raise ConfigError(
             "give a model file, as in fewmore serve birds.fewmore, or --demo, and not both"
         )
@@ -56,7 +64,9 @@ def serve(
     _need_packages()
     from fewmore.cli.demo import demo_model
     from fewmore.service import logs
+    from fewmore.service.app import create_app
     from fewmore.service.limits import Limits
+    from fewmore.service.many import ManyModels, Models, StoreOptions
     from fewmore.service.proxy import TrustedProxies
     from fewmore.service.server import keep_memory, tls_files
     from fewmore.service.store import Store
@@ -68,8 +78,14 @@ def serve(
     logs.configure(log_format)
     keep_memory()
     out = plain()
+    if models is not None:
+        stores = StoreOptions(thumbnails, read_only, device)
+        many = ManyModels(Models(models, access, limits, workers, stores))
+        _run(out, many, lambda: None, access, drawn, limits, host, port, proxies, tls)
+        return
     store = Store(model or demo_model(thumbnails), thumbnails, read_only, device)
-    _run(out, store, access, drawn, limits, host, port, proxies, tls, demo, workers)
+    app = create_app(store, access, limits, demo, workers)
+    _run(out, app, store.close, access, drawn, limits, host, port, proxies, tls)
 
 
 def _need_packages() -> None:
@@ -97,7 +113,8 @@ def _access(
 
 def _run(
     out: "Console",
-    store: "Store",
+    app: "ASGIApp",
+    close: Callable[[], None],
     access: "Access",
     drawn: str | None,
     limits: "Limits",
@@ -105,23 +122,19 @@ def _run(
     port: int,
     proxies: "TrustedProxies",
     tls: "TLS | None",
-    demo: bool,
-    workers: int | None,
 ) -> None:
     """Listen, say where, and serve until the process is interrupted."""
     import torch
 
-    from fewmore.service.app import create_app
     from fewmore.service.proxy import LOOPBACK
     from fewmore.service.server import listen
     from fewmore.service.server import serve as run
 
     torch.set_num_threads(1)  # each of the service's workers computes on one core
-    app = create_app(store, access, limits, demo, workers)
     try:
         listener = listen(host, port)
     except ConfigError:
-        store.close()
+        close()
         raise
     local = _address(host, listener.getsockname()[1], tls is not None)
     _announce(out, [local, *map(str, access.public_urls)], access, drawn)

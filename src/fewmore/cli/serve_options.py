@@ -15,6 +15,15 @@ ServedModel = Annotated[
         metavar="MODEL", help="A model file, such as birds.fewmore.", show_default=False
     ),
 ]
+ModelsFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--models",
+        metavar="DIR",
+        help="Serve all model files of a folder, each at /api/models/NAME/ and /models/NAME/.",
+        show_default=False,
+    ),
+]
 Demo = Annotated[
     bool,
     typer.Option("--demo", help="Serve a model of letters and digits that comes with it."),

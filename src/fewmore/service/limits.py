@@ -34,6 +34,8 @@ class Limits:
     images_waiting: int = 1024  # for the backbone (503)
     pixels_waiting: int = 200_000_000  # of these (503)
     changes_waiting: int = 64  # for their turn (503)
+    # Of loaded models, where several are served: idle ones are closed beyond it (503)
+    model_bytes: int = 2048 * MEBIBYTE
     end_seconds: int = 10  # to finish responses when the service ends (503)
 
     @classmethod

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fewmore.errors import ConfigError
@@ -173,7 +173,7 @@ def keep_memory() -> None:
 
 
 def serve(
-    app: FastAPI,
+    app: ASGIApp,
     listener: socket.socket,
     limits: Limits,
     proxies: TrustedProxies,

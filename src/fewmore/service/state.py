@@ -52,7 +52,7 @@ class Service:
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         """Start the workers; at the end, stop them and close the store."""
-        with _restricted_pillow(self.limits.pixels), _forms_in_memory(self.limits.body_bytes):
+        with restricted_pillow(self.limits.pixels), forms_in_memory(self.limits.body_bytes):
             observe = self.metrics.observe_batch
             self.batcher = Batcher(lambda: self.store.current, self.workers, self.limits, observe)
             maintaining = asyncio.create_task(self._maintain())
@@ -90,7 +90,7 @@ class Service:
 
 
 @contextmanager
-def _restricted_pillow(most_pixels: int) -> Iterator[None]:
+def restricted_pillow(most_pixels: int) -> Iterator[None]:
     """Let Pillow refuse large images before it decodes them, and formats that nobody needs here."""
     Image.init()
     pixels_before, formats_before = Image.MAX_IMAGE_PIXELS, [*Image.ID]
@@ -104,7 +104,7 @@ def _restricted_pillow(most_pixels: int) -> Iterator[None]:
 
 
 @contextmanager
-def _forms_in_memory(most_bytes: int) -> Iterator[None]:
+def forms_in_memory(most_bytes: int) -> Iterator[None]:
     """Keep uploads out of temporary files: the guard has the whole body in memory as it is."""
     before = MultiPartParser.spool_max_size
     MultiPartParser.spool_max_size = most_bytes + 1

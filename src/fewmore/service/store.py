@@ -94,12 +94,18 @@ class Store:
     """
 
     def __init__(
-        self, path: Path, thumbnails: bool = True, read_only: bool = False, device: str = "auto"
+        self,
+        path: Path,
+        thumbnails: bool = True,
+        read_only: bool = False,
+        device: str = "auto",
+        load: Callable[[Path, str], IncrementalClassifier] = IncrementalClassifier.load,
     ) -> None:
         check_exists(path)
         self.path = Path(os.path.realpath(path.expanduser()))
         self.read_only = read_only
         self.device = device
+        self._load = load
         self.most_classes = Limits().classes
         self.thumbnails = Thumbnails(None)
         self.merge_failures = 0
@@ -134,7 +140,7 @@ class Store:
     def _open_for_changes(self) -> None:
         try:
             self._lock()
-            classifier = IncrementalClassifier.load(self.path, self.device)
+            classifier = self._load(self.path, self.device)
             self._database = Database(database_path(self.path), self.path.stat().st_mode)
             self.damaged = self._database.kept
             take_over_journal(self._database, self.path)
@@ -163,7 +169,7 @@ class Store:
 
     def _open_for_reading(self, reason: str) -> None:
         """Load the classifier with all changes, from files that are left as they are."""
-        classifier = IncrementalClassifier.load(self.path, self.device)
+        classifier = self._load(self.path, self.device)
         path = database_path(self.path)
         if path.exists() or journal_path(self.path).exists():
             with read_only_copy(path) as database:
