@@ -69,6 +69,7 @@ KERNELS = [
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # the compiler speaks of its own future
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # and uses `ast` in an old way
 @pytest.mark.parametrize(
     ("kernel", "constants", "warps"), KERNELS, ids=lambda value: getattr(value, "__name__", None)
 )

@@ -154,8 +154,10 @@ def test_after_close_nothing_is_accepted(
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     found = asyncio.run(request())
-    assert all(one.predictions for one in found[: sizes[0]])
-    assert all(isinstance(one, asyncio.CancelledError) for one in found[sizes[0] :])
+    # Images are decoded in threads: the first request need not be in the first batch.
+    done = [one for one in found if not isinstance(one, asyncio.CancelledError)]
+    assert len(done) == sizes[0]
+    assert all(one.predictions for one in done)
     with pytest.raises(Busy):
         asyncio.run(batcher.predict([image("robin")], [""], 1))
 

@@ -398,14 +398,18 @@ def _create(path: Path, mode: int) -> None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    for pragma in (
-        "locking_mode=EXCLUSIVE",  # before the mode of the journal: no shared memory
-        "synchronous=FULL",
-        "fullfsync=ON",  # on macOS, where fsync alone does not reach the disk
-        "wal_autocheckpoint=0",
-        "secure_delete=ON",  # what is forgotten is overwritten
-    ):
-        connection.execute(f"PRAGMA {pragma}")
+    try:
+        for pragma in (
+            "locking_mode=EXCLUSIVE",  # before the mode of the journal: no shared memory
+            "synchronous=FULL",
+            "fullfsync=ON",  # on macOS, where fsync alone does not reach the disk
+            "wal_autocheckpoint=0",
+            "secure_delete=ON",  # what is forgotten is overwritten
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
