@@ -189,7 +189,7 @@ def heads(whole: bool) -> list[Head]:
     if not whole:
         return [*plain, Head(0.2, 0.6)]
     grid = [Head(s, c) for s in (0.05, 0.1, 0.2, 0.4) for c in (0.0, 0.4, 0.5, 0.6, 0.75, 1.0)]
-    return [*plain, Head(correction=0.6), *grid, Head(0.2, 0.6, 0.1), Head(0.2, 0.0, 0.3)]
+    return [*plain, Head(correction=0.6), *grid, Head(0.2, 0.0, 0.3)]
 
 
 def main() -> None:

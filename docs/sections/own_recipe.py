@@ -1,0 +1,98 @@
+"""Write how the settings of fewmore's own recipe were chosen on the validation split."""
+
+from typing import Any
+
+from fewmore.research.reporting import tables
+from sections import recorded
+from sections.markdown import markdown_table, paragraph
+
+MEASURES = ("first", "average", "last", "base", "novel", "harmonic")
+CHOSEN = {"shrinkage": 0.2, "correction": 0.6, "alpha": 0.0}
+BEST = "lr2"  # the features that the grid of classifiers is shown on
+# Settings of all variants, which the table leaves out.
+COMMON = ("pretrain.schedule=cosine", "pretrain.warm_up=5", "pretrain.epochs=100")
+# What the recipe had become by the time of a part of the search.
+BEGUN = {"cifar100-3": ("pretrain.lr=0.2", "transform.policy_probability=0.25")}
+
+Json = dict[str, Any]
+
+
+def chosen() -> str:
+    """Write the variants of stage 1, and the classifiers on the features of the best of them."""
+    folder = recorded.RESULTS / "searches"
+    trained = [
+        recorded.read_benchmark(path) for path in sorted(folder.glob("cifar100-evolve-[0-9].json"))
+    ]
+    classified = [
+        recorded.read_benchmark(path)
+        for path in sorted(folder.glob("cifar100-evolve-classifier-[0-9].json"))
+    ]
+    grid = recorded.read_benchmark(folder / "cifar100-evolve-classifier-grid.json")
+    parts = [
+        "\n".join(_variants(trained, classified)),
+        paragraph(_about(trained, classified[0])),
+        "\n".join(_classifiers(grid)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _variants(trained: list[Json], classified: list[Json]) -> list[str]:
+    """Return a row for each variant of stage 1, the best first, with two classifiers."""
+    settings = {row["variant"]: _settings(each, row) for each in trained for row in each["rows"]}
+    rows = [row for each in classified for row in each["rows"]]
+    plain = {row["features"]: row for row in rows if row["shrinkage"] is None and not row["alpha"]}
+    whitened = {row["features"]: row for row in rows if _is_chosen(row)}
+    names = sorted(whitened, key=lambda name: -float(whitened[name]["last"]))
+    lines = [
+        [
+            settings[name],
+            *_numbers(plain[name], ("last", "harmonic")),
+            *_numbers(whitened[name], MEASURES),
+        ]
+        for name in names
+    ]
+    titles = ("stage 1", "means: last", "harmonic", *(f"whitened: {MEASURES[0]}", *MEASURES[1:]))
+    return markdown_table(titles, lines, "l" + "r" * (len(titles) - 1))
+
+
+def _settings(record: Json, row: Json) -> str:
+    """Write how a variant differs from the first one."""
+    part = record["command"].split("--part ")[1].split()[0]
+    texts = [*BEGUN.get(part, ()), *(text for text in row["settings"] if text not in COMMON)]
+    return ", ".join(f"`{text}`" for text in texts) or "the recipe that the search began from"
+
+
+def _classifiers(grid: Json) -> list[str]:
+    """Return a row for each classifier on the features of one variant."""
+    rows = [row for row in grid["rows"] if row["features"] == BEST]
+    lines = [
+        [
+            "none" if row["shrinkage"] is None else f"{row['shrinkage']:g}",
+            f"{row['correction']:g}",
+            f"{row['alpha']:g}",
+            *_numbers(row, MEASURES),
+        ]
+        for row in rows
+    ]
+    titles = ("whitening: shrinkage", "correction", "TEEN's α", *MEASURES)
+    return markdown_table(titles, lines, "r" * len(titles))
+
+
+def _is_chosen(row: Json) -> bool:
+    return all(row[name] == value for name, value in CHOSEN.items())
+
+
+def _numbers(row: Json, names: tuple[str, ...]) -> list[str]:
+    return [tables.number(row[name]) for name in names]
+
+
+def _about(trained: list[Json], classified: Json) -> str:
+    commits = ", ".join(sorted({each["commit"] for each in trained}))
+    return (
+        f"One seed each, {trained[0]['machine']}, {trained[0]['date']}, commits {commits}: "
+        f"`{trained[0]['command']}`; split: {trained[0]['about']['split']}. All variants have "
+        f"{', '.join(f'`{text}`' for text in COMMON)}. Their features were then classified by "
+        f"`{classified['command']}`: {classified['about']['draws']} draws of "
+        f"{classified['about']['shots']} shots, all test views. Below are all classifiers on the "
+        "features of the first row."
+    )
