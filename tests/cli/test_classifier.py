@@ -293,7 +293,7 @@ def test_one_bad_image_among_many_is_named_and_the_others_are_predicted(
 def test_an_unknown_image_is_none_of_these(
     model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    predict = IncrementalClassifier.predict
+    predict = IncrementalClassifier.predict_features
 
     def predict_unknown(self: IncrementalClassifier, images: Any, top: int) -> list[Prediction]:
         return [
@@ -301,7 +301,7 @@ def test_an_unknown_image_is_none_of_these(
             for prediction in predict(self, images, top)
         ]
 
-    monkeypatch.setattr(IncrementalClassifier, "predict", predict_unknown)
+    monkeypatch.setattr(IncrementalClassifier, "predict_features", predict_unknown)
     _, out, _ = fewmore("predict", model, "photos/wren/00.png")
     assert out.splitlines()[1].split() == ["photos/wren/00.png", "none", "of", "these"]
     assert "if any, wren" in out.splitlines()[2]

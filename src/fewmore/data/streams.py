@@ -27,6 +27,8 @@ CHUNK_BYTES = 16_000_000  # of the files in a chunk that were read already
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")  # of shards: birds-{000..099}.tar
 _GLOB = re.compile(r"[*?[]")
 
+_DAMAGED = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # type: ignore[attr-defined]
+
 Position = tuple[int, int]  # of the next image: the number of its place, and its number in there
 
 
@@ -227,7 +229,7 @@ class _StrictInfo(tarfile.TarInfo):
     def fromtarfile(cls, archive: tarfile.TarFile) -> "_StrictInfo":
         try:
             return super().fromtarfile(archive)
-        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
+        except _DAMAGED as error:
             raise tarfile.ReadError(str(error)) from None
 
 
