@@ -13,6 +13,7 @@ from PIL import Image
 
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.errors import ConfigError
+from fewmore.service import many
 from fewmore.service.guard import Access
 from fewmore.service.limits import Limits
 from fewmore.service.many import ManyModels, Models, find_model
@@ -112,8 +113,7 @@ def test_other_weights_are_not_shared(small_model: Path) -> None:
 
 
 def test_the_model_that_was_idle_longest_makes_room(folder: Path, okapis: Files) -> None:
-    size = (folder / "birds.fewmore").stat().st_size
-    with serve(folder, model_bytes=size + size // 2) as (models, http):
+    with serve(folder, model_bytes=1) as (models, http):
         http.post("/api/models/birds/classes", data={"name": "okapi"}, files=okapis)
         assert loaded(http) == ["birds"]
         assert http.get("/api/models/beasts").status_code == 200
@@ -127,7 +127,8 @@ def test_the_model_that_was_idle_longest_makes_room(folder: Path, okapis: Files)
         assert Limits().pixels // 2 == Image.MAX_IMAGE_PIXELS  # also after others were closed
 
 
-def test_a_model_in_use_is_not_closed(folder: Path) -> None:
+def test_a_model_in_use_is_not_closed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many, "ROOM_SECONDS", 0.2)
     with serve(folder, model_bytes=1, event_seconds=2) as (_, http):
         with http.stream("GET", "/api/models/birds/events") as events:
             assert events.status_code == 200

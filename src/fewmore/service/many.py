@@ -7,8 +7,8 @@
     /models/NAME/                its page
 
 Each model has an app of its own, loaded with its first request. Models with the same backbone share
-it. Where loaded models are larger than the limit, the one that was idle longest is closed: its
-changes go into its file, and others may change that. Requests are checked before anything is
+it. Where loaded models are larger than the limit, those that were idle longest are closed: their
+changes go into their files, and others may change those. Requests are checked before anything is
 loaded.
 """
 
@@ -17,6 +17,7 @@ import html
 import logging
 import re
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ SUFFIX = ".fewmore"
 NAME = "fewmore.model"  # in a request's scope: the model that it is for
 GIVEN_PATH = "fewmore.path"  # in a request's scope: its path as it came
 MODEL_PATH = re.compile(r"(?P<kind>/api|/v2|)/models/(?P<name>[^/]+)(?P<rest>/.*)?", re.DOTALL)
+
+ROOM_SECONDS = 5.0  # to wait for a model that can be closed
 
 log = logging.getLogger("fewmore.service")
 
@@ -138,6 +141,7 @@ class Models:
         self.backbones = Backbones()
         self._loaded: dict[str, Loaded] = {}  # the one that was used least recently first
         self._changing = asyncio.Lock()  # held while a model is loaded or closed
+        self._released = asyncio.Event()  # set when a request has ended
         if not self.folder.is_dir():
             raise ConfigError(f"--models {folder} is no folder: give the folder of model files")
         if not self.paths():
@@ -194,14 +198,19 @@ class Models:
             yield loaded.app
         finally:
             loaded.requests -= 1
+            self._released.set()
 
     async def _acquire(self, name: str) -> Loaded:
         loaded = self._loaded.pop(name, None)
         if loaded is None:
             async with self._changing:
-                loaded = self._loaded.pop(name, None) or await self._load(name)
+                loaded = self._loaded.pop(name, None)
+                if loaded is None:
+                    await self._wait_for_room()
+                    loaded = await self._load(name)
                 loaded.requests += 1
                 self._loaded[name] = loaded
+                await self._close_idle()
         else:
             loaded.requests += 1
             self._loaded[name] = loaded
@@ -209,7 +218,6 @@ class Models:
 
     async def _load(self, name: str) -> Loaded:
         path = self.paths()[name]
-        await self._make_room(path.stat().st_size)
         options = self.options
         store = await asyncio.to_thread(
             Store,
@@ -227,13 +235,27 @@ class Models:
         log.info("loaded %s", path)
         return Loaded(app, ending)
 
-    async def _make_room(self, size: int) -> None:
-        """Close models that nobody uses until there is room; a single one may be of any size."""
-        while self._loaded and self.loaded_bytes + size > self.limits.model_bytes:
+    async def _close_idle(self) -> None:
+        """Close models that nobody uses while all together are larger than the limit."""
+        while self.loaded_bytes > self.limits.model_bytes:
             idle = next((name for name, one in self._loaded.items() if not one.requests), None)
             if idle is None:
-                raise NoRoom("all models that are loaded are in use: try again in a second")
+                return
             await self._close(idle)
+
+    async def _wait_for_room(self) -> None:
+        """Wait until the loaded models are within the limit; then one more may be beyond it."""
+        until = time.monotonic() + ROOM_SECONDS
+        while True:
+            self._released.clear()
+            await self._close_idle()
+            if self.loaded_bytes <= self.limits.model_bytes:
+                return
+            try:
+                await asyncio.wait_for(self._released.wait(), until - time.monotonic())
+            except asyncio.TimeoutError:
+                message = "all models that are loaded are in use: try again in a second"
+                raise NoRoom(message) from None
 
     async def _close(self, name: str) -> None:
         await self._loaded.pop(name).ending.aclose()
