@@ -1,6 +1,6 @@
 # make demo    install, then run few-shot class-incremental learning on the built-in benchmark
 # make test    install the test tools, then check lint, types and layers, and run the tests
-# make soak    run the long forms of the tests: hundreds of kills, thousands of cases
+# make soak    run the long forms of the tests: a thousand kills, thousands of cases
 # make coverage  run the tests, and record the share of lines that they run, for docs/quality.md
 # make bench   measure speed and memory on this machine, as far as no dataset is needed
 # make docs    fill in the generated parts of README.md and docs, and build the site in build/site

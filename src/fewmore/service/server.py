@@ -98,6 +98,19 @@ def protocol_with(
             scope: dict[str, Any] = {} if self.cycle is None else {**self.cycle.scope}
             scope.get(END_RESPONSE, lambda: None)()
 
+        def send_400_response(self, msg: str) -> None:
+            """Refuse bytes that are no HTTP; whoever waits for the rest of a body is told so."""
+            cycle = self.cycle
+            if cycle is None or cycle.response_complete:
+                super().send_400_response(msg)
+                return
+            if cycle.response_started:
+                self.transport.close()
+            else:
+                super().send_400_response(msg)
+            cycle.disconnected = True
+            cycle.message_event.set()
+
         def pause_writing(self) -> None:
             super().pause_writing()
             self.send_timer = self.loop.call_later(limits.send_seconds, self._abort)
