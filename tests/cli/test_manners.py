@@ -90,6 +90,20 @@ def test_without_a_terminal_progress_is_lines(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
+def test_progress_says_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    text = io.StringIO()
+    with stages(Console(file=text, width=80), rate=True) as report:
+        for seconds, done in ((0, 2000), (40, 62_000)):
+            now = 100.0 + seconds
+            report("predicting", done, 1_000_000)
+    assert text.getvalue().splitlines() == [
+        "predicting …",
+        "predicting: 62,000 of 1,000,000, 1,500 a second, about 10 min left",
+    ]
+
+
 def test_a_patient_command_prints_nothing_until_it_takes_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,9 +8,9 @@ are in memory. A content hash identifies an image, so that none counts twice.
 import copy
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from fewmore.nn.inference import for_inference
 BATCH_SIZE = {"cpu": 16, "cuda": 256}  # a larger batch of wide feature maps leaves a CPU's cache
 MAX_NAMED = 5  # broken images that a message names
 
+T = TypeVar("T")
+R = TypeVar("R")
 Progress = Callable[[str, int, int], None]  # stage, steps done, steps in all
 
 
@@ -201,7 +203,14 @@ class Embedder:
         def embed(batch: Batch) -> tuple[Batch, Tensor]:
             return batch, self.features(batch.images)[0]
 
-        return (threaded_map if self.engine.is_concurrent else map)(embed, batches)
+        return self.map_batches(embed, batches)
+
+    def map_batches(self, function: Callable[[T], R], batches: Iterable[T]) -> Iterator[R]:
+        """Yield the results of a function that computes features, in the order of the batches.
+
+        Where the engine computes on one core, as many calls run at once as there are cores.
+        """
+        return (threaded_map if self.engine.is_concurrent else map)(function, batches)
 
     def embed(
         self,

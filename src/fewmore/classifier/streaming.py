@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fewmore.classifier.embedding import Embedder, center_square, square_size
 from fewmore.data.streams import Chunk, PlaceList, Position, open_binary
-from fewmore.data.threads import map_ahead, threaded_map
+from fewmore.data.threads import map_ahead
 from fewmore.data.transform import Transform
 from fewmore.errors import FewmoreError, StateError
 
@@ -97,7 +97,7 @@ def embed_stream(
     try:
         with _open_pool(processes, workers) as pool:
             decoded = map_ahead(pool, decode, chunks, 2 * workers)
-            yield from (threaded_map if embedder.engine.is_concurrent else map)(embed, decoded)
+            yield from embedder.map_batches(embed, decoded)
     except BrokenProcessPool as error:
         raise StateError(
             "a process that decodes images was killed, perhaps because memory ran out: "

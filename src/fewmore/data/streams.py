@@ -115,7 +115,7 @@ def _local_place(path: str) -> Place:
 def _list_remote(address: str) -> Iterator[Place]:
     with _reachable(address):
         system, path = _import_fsspec(address).core.url_to_fs(address)
-        if _GLOB.search(path):
+        if "*" in path:  # a question mark begins the query of a web address
             entries = system.glob(path, detail=True)
         elif system.isdir(path):
             entries = system.find(path, detail=True)

@@ -70,6 +70,7 @@ def measure(images: LabeledImages, embedder: Embedder, progress: Progress) -> Me
 
     Features are not whitened: that was learnt from these images, if they were learnt.
     """
+    _ = embedder.engine  # built once for both
     embedder = copy.copy(embedder)
     embedder.whitening = None
 
@@ -80,23 +81,28 @@ def measure(images: LabeledImages, embedder: Embedder, progress: Progress) -> Me
             for i in range(start, stop)
         ]
 
+    def embed(results: list[tuple[Tensor, _Image] | FewmoreError]) -> Tensor:
+        squares = [result[0] for result in results if not isinstance(result, FewmoreError)]
+        if not squares:
+            return torch.empty(0, embedder.dim)
+        return embedder.features(torch.stack(squares))[0].cpu()
+
     features = [torch.empty(0, embedder.dim)]
     measured: list[_Image] = []
     positions: list[int] = []
     broken: dict[int, str] = {}
     starts = range(0, len(images), embedder.batch_size)
-    for start, results in zip(starts, threaded_map(decode, starts), strict=True):
-        squares = []
+    batches = embedder.map_batches(
+        lambda results: (results, embed(results)), threaded_map(decode, starts)
+    )
+    for start, (results, of_batch) in zip(starts, batches, strict=True):
+        features.append(of_batch)
         for position, result in enumerate(results, start):
             if isinstance(result, FewmoreError):
                 broken[position] = str(result).removeprefix(f"{images.titles[position]} ")
                 continue
-            square, one = result
-            squares.append(square)
-            measured.append(one)
+            measured.append(result[1])
             positions.append(position)
-        if squares:
-            features.append(embedder.features(torch.stack(squares))[0].cpu())
         progress("checking images", start + len(results), len(images))
     return Measured(
         source=images,
