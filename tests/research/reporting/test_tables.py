@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -449,6 +450,8 @@ def test_a_shared_stage_1_is_noted_and_its_seconds_are_counted(make_result):
     assert own.total_seconds == (12.0,)
     assert shared.total_seconds == (40.0, 40.0)
     assert seconds_text(own) == "12"
+    busy = replace(own, machine={**own.machine, "beside other work": True})
+    assert seconds_text(busy) == "12 (beside other work)"
     assert seconds_text(shared) == "40 (stage 1 shared)"
     note = "stage 1 was shared by 2 runs; its seconds are counted in each"
     table = build([own, shared])

@@ -28,6 +28,8 @@ from fewmore.research.results import SHARED_STAGE1, RunResult, names
 
 # The columns after the sessions; base, novel and harmonic are those of the last session.
 SUMMARY = ("average", "PD", "base", "novel", "harmonic", "gAcc")
+# What is recorded of a machine that had other work meanwhile: seconds are too many.
+BUSY = "beside other work"
 # Columns of CSV and LaTeX alone, where a row's detail names views and images kept; forgetting is
 # the mean over sessions.
 COSTS = ("forgetting", "seconds", "views", "images kept")
@@ -305,11 +307,14 @@ def _describe_memory(result: RunResult) -> str:
 
 
 def seconds_text(result: RunResult) -> str:
-    """Format the mean seconds of a run; say if stage 1 was shared, and if it is not counted."""
+    """Format the mean seconds of a run; say what they do not include, or include of others."""
     seconds = mean_cell(result.total_seconds).mean
     if seconds is None:
         return "–"
     shared = [times[SHARED_STAGE1] for times in result.seconds if SHARED_STAGE1 in times]
-    if not shared:
-        return f"{seconds:.0f}"
-    return f"{seconds:.0f} ({'stage 1 shared' if min(shared) else 'without the shared stage 1'})"
+    notes = []
+    if shared:
+        notes.append("stage 1 shared" if min(shared) else "without the shared stage 1")
+    if result.machine.get(BUSY):
+        notes.append("beside other work")
+    return f"{seconds:.0f} ({', '.join(notes)})" if notes else f"{seconds:.0f}"
