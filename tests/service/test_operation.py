@@ -3,11 +3,13 @@
 import io
 import json
 import logging
+import re
 import signal
 import socket
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ from PIL import Image
 
 from fewmore.errors import ModelFileError
 from fewmore.service.guard import Access
+from fewmore.service.limits import Limits
 from fewmore.service.logs import JSONFormatter
 from fewmore.service.store import Store
 
 Inside = Callable[..., AbstractContextManager[Any]]
 Serving = Callable[..., AbstractContextManager[Any]]
 MakeImage = Callable[..., bytes]
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "service.md"
 TOKEN = "a-token-of-some-length"
 
 
@@ -156,6 +160,42 @@ def test_the_log_of_a_process_is_json(model: Path, serving: Serving):
     assert [json.loads(line)["message"] for line in lines] == [
         "a wrong token came from 127.0.0.1: 1 so far"
     ]
+
+
+# Documentation
+
+
+def table(heading: str) -> dict[str, str]:
+    """Return the first table behind a heading of docs/service.md: its first two columns."""
+    text = DOCS.read_text().partition(f"# {heading}\n")[2]
+    rows = re.findall(r"^\| (`.+?) \| (.+?) \|", text.partition("\n#")[0], re.M)
+    return dict(rows)
+
+
+def test_the_documented_limits_are_the_defaults():
+    documented = {
+        name.strip("`"): float(value.replace(",", "")) for name, value in table("Limits").items()
+    }
+    assert documented == asdict(Limits())
+
+
+def test_the_documented_metrics_are_there(client: Any):
+    text = client.http.get("/metrics").text
+    there = set(re.findall(r"^# TYPE (fewmore_\w+)", text, re.M))
+    documented = re.findall(r"`(fewmore_\w+)`", "".join(table("Operation")))
+    assert set(documented) == there
+
+
+def test_changes_are_synced_by_sqlite(model: Path):
+    """Check what a loss of power is survived by: see docs/service.md."""
+    store = Store(model)
+    connection = store._database._connection
+    found = {
+        name: connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("journal_mode", "synchronous", "fullfsync")
+    }
+    store.close()
+    assert found == {"journal_mode": "wal", "synchronous": 2, "fullfsync": 1}  # 2 is FULL
 
 
 # The end
