@@ -88,7 +88,7 @@ def test_everything_can_be_done_with_keys(open_page: OpenPage, hand: Hand) -> No
     tab_to("[aria-label='Forget angle']")
     keys.press("Enter")
     expect(hand.card(page, "angle")).to_have_count(0)
-    expect(page.get_by_role("button", name="Forget wren")).to_be_focused()
+    expect(page.get_by_role("button", name="Forget jay")).to_be_focused()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

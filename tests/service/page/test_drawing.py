@@ -67,7 +67,7 @@ def test_a_symbol_is_drawn_taught_recognised_reloaded_and_undone(
     expect(page.locator("#map .label.taught")).to_have_text("spiral")
     page.locator("#undo").click()
     expect(page.locator("#notice")).to_contain_text("Undone: the learning of spiral")
-    expect(page.locator(".card h3")).to_have_text(["wren", "robin", "jay"])
+    expect(page.locator(".card h3")).to_have_text(["jay", "robin", "wren"])
     expect(page.locator("#undo")).to_be_disabled()
 
 
@@ -177,7 +177,7 @@ def test_a_lesson_of_somebody_else_waits_until_the_mouse_is_released(
     service.request("PATCH", "classes?name=jay", body, **{"Content-Type": "application/json"})
     service.request("DELETE", "classes?name=robin")
     page.wait_for_timeout(500)
-    expect(page.locator(".card h3")).to_have_text(["wren", "robin", "jay"])
+    expect(page.locator(".card h3")).to_have_text(["jay", "robin", "wren"])
     page.mouse.up()
     expect(page.locator(".card h3").filter(has_text="aaa")).to_be_visible()
     expect(hand.card(page, "wren")).to_be_visible()

@@ -146,7 +146,7 @@ def test_folders_become_classes_side_by_side_taught_and_undone_together(
     expect(page.locator(".group")).to_have_count(1)
     expect(hand.card(page, "zebra")).to_be_visible()
     notice.get_by_role("button", name="Undo").click()
-    expect(page.locator(".card h3")).to_have_text(["wren", "robin", "jay"])
+    expect(page.locator(".card h3")).to_have_text(["jay", "robin", "wren"])
     expect(hand.card(page, "jay")).to_contain_text("4 images")
 
 

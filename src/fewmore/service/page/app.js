@@ -175,6 +175,7 @@ let takePasted = () => {}; // takes a token that comes in the address while the 
 async function download(button, path, ending) {
   if (button.ariaBusy === "true") return;
   button.ariaBusy = "true";
+  if (ending === "onnx") notice.show(["The ONNX file is made and checked: it takes some seconds."]);
   const href = await notice.attempt(() => api.file(path));
   button.ariaBusy = null;
   if (!href) return;

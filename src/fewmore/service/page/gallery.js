@@ -1,4 +1,5 @@
-// The classes with their thumbnails: see, add and remove images, rename, forget. The newest first.
+// The classes with their thumbnails: see, add and remove images, rename, forget. The taught ones
+// come first, the newest before the others.
 
 import * as api from "./service.js";
 import { count, find, make, refill } from "./dom.js";
@@ -43,7 +44,8 @@ export class Gallery {
   }
 
   show(classes, needsToken) {
-    this.#classes = [...classes].reverse();
+    const taught = classes.filter((known) => known.taught).reverse();
+    this.#classes = [...taught, ...classes.filter((known) => !known.taught)];
     this.#private = needsToken;
     this.#render();
   }
@@ -146,14 +148,14 @@ export class Gallery {
   }
 
   #actions(known, title) {
-    const button = (text, run, to = "") => {
-      const ariaLabel = `${text} ${to}${known.name}`;
+    const button = (text, run, more = "") => {
+      const ariaLabel = `${text} ${more}${known.name}`;
       const properties = { type: "button", className: "link", textContent: text, ariaLabel };
       const element = make("button", properties);
       element.addEventListener("click", run);
       return element;
     };
-    const add = button("Add images", () => this.#add(known.name), "to ");
+    const add = button("Add", () => this.#add(known.name), "images to ");
     const rename = button("Rename", () => this.#rename(known, title, rename));
     rename.classList.add("rename-button");
     const forget = button("Forget", () => this.#forget(known.name));

@@ -10,6 +10,10 @@ const TRIED = 1000; // classes that a label is tried for
 const MOVING = 500; // with more dots than this they jump
 const LISTED = 100; // classes in the list
 const LONGEST = 22; // letters of a label
+const TRAILS = 300; // with more classes the lines would hide the dots
+const ZOOMABLE = 40; // classes from which on the map can be enlarged
+const STEP = 1.6; // times larger with each press of the button
+const LARGEST = 60; // times
 const NEAR = 14; // pixels from the pointer to the dot that it means
 const CELL = 32; // pixels of the grid in which boxes are looked for
 
@@ -85,7 +89,13 @@ export class ClassMap {
   #moment = "after";
   #dots = [];
   #radius = 5;
+  #size = [0, 0]; // of the view: reading it anew for each dot would lay out the page each time
+  #zoom = 1;
+  #middle = [0, 0]; // what is in the middle of the view, in pixels of the whole map
+  #drag = null; // where it began
+  #world = makeSvg("g"); // all that moves when the map is dragged
   #grid = new Grid(); // of the dots, where they are now
+  #trails = makeSvg("path", { class: "trail" });
   #labels = makeSvg("g");
   #pointed = makeSvg("g", { class: "pointed" });
 
@@ -97,6 +107,12 @@ export class ClassMap {
       });
     }
     new ResizeObserver(() => this.#draw()).observe(this.#svg);
+    find("zoom-in").addEventListener("click", () => this.#enlarge(STEP));
+    find("zoom-out").addEventListener("click", () => this.#enlarge(1 / STEP));
+    this.#svg.addEventListener("pointerdown", (event) => this.#startDrag(event));
+    for (const end of ["pointerup", "pointercancel"]) {
+      this.#svg.addEventListener(end, (event) => this.#endDrag(event));
+    }
     this.#svg.addEventListener("pointermove", (event) => this.#point(event));
     this.#svg.addEventListener("pointerleave", () => this.#pointed.replaceChildren());
   }
@@ -108,7 +124,9 @@ export class ClassMap {
       return { ...one, before: before[index], after: after[index] };
     });
     this.#adapted = adapted;
-    find("map-switch").hidden = find("map-adapted").hidden = !adapted;
+    find("map-switch").hidden = !adapted;
+    find("map-adapted").hidden = !adapted || classes.length > TRAILS;
+    find("zoom").hidden = classes.length < ZOOMABLE;
     if (!adapted) this.#moment = "after";
     this.#draw();
     this.#list();
@@ -118,6 +136,7 @@ export class ClassMap {
   #draw() {
     const { clientWidth: width, clientHeight: height } = this.#svg;
     if (!width) return;
+    this.#size = [width, height];
     this.#svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const total = this.#classes.length;
     const label = `Map of ${total} classes; the list below says which are closest`;
@@ -130,12 +149,43 @@ export class ClassMap {
       const circle = makeSvg("circle", attributes);
       return { ...one, circle, before: place(one.before), after: place(one.after) };
     });
-    const lines = this.#adapted
-      ? this.#dots.map(({ before, after }) => `M${before.join(" ")}L${after.join(" ")}`)
-      : [];
-    const trails = makeSvg("path", { class: "trail", d: lines.join("") });
     const circles = this.#dots.map(({ circle }) => circle);
-    this.#svg.replaceChildren(trails, ...circles, this.#labels, this.#pointed);
+    this.#world.replaceChildren(this.#trails, ...circles, this.#labels, this.#pointed);
+    this.#svg.replaceChildren(this.#world);
+    this.#enlarge(1 / this.#zoom);
+  }
+
+  // Enlarging, and dragging what is enlarged
+
+  #enlarge(times) {
+    this.#zoom = Math.min(LARGEST, Math.max(1, this.#zoom * times));
+    if (this.#zoom === 1) this.#middle = this.#size.map((side) => side / 2);
+    this.#svg.classList.toggle("large", this.#zoom > 1);
+    find("zoom-in").disabled = this.#zoom === LARGEST;
+    find("zoom-out").disabled = this.#zoom === 1;
+    this.#place();
+  }
+
+  /** Returns where a point of the whole map is in the view. */
+  #inView([x, y]) {
+    const [width, height] = this.#size;
+    const [middleX, middleY] = this.#middle;
+    return [width / 2 + (x - middleX) * this.#zoom, height / 2 + (y - middleY) * this.#zoom];
+  }
+
+  #startDrag(event) {
+    if (this.#zoom === 1 || event.button !== 0) return;
+    this.#svg.setPointerCapture(event.pointerId);
+    this.#drag = [event.clientX, event.clientY];
+  }
+
+  #endDrag({ clientX, clientY }) {
+    if (!this.#drag) return;
+    const [x, y] = this.#drag;
+    this.#drag = null;
+    this.#world.removeAttribute("transform");
+    const [middleX, middleY] = this.#middle;
+    this.#middle = [middleX - (clientX - x) / this.#zoom, middleY - (clientY - y) / this.#zoom];
     this.#place();
   }
 
@@ -157,16 +207,22 @@ export class ClassMap {
     const taken = new Grid();
     this.#grid = new Grid();
     this.#pointed.replaceChildren();
-    for (const dot of this.#dots) {
-      const [x, y] = dot[this.#moment];
-      dot.circle.style.transform = `translate(${x}px, ${y}px)`;
-      const r = this.#radius;
+    const [width, height] = this.#size;
+    const r = this.#radius;
+    const shown = this.#dots.filter((dot) => {
+      const [x, y] = (dot.now = this.#inView(dot[this.#moment]));
       const box = [x - r, y - r, x + r, y + r];
+      const within = overlap(box, [0, 0, width, height]);
+      dot.circle.style.display = within ? "" : "none";
+      if (!within) return false;
+      dot.circle.style.transform = `translate(${x}px, ${y}px)`;
       taken.add(box);
       this.#grid.add(box, dot);
-    }
-    const taught = this.#dots.filter((dot) => dot.taught).reverse();
-    const others = this.#dots.filter((dot) => !dot.taught);
+      return true;
+    });
+    this.#drawTrails(shown);
+    const taught = shown.filter((dot) => dot.taught).reverse();
+    const others = shown.filter((dot) => !dot.taught);
     const labels = [];
     for (const dot of [...taught, ...others].slice(0, TRIED)) {
       if (labels.length >= LABELS) break;
@@ -178,13 +234,22 @@ export class ClassMap {
     this.#labels.replaceChildren(...labels);
   }
 
+  /** Draws lines from where classes are before adapting to where they are after it. */
+  #drawTrails(shown) {
+    const some = this.#adapted && shown.length <= TRAILS ? shown : [];
+    const lines = some.map(({ before, after }) => {
+      return `M${this.#inView(before).join(" ")}L${this.#inView(after).join(" ")}`;
+    });
+    this.#trails.setAttribute("d", lines.join(""));
+  }
+
   #label({ name, taught }, { x, y }) {
     return makeSvg("text", { class: taught ? "label taught" : "label", x, y }, shorten(name));
   }
 
   /** Returns where a label fits: right, left, above or below; if it must be shown, right of it. */
   #findRoom(dot, taken, must) {
-    const [left, top] = dot[this.#moment];
+    const [left, top] = dot.now;
     const width = shorten(dot.name).length * LETTER;
     const r = this.#radius;
     const sides = [
@@ -193,7 +258,7 @@ export class ClassMap {
       [-width / 2, -r - 6],
       [-width / 2, r + 16],
     ];
-    const right = this.#svg.clientWidth - 2;
+    const right = this.#size[0] - 2;
     const places = sides.map(([dx, dy]) => {
       const [x, y] = [left + dx, top + dy];
       return { x, y, box: [x, y - LINE + 3, x + width, y + 3] };
@@ -203,9 +268,14 @@ export class ClassMap {
   }
 
   /** Names the dot that the pointer is near. */
-  #point({ offsetX: x, offsetY: y }) {
+  #point({ offsetX: x, offsetY: y, clientX, clientY }) {
+    if (this.#drag) {
+      const [fromX, fromY] = this.#drag;
+      this.#world.setAttribute("transform", `translate(${clientX - fromX} ${clientY - fromY})`);
+      return;
+    }
     const near = this.#grid.around([x - NEAR, y - NEAR, x + NEAR, y + NEAR]);
-    const far = (dot) => Math.hypot(dot[this.#moment][0] - x, dot[this.#moment][1] - y);
+    const far = (dot) => Math.hypot(dot.now[0] - x, dot.now[1] - y);
     const dot = near.reduce((best, one) => (best && far(best) <= far(one) ? best : one), null);
     if (!dot || far(dot) > NEAR) {
       this.#pointed.replaceChildren();
