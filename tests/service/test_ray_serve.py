@@ -1,8 +1,12 @@
-"""Test the service of a folder of models on Ray Serve, where it is installed."""
+"""Test the service of a folder of models on Ray Serve, where it is installed.
+
+Two replicas are asked for the same models at once, and killed after they acknowledged changes.
+"""
 
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,8 @@ import pytest
 
 from fewmore.classifier.estimator import IncrementalClassifier
 
-pytest.importorskip("ray.serve", exc_type=ImportError)
+serve = pytest.importorskip("ray.serve", exc_type=ImportError)
+ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
 TOKEN = "a token that nobody guesses"
@@ -32,17 +37,14 @@ def folder(small_model: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def http(folder: Path) -> Iterator[Any]:
     """Deploy the folder with two replicas, and return a client."""
-    import ray
-    from ray import serve
-
-    from fewmore.service.ray_serve import Arguments, build
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": port})
+        from fewmore.service.ray_serve import Arguments, build
+
         serve.run(build(Arguments(models=str(folder), replicas=2, token=TOKEN)))
         headers = {"Authorization": f"Bearer {TOKEN}"}
         with httpx2.Client(
@@ -52,6 +54,13 @@ def http(folder: Path) -> Iterator[Any]:
         serve.shutdown()
     finally:
         ray.shutdown()
+
+
+def kill_replicas() -> None:
+    """Kill all replicas that have models; Ray starts others."""
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        if "#fewmore-models#" in actor["name"]:
+            ray.kill(ray.get_actor(actor["name"], actor["namespace"]))
 
 
 def test_a_model_has_one_writer_among_replicas(
@@ -84,8 +93,14 @@ def test_a_model_has_one_writer_among_replicas(
         with http.stream("GET", f"/api/models/{name}/events") as events:
             assert events.status_code == 200
             assert next(events.iter_lines())
-    from ray import serve
-
+    kill_replicas()
+    until = time.monotonic() + 120
+    for name in NAMES:
+        while (answer := http.get(f"/api/models/{name}/classes")).status_code == 503:
+            assert time.monotonic() < until
+            time.sleep(1)
+        classes = [known["name"] for known in answer.json()["classes"]]
+        assert all(f"okapi {number}" in classes for number in range(4))
     serve.shutdown()  # changes go into the files, and locks are given back
     for name in NAMES:
         known = IncrementalClassifier.load(folder / f"{name}.fewmore")

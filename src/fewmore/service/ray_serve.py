@@ -18,12 +18,14 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 from ray import serve
+from ray.exceptions import RayError
 from starlette.types import Message, Receive, Scope, Send
 
 from fewmore.errors import ModelFileError
 from fewmore.service.guard import Access
 from fewmore.service.limits import Limits
 from fewmore.service.many import ManyModels, Models, NoRoom, StoreOptions, unusable
+from fewmore.service.problems import RETRY_SOON, problem
 from fewmore.service.proxy import LOOPBACK, PublicURL
 
 REPLICA = "fewmore-models"  # the name of the deployment that has the models
@@ -153,15 +155,23 @@ async def _ask_replica(
     sent = {key: scope[key] for key in SENT if key in scope}
     body = await _whole_body(receive)
     handle = replicas.options(multiplexed_model_id=name, stream=True)
+    responding = False
     for attempt in range(TRIES):
         if attempt:
             await asyncio.sleep(TRY_SECONDS)
-        responding = False
-        async for message in handle.respond.remote(sent, body):
-            if message["type"] == ELSEWHERE["type"]:
-                break
-            responding = True
-            await send(message)
+        try:
+            async for message in handle.respond.remote(sent, body):
+                if message["type"] == ELSEWHERE["type"]:
+                    break
+                responding = True
+                await send(message)
+        except RayError as error:
+            if responding:
+                raise
+            log.warning("a replica was lost: %s", error)
+            detail = "the replica that had the model was lost: look what it knows, and try again"
+            await problem(503, detail, RETRY_SOON)(scope, receive, send)
+            return
         if responding:
             return
     await unusable()(scope, receive, send)
