@@ -116,6 +116,7 @@ def test_bad_arguments_are_refused(model: Path, fewmore: Fewmore):
         ((model, "--token-file", "none"), "cannot be read from none"),
         ((model, "--public-url", "birds.example"), "is no public URL"),
         ((model, "--trusted-proxy", "nginx"), "an address or a network"),
+        ((model, "--image-host", "a/b"), "is no host of images"),
         ((model, "--limit", "imges=3"), "did you mean images"),
         ((model, "--limit", "images=many"), "no number above 0"),
         ((model, "--limit", "images"), "no number above 0"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
-OPERATIONS = 28  # of the API
+OPERATIONS = 29  # of the API
 PATIENCE = 120  # seconds: an export to ONNX takes some
 ENDLESS = "/api/events"  # tested in test_events.py
 # A schema cannot express everything that is refused: bytes that are not an image, names that are

@@ -35,6 +35,7 @@ def serve(
     token: options.Token = None,
     token_file: options.TokenFile = None,
     public_reading: options.PublicReading = False,
+    image_host: options.ImageHosts = None,
     read_only: options.ReadOnly = False,
     thumbnails: options.Thumbnails = True,
     device: options.Device = "auto",
@@ -71,7 +72,7 @@ def serve(
     from fewmore.service.server import keep_memory, tls_files
     from fewmore.service.store import Store
 
-    access, drawn = _access(host, public_url or [], given, public_reading)
+    access, drawn = _access(host, public_url or [], given, public_reading, image_host or [])
     proxies = TrustedProxies.parse(trusted_proxy or ())
     limits = Limits.parse(limit or ())
     tls = tls_files(tls_cert, tls_key)
@@ -99,16 +100,19 @@ def _need_packages() -> None:
 
 
 def _access(
-    host: str, urls: list[str], given: str | None, public_reading: bool
+    host: str, urls: list[str], given: str | None, public_reading: bool, image_hosts: list[str]
 ) -> "tuple[Access, str | None]":
     """Decide who may send requests; draw a token where others can and none was given."""
     from fewmore.service.guard import Access
+    from fewmore.service.image_urls import parse_host
     from fewmore.service.proxy import LOOPBACK, PublicURL, own_names
 
     public_urls = tuple(map(PublicURL.parse, urls))
     is_local = host in LOOPBACK and not public_urls
     drawn = None if given or is_local else secrets.token_urlsafe(24)
-    return Access(given or drawn, public_reading, own_names(host), public_urls), drawn
+    origins = tuple(map(parse_host, image_hosts))
+    names = own_names(host)
+    return Access(given or drawn, public_reading, names, public_urls, origins), drawn
 
 
 def _run(

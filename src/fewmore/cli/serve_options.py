@@ -105,6 +105,16 @@ PublicReading = Annotated[
         rich_help_panel=ACCESS,
     ),
 ]
+ImageHosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--image-host",
+        metavar="HOST",
+        help="Fetch images by URL from this host. Can be repeated.",
+        show_default=False,
+        rich_help_panel=ACCESS,
+    ),
+]
 Thumbnails = Annotated[
     bool,
     typer.Option(

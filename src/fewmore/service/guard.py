@@ -72,6 +72,7 @@ class Access:
     public_reading: bool = False  # reading and predicting need no token
     hosts: tuple[str, ...] = LOOPBACK  # names that the Host header may have; addresses always can
     public_urls: tuple[PublicURL, ...] = ()
+    image_origins: tuple[str, ...] = ()  # from which images may be fetched by URL
 
     @property
     def token_scope(self) -> Literal["none", "changes", "everything"]:
@@ -105,7 +106,7 @@ class Access:
 def _is_prediction(path: str) -> bool:
     """Return whether a POST to this path changes nothing."""
     is_inference = path.startswith("/v2/models/") and path.endswith("/infer")
-    return is_inference or path == "/api/predict"
+    return is_inference or path in ("/api/predict", "/api/predict/urls")
 
 
 class Guard:

@@ -97,6 +97,17 @@ class PredictionOut(BaseModel):
     classes: list[Candidate] = Field(description="The likeliest first.")
 
 
+class ImageAddresses(BaseModel):
+    """Name images by their URLs."""
+
+    urls: list[Annotated[str, Field(max_length=2000)]] = Field(min_length=1)
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"example": {"urls": ["https://images.example/unknown.jpg"]}},
+    )
+
+
 class Predictions(BaseModel):
     """Predict the classes of all images of a request."""
 

@@ -15,6 +15,7 @@ from fewmore.service.downloads import Downloads, write_onnx
 from fewmore.service.events import Events
 from fewmore.service.guard import Access
 from fewmore.service.idempotency import JSON
+from fewmore.service.image_urls import ImageURLs
 from fewmore.service.limits import Limits
 from fewmore.service.metrics import Metrics
 from fewmore.service.schemas import Map
@@ -41,6 +42,7 @@ class Service:
         self.workers = workers
         self.metrics = Metrics(store.current.embedder.device.type)
         self.events = Events()
+        self.image_urls = ImageURLs(access.image_origins, limits)
         self.downloads = Downloads("model.fewmore", lambda one, path: one.save(path))
         self.exports = Downloads("model.onnx", write_onnx)
         store.most_classes = limits.classes
@@ -65,6 +67,7 @@ class Service:
                 self.batcher.close()
                 await self.changes.run_internal(self.store.close)
                 self.changes.close()
+                self.image_urls.close()
                 await self.downloads.close()
                 await self.exports.close()
 

@@ -1,8 +1,10 @@
 """Predict the classes of uploaded images."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
+from starlette.exceptions import HTTPException
 
 from fewmore.classifier.results import Prediction
 from fewmore.service.openapi import problems
@@ -13,7 +15,10 @@ from fewmore.service.routes.dependencies import (
     read_images,
     unless_gone,
 )
-from fewmore.service.schemas import Candidate, PredictionOut, Predictions
+from fewmore.service.schemas import Candidate, ImageAddresses, PredictionOut, Predictions
+from fewmore.service.state import Service
+
+Top = Annotated[int, Query(ge=1, le=100, description="How many classes to name.")]
 
 router = APIRouter(tags=["predict"])
 
@@ -25,12 +30,33 @@ async def predict(
     service: ServiceState,
     request: Request,
     images: ImageFiles,
-    top: Annotated[int, Query(ge=1, le=100, description="How many classes to name.")] = 5,
+    top: Top = 5,
 ) -> Predictions:
     """Predict the likeliest classes of each image, all by one version of the model."""
-    titles = [f"image {number}" for number in range(1, len(images) + 1)]
     data = await read_images(images, service.limits)
-    work = service.batcher.predict(data, titles, top, client_of(request))
+    return await _predict(service, request, data, top)
+
+
+@router.post(
+    "/api/predict/urls", responses=problems(400, 403, 408, 409, 413, 422, 429, private=True)
+)
+async def predict_urls(
+    service: ServiceState, request: Request, images: ImageAddresses, top: Top = 5
+) -> Predictions:
+    """Predict the likeliest classes of images at URLs, from hosts that the operator allows."""
+    if not service.image_urls.origins:
+        raise HTTPException(403, "this service fetches no images: its operator allows no host")
+    if len(images.urls) > service.limits.images:
+        raise HTTPException(422, f"at most {service.limits.images} URLs can be in a request")
+    data = await unless_gone(request, service.image_urls.fetch(images.urls))
+    return await _predict(service, request, data, top)
+
+
+async def _predict(
+    service: Service, request: Request, images: Sequence[bytes], top: int
+) -> Predictions:
+    titles = [f"image {number}" for number in range(1, len(images) + 1)]
+    work = service.batcher.predict(images, titles, top, client_of(request))
     predicted = await unless_gone(request, work)
     return Predictions(
         version=predicted.version,
