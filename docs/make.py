@@ -50,7 +50,7 @@ from fewmore.research.published import ROW_OF_METHOD
 from fewmore.research.reporting import figures, tables
 
 PART = re.compile(
-    r"(<!-- (?P<name>[a-z0-9-]+(?: [a-z0-9-]+)*) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL
+    r"(<!-- (?P<name>[a-z0-9-]+(?: [a-z0-9_-]+)*) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL
 )
 MEASURED = (
     "scoring",
@@ -65,6 +65,7 @@ MEASURED = (
     "spread",
     "inference",
     "stream",
+    "first_class",
 )
 
 PARTS: dict[str, Callable[[], str]] = {
