@@ -1,6 +1,7 @@
 """Test the service behind the proxies of deploy/, and with addresses of its own."""
 
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
@@ -256,6 +257,22 @@ def test_hosts_and_origins_of_public_urls_are_own(model: Path, inside: Inside):
         assert client.http.get("/openapi.json").json()["servers"] == [{"url": str(url)}]
         moved = client.http.get("/x", follow_redirects=False)
         assert (moved.status_code, moved.headers["location"]) == (308, "/x/")
+
+
+def test_events_behind_a_path_end_with_the_service(model: Path, serving: Serving):
+    """Let the proxy send the whole path, as some do."""
+    url = ("--public-url", "https://fewmore.example/x/")
+    with (
+        serving(model, *url, FEWMORE_TOKEN=TOKEN) as served,
+        httpx2.stream("GET", f"{served.url}/x/api/events", headers=BEARER, timeout=60) as stream,
+    ):
+        lines = stream.iter_lines()
+        assert next(lines).startswith("retry")
+        served.process.send_signal(signal.SIGINT)
+        for _ in lines:
+            pass
+        assert served.process.wait(timeout=60) == 0
+        assert served.process.stderr.read() == ""  # nothing had to be cut off
 
 
 def test_hosts_are_checked_at_every_address(model: Path, serving: Serving):

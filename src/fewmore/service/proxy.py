@@ -115,7 +115,8 @@ class WithoutPrefix:
                 return
             if path.startswith(f"{prefix}/"):
                 raw = (scope.get("raw_path") or b"").removeprefix(prefix.encode())
-                scope = {**scope, "path": path.removeprefix(prefix), "raw_path": raw}
+                # In place: the server looks into its own scope at the end of the service.
+                scope.update(path=path.removeprefix(prefix), raw_path=raw)
                 break
         await self.app(scope, receive, send)
 

@@ -60,93 +60,96 @@ def tls_files(certificate: Path | None, key: Path | None) -> TLS | None:
     return tls
 
 
-def protocol_with(
-    limits: Limits,
-    proxies: TrustedProxies = TrustedProxies(),  # noqa: B008
-) -> type[H11Protocol]:
-    """Create an HTTP/1.1 protocol that limits the number of connections and how long they wait.
+class LimitedProtocol(H11Protocol):
+    """Limit the number of connections and how long they wait.
 
-    It closes connections beyond a number, connections whose request's head does not arrive in time,
-    and connections whose client does not read the response. A trusted proxy may have as many
+    Connections beyond a number are closed, and so are those whose request's head does not arrive in
+    time, and those whose client does not read the response. A trusted proxy may have as many
     connections as all clients together.
     """
 
-    class LimitedProtocol(H11Protocol):
-        watched: object = None  # the request after which the next head is awaited
-        send_timer: asyncio.TimerHandle | None = None  # runs while the client has to read
+    limits: Limits
+    proxies: TrustedProxies
+    watched: object = None  # the request after which the next head is awaited
+    send_timer: asyncio.TimerHandle | None = None  # runs while the client has to read
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            if self.client is not None:  # an IPv4 address at a socket for both
-                self.client = (self.client[0].removeprefix("::ffff:"), self.client[1])
-            # A response's head and body are two packets: without this, the second waits 40 ms for
-            # the client to acknowledge the first.
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            transport.set_write_buffer_limits(high=1)  # pause as soon as anything is left unsent
-            client = sum(_address(other) == _address(self) for other in self.connections)
-            most = limits.connections if _address(self) in proxies else limits.client_connections
-            if len(self.connections) > limits.connections or client > most:
-                # Uncount it now: it is lost only a moment later, when others may have arrived.
-                self.connections.discard(self)
-                transport.abort()
-            else:
-                self._await_head()
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self.client is not None:  # an IPv4 address at a socket for both
+            self.client = (self.client[0].removeprefix("::ffff:"), self.client[1])
+        # A response's head and body are two packets: without this, the second waits 40 ms for
+        # the client to acknowledge the first.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(high=1)  # pause as soon as anything is left unsent
+        limits = self.limits
+        client = sum(_address(other) == _address(self) for other in self.connections)
+        most = limits.connections if _address(self) in self.proxies else limits.client_connections
+        if len(self.connections) > limits.connections or client > most:
+            # Uncount it now: it is lost only a moment later, when others may have arrived.
+            self.connections.discard(self)
+            transport.abort()
+        else:
+            self._await_head()
 
-        def shutdown(self) -> None:
-            """End a response that has no end of its own; its route says how."""
-            super().shutdown()
-            scope: dict[str, Any] = {} if self.cycle is None else {**self.cycle.scope}
-            scope.get(END_RESPONSE, lambda: None)()
+    def shutdown(self) -> None:
+        """End a response that has no end of its own; its route says how."""
+        super().shutdown()
+        scope: dict[str, Any] = {} if self.cycle is None else {**self.cycle.scope}
+        scope.get(END_RESPONSE, lambda: None)()
 
-        def send_400_response(self, msg: str) -> None:
-            """Refuse bytes that are no HTTP; whoever waits for the rest of a body is told so."""
-            cycle = self.cycle
-            if cycle is None or cycle.response_complete:
-                super().send_400_response(msg)
-                return
-            if cycle.response_started:
-                self.transport.close()
-            else:
-                super().send_400_response(msg)
-            cycle.disconnected = True
-            cycle.message_event.set()
+    def send_400_response(self, msg: str) -> None:
+        """Refuse bytes that are no HTTP; whoever waits for the rest of a body is told so."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            super().send_400_response(msg)
+            return
+        if cycle.response_started:
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
+        cycle.disconnected = True
+        cycle.message_event.set()
 
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self.send_timer = self.loop.call_later(limits.send_seconds, self._abort)
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.send_timer = self.loop.call_later(self.limits.send_seconds, self._abort)
 
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            self._stop_send_timer()
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_send_timer()
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_send_timer()
-            super().connection_lost(exc)
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_send_timer()
+        super().connection_lost(exc)
 
-        def _stop_send_timer(self) -> None:
-            if self.send_timer is not None:
-                self.send_timer.cancel()
+    def _stop_send_timer(self) -> None:
+        if self.send_timer is not None:
+            self.send_timer.cancel()
 
-        def _abort(self) -> None:
-            seconds = limits.send_seconds
-            log.warning("a client did not read its response within %g seconds: closed", seconds)
-            self.transport.abort()  # closing would wait for the client to read
+    def _abort(self) -> None:
+        seconds = self.limits.send_seconds
+        log.warning("a client did not read its response within %g seconds: closed", seconds)
+        self.transport.abort()  # closing would wait for the client to read
 
-        def data_received(self, data: bytes) -> None:
-            cycle = self.cycle
-            if cycle is not None and cycle.response_complete and self.watched is not cycle:
-                self._await_head()
-            super().data_received(data)
+    def data_received(self, data: bytes) -> None:
+        cycle = self.cycle
+        if cycle is not None and cycle.response_complete and self.watched is not cycle:
+            self._await_head()
+        super().data_received(data)
 
-        def _await_head(self) -> None:
-            self.watched = self.cycle
-            self.loop.call_later(limits.head_seconds, self._close_if_still_at, self.cycle)
+    def _await_head(self) -> None:
+        self.watched = self.cycle
+        self.loop.call_later(self.limits.head_seconds, self._close_if_still_at, self.cycle)
 
-        def _close_if_still_at(self, cycle: object) -> None:
-            if self.cycle is cycle and not self.transport.is_closing():
-                self.transport.close()
+    def _close_if_still_at(self, cycle: object) -> None:
+        if self.cycle is cycle and not self.transport.is_closing():
+            self.transport.close()
 
-    return LimitedProtocol
+
+def protocol_with(limits: Limits, proxies: TrustedProxies | None = None) -> type[H11Protocol]:
+    """Create the HTTP/1.1 protocol of a service with these limits."""
+    values = {"limits": limits, "proxies": proxies or TrustedProxies()}
+    return type("Protocol", (LimitedProtocol,), values)
 
 
 def _address(connection: object) -> str:
