@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fewmore.cli import torchrun
+
 if TYPE_CHECKING:  # rich waits until a command runs
     from rich.console import Console
 
@@ -54,7 +56,8 @@ def interrupt_hint(hint: str | Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.secho(hint if isinstance(hint, str) else hint(), err=True)
+        if torchrun.process_number() == 0:
+            typer.secho(hint if isinstance(hint, str) else hint(), err=True)
         raise typer.Exit(130) from None
 
 
