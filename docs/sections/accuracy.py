@@ -5,11 +5,10 @@ from statistics import fmean
 
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.research import results
-from fewmore.research.published import ROW_OF_METHOD, published_row
 from fewmore.research.reporting import formats, nothing_learnt, tables
 from fewmore.research.results import RunResult
 from sections import encoding, recorded
-from sections.markdown import bullet, italic, markdown_table, mean_and_std, paragraph
+from sections.markdown import bullet, markdown_table, paragraph
 
 UNMEASURED = "Not measured yet.\n"
 MOST_NAMED = 15  # rows of a table that are named one by one
@@ -99,48 +98,6 @@ def provenance(benchmark: str) -> str:
     text = "\n".join(markdown_table(titles, lines)) + "\n"
     origin = " ".join(filter(None, (encoding.files(rows), several_commits(rows))))
     return f"{paragraph(origin)}\n\n{text}" if origin else text
-
-
-def summary(benchmark: str) -> str:
-    """Write the paper's comparison in short, published numbers in italics."""
-    rows = [
-        result
-        for result in recorded.read_results(benchmark)
-        if result.method in ROW_OF_METHOD and not result.settings
-    ]
-    if not rows:
-        return UNMEASURED
-    titles = (
-        "method",
-        "base session",
-        "last session",
-        "*published*",
-        "PD",
-        "*published*",
-        "last: base",
-        "last: novel",
-    )
-    measured = tables.build(rows, with_published=False).rows
-    cells = [_summary_cells(row, result) for row, result in zip(measured, rows, strict=True)]
-    devices = ", ".join(sorted({str(result.machine["device"]) for result in rows}))
-    dates = ", ".join(sorted({result.date[:10] for result in rows}))
-    page = f"docs/results/{benchmark}.md"
-    about = f"{devices}, {dates}; [{page}]({page}) has all sessions, commands, seeds and times."
-    lines = [*markdown_table(titles, cells, "lrrrrrrr"), "", paragraph(about)]
-    bound = below_nothing_learnt(rows).rstrip()
-    return "\n".join([*lines, *(["", bound] if bound else [])]) + "\n"
-
-
-def _summary_cells(row: tables.Row, result: RunResult) -> list[str]:
-    sessions = row.cells[: len(result.sessions)]
-    _, drop, base, novel, *_ = row.cells[len(result.sessions) :]
-    first, last, pd, last_base, last_novel = (
-        mean_and_std(cell.mean, cell.std) for cell in (sessions[0], sessions[-1], drop, base, novel)
-    )
-    published = published_row(result)
-    published_last = italic(published.sessions[-1] if published else None)
-    published_pd = italic(published.pd if published else None)
-    return [row.full_label, first, last, published_last, pd, published_pd, last_base, last_novel]
 
 
 def graph_or_encoder() -> str:

@@ -17,7 +17,7 @@ from fewmore.methods import FEATURES, METHODS
 from fewmore.methods.features import PLAIN
 from fewmore.nn.backbones import BACKBONES
 from fewmore.research import published, results
-from fewmore.research.published import Contents, follows_protocol, published_row
+from fewmore.research.published import ROW_OF_METHOD, Contents, follows_protocol, published_row
 from fewmore.research.reporting import tables
 from fewmore.research.results import RunResult, run_keys
 from fewmore.research.results.schema import FEATURES_SETTING
@@ -47,6 +47,19 @@ COLUMNS = {  # titles, and how they are aligned
     "parameters": "r",
     "seconds": "r",
 }
+# Columns of the short form.
+SUMMARY = (
+    "method",
+    "last",
+    PUBLISHED[0],
+    "average",
+    "base",
+    "novel",
+    "harmonic",
+    "seeds",
+    "test views",
+    "images kept",
+)
 MIN_PAIRS = 3  # common seeds that a difference is tested from
 DEVICE = "NVIDIA H200"  # of the column of seconds
 CLASSIFIERS = ("decoupled-cosine", "lda", "teen", "cec")  # meant for any features
@@ -70,6 +83,28 @@ def ranking(benchmark: str) -> str:
     notes = " ".join(filter(None, _notes(benchmark, rows)))
     first = paragraph(_first(benchmark, rows))
     return "\n".join([first, "", *table, *(["", paragraph(notes)] if notes else [])]) + "\n"
+
+
+def summary(benchmark: str) -> str:
+    """Write the ranking in short: what is first, and our rows of the paper's and later methods."""
+    rows = [row for row in _ranked(benchmark) if not row.settings and _is_compared(row.method)]
+    cells = [
+        [_measured_cells(row, None).get(column, MISSING) for column in SUMMARY] for row in rows
+    ]
+    table = markdown_table([*SUMMARY], cells, "".join(COLUMNS[column] for column in SUMMARY))
+    devices = ", ".join(sorted({str(row.machine["device"]) for row in rows}))
+    dates = ", ".join(sorted({row.date[:10] for row in rows}))
+    page = f"docs/results/{benchmark}.md"
+    about = (
+        f"{devices}, {dates}; [{page}]({page}) has all sessions, commands, seeds and times, and "
+        "[the leaderboard](docs/leaderboard.md) the whole field."
+    )
+    return "\n".join([paragraph(_first(benchmark, rows)), "", *table, "", paragraph(about)]) + "\n"
+
+
+def _is_compared(method: str) -> bool:
+    """Say whether a method is a row of the paper's comparison, or a later one."""
+    return method in ROW_OF_METHOD or method in FEATURES
 
 
 def _first(benchmark: str, rows: Sequence[RunResult]) -> str:
