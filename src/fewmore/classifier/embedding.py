@@ -25,6 +25,8 @@ from fewmore.nn.backbones import Backbone
 from fewmore.nn.inference import for_inference
 
 BATCH_SIZE = {"cpu": 16, "cuda": 256}  # a larger batch of wide feature maps leaves a CPU's cache
+SMALL_IMAGE = 64  # pixels a side, up to which a call costs more than some images
+SMALL_BATCH = 4  # larger images that a core of several takes at a time: all end at the same time
 MAX_NAMED = 5  # broken images that a message names
 
 T = TypeVar("T")
@@ -154,6 +156,13 @@ class Embedder:
                 )
             return self._engine
 
+    @property
+    def stream_batch(self) -> int:
+        """Return how many images of a stream to embed at a time."""
+        if self.engine.is_concurrent and self.transform.size > SMALL_IMAGE:
+            return min(SMALL_BATCH, self.batch_size)
+        return self.batch_size
+
     def with_engine(self, name: str) -> "Embedder":
         """Return the same embedder with another engine."""
         other = copy.copy(self)
@@ -198,7 +207,7 @@ class Embedder:
 
         If some images cannot be read, one error at the end names them.
         """
-        batches = decode_batches(images, titles, self.transform, self.batch_size, hashes)
+        batches = decode_batches(images, titles, self.transform, self.stream_batch, hashes)
 
         def embed(batch: Batch) -> tuple[Batch, Tensor]:
             return batch, self.features(batch.images)[0]

@@ -65,7 +65,7 @@ def embed_places(
     if processes is None:
         is_much = places.images >= MANY_IMAGES or places.archive_bytes >= MANY_BYTES
         processes = (os.cpu_count() or 1) if is_much else 0
-    size = max(CHUNK if processes else 1, embedder.batch_size)
+    size = max(CHUNK, embedder.batch_size) if processes else embedder.stream_batch
     return embed_stream(embedder, places.chunks(size, start), processes)
 
 
