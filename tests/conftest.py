@@ -184,8 +184,9 @@ def chromium() -> "Iterator[Browser]":
 
     path = _chromium_path()
     with sync_playwright() as playwright:
+        names = "--host-resolver-rules=MAP *.example 127.0.0.1"
         browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--use-fake-device-for-media-stream"]
+            executable_path=path, args=["--no-sandbox", "--use-fake-device-for-media-stream", names]
         )
         yield browser
         browser.close()

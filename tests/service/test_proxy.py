@@ -153,10 +153,22 @@ def behind(
         yield origin, first, second
 
 
+def predict_on_the_page(browser: Any, address: str, data: bytes) -> None:
+    """Open the page with its token, drop an image on it and wait for the prediction."""
+    page = browser.new_page(ignore_https_errors=True)
+    page.goto(f"{address}#token={TOKEN}")
+    image = {"name": "a.png", "mimeType": "image/png", "buffer": data}
+    page.locator("input[type=file]").first.set_input_files(image)
+    page.locator("#verdict", has_text="robin").wait_for()
+    page.close()
+
+
 def test_people_use_it_behind_a_proxy(
-    behind: tuple[str, Any, Any], certificate: tuple[Path, Path], image: MakeImage
+    behind: tuple[str, Any, Any], certificate: tuple[Path, Path], image: MakeImage, chromium: Any
 ):
     origin, first, _ = behind
+    for path in ("/", "/ferns/"):
+        predict_on_the_page(chromium, f"{origin}{path}", image("robin", 1))
     host = origin.removeprefix("https://")
     transport = httpx2.HTTPTransport(verify=trusting(certificate[0]), local_address="127.0.0.2")
     extensions = {"sni_hostname": "fewmore.example"}

@@ -134,7 +134,7 @@ Workers = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Images embedded at once on a CPU, one on each core. Default: all cores.",
+        help="Threads that embed images on a CPU. Default: one for each core.",
         show_default=False,
         rich_help_panel=OPERATION,
     ),
