@@ -217,23 +217,21 @@ class Models:
         return loaded
 
     async def _load(self, name: str) -> Loaded:
-        path = self.paths()[name]
-        options = self.options
-        store = await asyncio.to_thread(
-            Store,
-            path,
-            options.thumbnails,
-            options.read_only,
-            options.device,
-            self.backbones.load,
-        )
-        app = create_app(store, self.access, self.limits, workers=self.workers)
-        (app.openapi_schema or {})["servers"] = [{"url": f"/models/{quote(name)}"}]
+        app = await asyncio.to_thread(self._open, name)  # others are served meanwhile
         ending = AsyncExitStack()
         await ending.enter_async_context(app.router.lifespan_context(app))
         self.loads += 1
-        log.info("loaded %s", path)
+        log.info("loaded %s", name)
         return Loaded(app, ending)
+
+    def _open(self, name: str) -> FastAPI:
+        """Open the store of a model, and build its app."""
+        path, options = self.folder / f"{name}{SUFFIX}", self.options
+        settings = (options.thumbnails, options.read_only, options.device)
+        store = Store(path, *settings, load=self.backbones.load)
+        app = create_app(store, self.access, self.limits, workers=self.workers)
+        (app.openapi_schema or {})["servers"] = [{"url": f"/models/{quote(name)}"}]
+        return app
 
     async def _close_idle(self) -> None:
         """Close models that nobody uses while all together are larger than the limit."""
