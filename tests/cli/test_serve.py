@@ -12,8 +12,6 @@ import torch
 from fastapi.testclient import TestClient
 
 from fewmore import IncrementalClassifier
-from fewmore.cli import demo
-from fewmore.data import glyphs
 from fewmore.service.limits import Limits
 from fewmore.service.store import Store
 
@@ -158,33 +156,14 @@ def test_other_commands_wait_while_it_is_served(
     store.close()
 
 
-def test_the_demo_is_trained_once(
-    fewmore: Fewmore,
-    apps: list[Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    small_weights: Path,
+def test_the_demo_is_copied_once_and_keeps_what_it_is_taught(
+    fewmore: Fewmore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Use a network that is not trained further, and a few images a class."""
-    trained = []
-
-    def fit(
-        self: IncrementalClassifier, images: Any, progress: Any = None
-    ) -> IncrementalClassifier:
-        trained.append({name: len(of_class) for name, of_class in images.items()})
-        assert self.recipe is not None
-        assert self.recipe.backbone == "resnet8"
-        small = IncrementalClassifier("resnet8", small_weights, device="cpu")
-        return real(small, images, progress=progress)
-
-    real = IncrementalClassifier.fit
-    monkeypatch.setattr(IncrementalClassifier, "fit", fit)
-    monkeypatch.setattr(demo, "IMAGES", 3)
     monkeypatch.setenv("FEWMORE_DATA", str(tmp_path / "data"))
-    for _ in range(2):
-        code, _, err = fewmore("serve", "--demo", "--port", 0)
-        assert (code, err) == (0, "")
-    assert trained == [dict.fromkeys(glyphs.CLASSES[:60], 3)]
-    folder = tmp_path / "data" / "demo"
-    assert len(list((folder / f"{demo.FILE}.thumbnails").iterdir())) == 180
-    assert IncrementalClassifier.load(folder / demo.FILE).classes_ == list(glyphs.CLASSES[:60])
+    assert fewmore("serve", "--demo", "--port", 0)[::2] == (0, "")
+    (path,) = (tmp_path / "data").rglob("*.fewmore")
+    classifier = IncrementalClassifier.load(path)
+    classifier.forget(["A"])
+    classifier.save(path)
+    assert fewmore("serve", "--demo", "--port", 0)[::2] == (0, "")
+    assert "A" not in IncrementalClassifier.load(path).classes_
