@@ -38,12 +38,26 @@ ROUNDS = 4
 Tensors = dict[str, Tensor]
 
 
+class Outer(Backbone):
+    """Hold another backbone, as a user's own may do."""
+
+    def __init__(self, inner: Backbone) -> None:
+        super().__init__()
+        self.inner = inner
+        self.dim = inner.dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * self.inner(x)
+
+
 class Network:
     """Hold a small network in float64, and all that its training changes beside it."""
 
-    def __init__(self) -> None:
+    def __init__(self, nested: bool = False) -> None:
         generator = torch.Generator().manual_seed(1)
         self.backbone: Backbone = build("resnet8", 0).double().train()
+        if nested:
+            self.backbone = Outer(self.backbone)
         prototypes = random_prototypes(CLASSES, self.backbone.dim, generator)
         self.classifier = Classifier("cosine", prototypes).double()
         self.slow = MomentumEncoder(self.backbone, 0.9)
@@ -133,6 +147,7 @@ CASES: dict[str, Callable[[], Tensors]] = {
     "one step": lambda: Network().train(),
     "uneven parts": lambda: Network().train(batch=17),
     "too few to split": lambda: Network().train(batch=3),
+    "a backbone in another": lambda: Network(nested=True).train(),
     "several steps": lambda: Network().train(steps=3, config=SEVERAL_STEPS),
 }
 

@@ -114,7 +114,8 @@ class ManyProcesses:
     def __init__(self, modules: Mapping[str, nn.Module], batch_norm: str) -> None:
         self.batch_norm = batch_norm
         parts = [part for module in modules.values() for part in module.modules()]
-        self.backbones = [part for part in parts if isinstance(part, Backbone)]
+        self.backbones = [part for part in dict.fromkeys(parts) if isinstance(part, Backbone)]
+        self.inside = False  # a backbone: another one within it sees a part already
         parameters = [tensor for module in modules.values() for tensor in module.parameters()]
         # Not every loss uses all parameters.
         caller = _Caller(parameters)
@@ -158,11 +159,15 @@ class ManyProcesses:
     def _forward(
         self, backbone: Backbone, forward: Callable[[Tensor], Tensor], x: Tensor
     ) -> Tensor:
-        part = own_part(len(x), ghost_batch_size(backbone))
-        if part is None:  # too few images: every process computes all of them
+        part = None if self.inside else own_part(len(x), ghost_batch_size(backbone))
+        if part is None:  # with too few images, every process computes all of them
             return forward(x)
-        with self._statistics(backbone):
-            features = forward(x[part])
+        self.inside = True
+        try:
+            with self._statistics(backbone):
+                features = forward(x[part])
+        finally:
+            self.inside = False
         gathered: Tensor = _Gather.apply(features, part, len(x))  # type: ignore[no-untyped-call]
         return gathered
 
