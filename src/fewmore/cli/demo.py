@@ -41,7 +41,9 @@ def _write_thumbnails(path: Path) -> None:
     """Store the drawings that the model was trained on and that come with it."""
     with as_file(files("fewmore.cli") / "demo.png") as file, Image.open(file) as sheet:
         pixels = torch.from_numpy(np.array(sheet.convert("RGB"))).permute(2, 0, 1)
-    tiles = [tile.contiguous() for row in pixels.split(SIDE, 1) for tile in row.split(SIDE, 2)]
+    rows, columns = (side // SIDE for side in pixels.shape[1:])
+    places = [(row * SIDE, column * SIDE) for row in range(rows) for column in range(columns)]
+    tiles = [pixels[:, y : y + SIDE, x : x + SIDE].contiguous() for y, x in places]
     folder = Thumbnails(thumbnail_folder(path))
     folder.add((image_hash(tile), tile) for tile in tiles)
     folder.write()

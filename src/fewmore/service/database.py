@@ -10,8 +10,8 @@ locking mode needs no shared memory. The log is moved into the database and cut 
                 that it contains
     responses   to requests with a key
     versions    what the latest versions changed
-    images      features of the images that were taught here: to remove one, its features are
-                subtracted from the sum of its class
+    images      features of the images of changes that are merged: to remove an image, its
+                features are subtracted from the sum of its class
 """
 
 import hashlib
@@ -153,8 +153,6 @@ class Database:
         with self._transaction() as connection:
             if operation is not None:
                 _insert(connection, self.last + 1, operation)
-                if operation.kind == "learn":
-                    _insert_images(connection, operation)
                 connection.execute(
                     "INSERT OR REPLACE INTO versions VALUES (?, ?, ?)",
                     (version, description, operation.when),
@@ -166,21 +164,23 @@ class Database:
                 _insert_response(connection, *response)
         self.last += operation is not None
 
-    def keep_images(self, hashes: Iterable[int]) -> None:
-        """Drop the features of all images but these."""
-        with self._transaction() as connection:
-            stored = {number for (number,) in connection.execute("SELECT hash FROM images")}
-            gone = [(number,) for number in stored.difference(hashes)]
-            connection.executemany("DELETE FROM images WHERE hash = ?", gone)
-
     def expect(self, state: str) -> None:
         """Say that the model file is about to have this state, with all changes so far."""
         with self._transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO states VALUES (?, ?)", (state, self.last))
 
-    def merged(self, state: str, responses: int) -> None:
-        """Drop the changes that the model file has, and all but the latest responses."""
+    def merged(self, state: str, responses: int, images: set[int]) -> None:
+        """Drop the changes that the model file has, and all but the latest responses.
+
+        The features of these images are kept.
+        """
         with self._transaction() as connection:
+            for image, features in _learnt(connection).items():
+                row = (image, features, _image_digest(image, features))
+                connection.execute("INSERT OR REPLACE INTO images VALUES (?, ?, ?)", row)
+            stored = {number for (number,) in connection.execute("SELECT hash FROM images")}
+            gone = [(number,) for number in stored - images]
+            connection.executemany("DELETE FROM images WHERE hash = ?", gone)
             connection.execute("DELETE FROM changes WHERE id <= ?", (self.last,))
             connection.execute("DELETE FROM states WHERE digest != ?", (state,))
             connection.execute(
@@ -251,8 +251,9 @@ class Database:
     def has_images(self, hashes: Iterable[int]) -> set[int]:
         """Return which of these images' features are stored."""
         with _disk_errors(self.path):
-            stored = self._connection.execute("SELECT hash FROM images")
-            return {number for (number,) in stored}.intersection(hashes)
+            merged = self._connection.execute("SELECT hash FROM images")
+            stored = {number for (number,) in merged} | _learnt(self._connection).keys()
+            return stored.intersection(hashes)
 
     def features(self, image: int) -> bytes | None:
         """Return the features of an image, float32; None if they are not stored, or damaged."""
@@ -261,7 +262,7 @@ class Database:
             for features, digest in self._connection.execute(query, (image,)):
                 if _image_digest(image, features) == digest:
                     return bytes(features)
-            return None
+            return _learnt(self._connection).get(image)
 
     def responses(self) -> list[tuple[IdempotencyKey, str]]:
         """Return all responses, the oldest first."""
@@ -367,12 +368,15 @@ def _insert(connection: sqlite3.Connection, number: int, operation: Operation) -
     )
 
 
-def _insert_images(connection: sqlite3.Connection, operation: Operation) -> None:
-    size = len(operation.features) // max(1, len(operation.hashes))
-    for number, image in enumerate(operation.hashes):
-        features = operation.features[number * size : (number + 1) * size]
-        row = (image, features, _image_digest(image, features))
-        connection.execute("INSERT OR REPLACE INTO images VALUES (?, ?, ?)", row)
+def _learnt(connection: sqlite3.Connection) -> dict[int, bytes]:
+    """Return the features of the images of all changes, by content hash."""
+    features = {}
+    for operation in read_changes(connection).values():
+        if operation is not None and operation.kind == "learn":
+            size = len(operation.features) // max(1, len(operation.hashes))
+            for number, image in enumerate(operation.hashes):
+                features[image] = operation.features[number * size : (number + 1) * size]
+    return features
 
 
 def _image_digest(image: int, features: bytes) -> bytes:

@@ -391,10 +391,9 @@ class Store:
             state = state_digest(self.current.model.class_set)
             self._database.expect(state)
             self.current.save(self.path)
-            self._database.merged(state, len(self._responses))
+            self._database.merged(state, len(self._responses), self._stored_hashes())
             self._changed_at = None
             self._pending = 0
-            self._database.keep_images(self._stored_hashes())
             self._sweep_thumbnails()
 
     def maintain(self) -> None:

@@ -116,8 +116,8 @@ export class Gallery {
 
   #imageTile(name, { id, thumbnail, removable }) {
     const blank = () => make("span", { className: "blank", textContent: "?" });
-    const picture = thumbnail ? this.#thumbnail(thumbnail) : blank();
-    const tile = make("div", { className: "tile" }, picture);
+    const shown = thumbnail ? this.#thumbnail(thumbnail) : blank();
+    const tile = make("div", { className: "tile" }, shown);
     if (!removable) return tile;
     const remove = make("button", { type: "button", className: "remove", textContent: "×" });
     remove.ariaLabel = `Remove this image from ${name}`;

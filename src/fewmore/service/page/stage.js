@@ -169,6 +169,7 @@ export class Stage {
     const worker = async () => {
       for (let item; (item = waiting.shift()); ) {
         item.busy ??= this.#predictPhoto(item).finally(() => (item.busy = null));
+        this.#tray.update(item);
         await item.busy;
         this.#tray.update(item);
         if (item !== this.#tray.selected) continue;

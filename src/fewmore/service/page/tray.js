@@ -289,7 +289,7 @@ export class Tray {
     item.element.classList.toggle("bad", item.unreadable);
     select.querySelector("span").textContent = caption;
     select.ariaPressed = String(item === this.#selected);
-    select.ariaLabel = `${title}, ${item.title}: ${caption}`;
+    select.ariaLabel = [`${title}, ${item.title}`, caption].filter(Boolean).join(": ");
   }
 
   #indexOf(item) {
@@ -322,8 +322,8 @@ export class Tray {
 
 const nameOf = (group) => group.input.value.trim();
 
-function captionOf({ unreadable, prediction }) {
+function captionOf({ unreadable, prediction, busy }) {
   if (unreadable) return "unreadable";
-  if (!prediction) return "…";
+  if (!prediction) return busy ? "…" : "";
   return prediction.known ? prediction.classes[0].name : "none";
 }
