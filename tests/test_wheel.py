@@ -55,6 +55,7 @@ def elsewhere(wheel, tmp_path_factory):
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert wheel.name == f"fewmore-{__version__}-py3-none-any.whl"
+    assert wheel.stat().st_size < 2_000_000
     packed = set(zipfile.ZipFile(wheel).namelist())
     inside = {
         path.relative_to(ROOT / "src").as_posix()

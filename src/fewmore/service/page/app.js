@@ -14,6 +14,7 @@ let own = null; // the version that the last change of this page led to, if noth
 let loading = null;
 let loads = 0; // started so far
 let known = []; // names of the classes
+let isPrivate = false; // reading needs the token, too
 
 const stage = new Stage(checkVersion, showTaught);
 const gallery = new Gallery((name) => stage.addTo(name), showChange, () => own ?? version);
@@ -46,7 +47,8 @@ async function load() {
   if (first) await stage.restore(model.demo ? "drawing" : "images");
   known = classes.map(({ name }) => name);
   stage.setClasses(known, model.limits.images);
-  gallery.show(classes, model.token === "everything");
+  isPrivate = model.token === "everything";
+  gallery.show(classes, isPrivate);
   history.show(changes);
   showUndo(changes);
   showModel(model);
@@ -183,9 +185,12 @@ async function download(button, path, ending) {
   setTimeout(() => URL.revokeObjectURL(href), 60_000); // by then the browser has saved it
 }
 
-/** Copies the address of the model file, or says what to do where nobody could open it. */
+/**
+ * Copies the address of the model file; where that needs the token, which no link can send, of this
+ * page; and says what to do where nobody could open either.
+ */
 async function share() {
-  const link = new URL("api/model/file", location.href).href;
+  const link = new URL(isPrivate ? "." : "api/model/file", location.href).href;
   const local = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
   if (local) {
     const sentence = "This address works on this machine alone. Download the model file and send ";
@@ -194,7 +199,9 @@ async function share() {
     return;
   }
   const copied = await navigator.clipboard?.writeText(link).then(() => true, () => false);
-  notice.show([copied ? `Copied: ${link}` : link, "Who may read this service can open it."]);
+  const token = "Others open it with the token, and download the model there.";
+  const open = "Who opens it downloads the model as it is then.";
+  notice.show([copied ? `Copied: ${link}` : link, isPrivate ? token : open]);
 }
 
 api.onTokenNeeded(askForToken);
