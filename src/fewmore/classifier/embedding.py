@@ -103,7 +103,7 @@ def square_size(transform: Transform) -> int:
 def center_square(image: ImageLike, title: str, transform: Transform) -> Tensor:
     """Decode an image, resize its short side and crop its center, (3, s, s) uint8."""
     size = square_size(transform)
-    return _center_crop(decode_image(image, title, size), size).contiguous()
+    return decode_image(image, title, size, crop=size)
 
 
 def image_hash(pixels: Tensor) -> int:

@@ -47,7 +47,10 @@ _TRANSPOSE_OF_ORIENTATION = {
 
 
 def decode_image(
-    image: ImageLike, name: str | None = None, short_side: int | None = None
+    image: ImageLike,
+    name: str | None = None,
+    short_side: int | None = None,
+    crop: int | None = None,
 ) -> Tensor:
     """Return an image as uint8 RGB of shape (3, height, width), upright.
 
@@ -58,6 +61,7 @@ def decode_image(
         name: what an error message calls the image; by default its path.
         short_side: resize so that the short side has this length. A large JPEG file is then
             decoded at a fraction of its size.
+        crop: keep the center, of this height and width, and not larger than the short side.
     """
     if isinstance(image, str | Path):
         name = name or str(image)
@@ -77,7 +81,7 @@ def decode_image(
             f"a Pillow image, a numpy array or a tensor"
         )
     with suppress_warnings():
-        pixels = try_decode(source, short_side)
+        pixels = try_decode(source, short_side, crop=crop)
     if isinstance(pixels, str):
         raise ImageError(
             f"{name} cannot be read as an image ({pixels}): replace it, or leave it out"
@@ -90,6 +94,7 @@ def try_decode(
     short_side: int | None = None,
     square: int | None = None,
     enlarge: bool = True,
+    crop: int | None = None,
 ) -> Pixels | str:
     """Decode a file, its bytes or a Pillow image into upright RGB; return the reason if it fails.
 
@@ -98,10 +103,11 @@ def try_decode(
         short_side: resize so that the short side has this length.
         square: resize to this height and width.
         enlarge: whether an image whose short side is shorter is resized too.
+        crop: keep the center, of this height and width.
     """
     try:
         if isinstance(source, Image.Image):
-            return _pixels(source, short_side, square, enlarge)
+            return _pixels(source, short_side, square, enlarge, crop)
         with open(source, "rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
             if _HEIC.match(stream.read(12)) and not _register_heic():
                 return (
@@ -110,7 +116,7 @@ def try_decode(
                 )
             stream.seek(0)
             with _open(stream, square or short_side) as file:
-                return _pixels(file, short_side, square, enlarge)
+                return _pixels(file, short_side, square, enlarge, crop)
     except UnidentifiedImageError:
         return "it is empty, or of no known image format"
     except Image.DecompressionBombError:
@@ -226,7 +232,11 @@ def _register_heic() -> bool:
 
 
 def _pixels(
-    image: Image.Image, short_side: int | None, square: int | None, enlarge: bool
+    image: Image.Image,
+    short_side: int | None,
+    square: int | None,
+    enlarge: bool,
+    crop: int | None,
 ) -> Pixels:
     if 0 in image.size:
         raise ValueError(f"it is {image.width} pixels wide and {image.height} high")
@@ -235,7 +245,12 @@ def _pixels(
     if not enlarge and short_side:
         short_side = min(short_side, *upright.size)
     upright = _resize(upright, short_side, square)
-    return np.ascontiguousarray(np.asarray(upright).transpose(2, 0, 1))
+    pixels = np.asarray(upright)
+    if crop:
+        top = (pixels.shape[0] - crop) // 2
+        left = (pixels.shape[1] - crop) // 2
+        pixels = pixels[top : top + crop, left : left + crop]
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -9,7 +9,11 @@ from torch import Tensor
 
 
 class OpenVinoEngine:
-    """Run an ONNX graph, each call on one core; each thread has a request of its own."""
+    """Run an ONNX graph, each call on one core; each thread has a request of its own.
+
+    The first call of a process must be alone, as it is when an engine is built and compared with
+    PyTorch: first calls of two threads at once were seen to wait for each other for ever.
+    """
 
     is_concurrent = True
 
