@@ -342,6 +342,18 @@ def test_missing_fonts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     glyphs._font.cache_clear()
 
 
+def test_a_font_that_older_versions_of_matplotlib_lack_comes_with_fewmore(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Compare with that of matplotlib, where it has it: the pixels must be the same."""
+    own = glyphs.OWN_FONTS / "cmti10.ttf"
+    assert glyphs.OWN_FONTS.joinpath("LICENSE.txt").read_text().startswith("BaKoMa Fonts Licence")
+    theirs = Path(glyphs._font.__wrapped__("cmti10").path)
+    assert theirs.read_bytes() == own.read_bytes()
+    monkeypatch.setattr(glyphs, "find_spec", lambda name: None)
+    assert Path(glyphs._font.__wrapped__("cmti10").path) == own
+
+
 def test_matplotlib_is_not_imported() -> None:
     code = (
         "import sys; from fewmore.data import glyphs; glyphs.fonts_of('K'); "

@@ -72,6 +72,7 @@ FONTS = (
     *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta"),
     *("cmr10", "cmb10", "cmss10", "cmti10", "cmtt10"),
 )
+OWN_FONTS = Path(__file__).parent / "fonts"  # cmti10, which matplotlib has from 3.11 on
 SPLITS = ("train", "test")  # an image's randomness depends on its split
 
 
@@ -248,8 +249,10 @@ def _sample_colors(contrast: float, rng: np.random.Generator) -> tuple[np.ndarra
 @cache
 def _font(name: str) -> ImageFont.FreeTypeFont:
     matplotlib = find_spec("matplotlib")  # finds the package without importing it
-    for place in (matplotlib and matplotlib.submodule_search_locations) or []:
-        file = Path(place) / "mpl-data" / "fonts" / "ttf" / f"{name}.ttf"
+    places = (matplotlib and matplotlib.submodule_search_locations) or []
+    folders = [Path(place) / "mpl-data" / "fonts" / "ttf" for place in places]
+    for folder in (*folders, OWN_FONTS):
+        file = folder / f"{name}.ttf"
         if file.is_file():
             # The basic layout is the same whether or not the Raqm library is installed.
             return ImageFont.truetype(str(file), FONT_SIZE, layout_engine=ImageFont.Layout.BASIC)
