@@ -20,6 +20,7 @@ from fewmore.nn.adapter import Adapter
 from fewmore.nn.closed_form import CLASS_AXIS, Context
 from fewmore.nn.similarity import TEMPERATURE
 
+MOST = 2**31 - 1  # images or classes; without a limit PyTorch 2.6 refuses to export
 CONTEXT_PREFIX = "context_"  # of the names of the adapter's arrays
 # The fields of an adapter's context that are inputs of the scorer, and the axis of their classes.
 CONTEXT_AXIS = {name: axis for name, axis in CLASS_AXIS.items() if name != "retained"}
@@ -139,9 +140,9 @@ class ScorerGraph(Graph):
             tensor.narrow(ARRAY_AXIS[name], 0, 1).repeat_interleave(4, ARRAY_AXIS[name])
             for name, tensor in self.classes.items()
         ]
-        any_number = torch.export.Dim("classes")
+        any_number = torch.export.Dim("classes", max=MOST)
         axes = tuple({ARRAY_AXIS[name]: any_number} for name in self.classes)
-        return (self._noise(3), *classes), ({0: torch.export.Dim("images")}, axes)
+        return (self._noise(3), *classes), ({0: torch.export.Dim("images", max=MOST)}, axes)
 
     def test_case(self) -> tuple[Tensors, Tensors]:
         features = torch.cat([self._noise(5), self.classes["prototypes"][:5]])

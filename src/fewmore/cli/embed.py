@@ -71,13 +71,14 @@ def _as_table(chunk: "EmbeddedChunk") -> Any:
     pa = import_pyarrow()
     dim = chunk.features.shape[1]
     flat = pa.array(chunk.features.cpu().numpy().ravel())
-    good = pa.FixedSizeListArray.from_arrays(flat, dim)
-    place = iter(range(len(chunk.names)))
-    positions = [None if i in chunk.errors else next(place) for i in range(len(chunk.names))]
+    # Lists of any length: with missing ones, those of a fixed length cannot be read by pyarrow 25.
+    starts = iter(range(0, len(flat), dim))
+    offsets = [None if i in chunk.errors else next(starts) for i in range(len(chunk.names))]
+    rows = pa.ListArray.from_arrays(pa.array([*offsets, len(flat)], pa.int32()), flat)
     return pa.table(
         {
             "image": pa.array(chunk.names, pa.string()),
-            "features": good.take(pa.array(positions, pa.int64())),
+            "features": rows,
             "error": pa.array(map(chunk.errors.get, range(len(chunk.names))), pa.string()),
         }
     )
