@@ -96,6 +96,9 @@ def test_onnxruntime_gives_what_the_classifier_gives_and_only_what_changed_is_wr
     assert_agree(classifier, folder, 1)
 
 
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.6."), reason="PyTorch 2.6 cannot export it, and says so"
+)
 def test_whitening_is_part_of_the_backbone(
     classifier: IncrementalClassifier, tmp_path: Path
 ) -> None:
