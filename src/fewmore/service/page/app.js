@@ -95,7 +95,9 @@ function showTaught(all) {
     const images = count(added, "image");
     return more ? `${name} has ${images} more.` : `Learnt ${name} from ${images}.`;
   });
-  const some = sentences.length > 5 ? [`Learnt ${count(all.length, "class", "classes")}.`] : sentences;
+  const names = new Set(all.map(({ name }) => name));
+  const short = `Learnt ${count(names.size, "class", "classes")}.`;
+  const some = sentences.length > 5 ? [short] : sentences;
   showChanges(all, [...some, ...all.flatMap(({ warnings }) => warnings)]);
 }
 

@@ -31,7 +31,8 @@ export class History {
     const rows = this.#sessions.map((session) => {
       const { when, kind } = session;
       const time = make("time", { dateTime: when, textContent: day.format(new Date(when)) });
-      return make("li", { className: kind }, make("span", { textContent: describe(session) }), time);
+      const text = make("span", { textContent: describe(session) });
+      return make("li", { className: kind }, text, time);
     });
     refill(find("history"), rows.reverse());
     find("earlier").hidden = !(this.#sessions[0]?.number > 0);

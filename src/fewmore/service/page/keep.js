@@ -4,7 +4,7 @@ const TAB = "fewmore-tab"; // in sessionStorage: each tab has its own work
 const DAY = 86_400_000; // milliseconds; what is older is removed
 const STORE = "trays";
 
-let failed = false; // the browser stores nothing: ask before leaving instead
+let failed = false; // it is too much, or the browser stores nothing: ask before leaving instead
 let busy = false;
 let next = null; // what is to be stored after what is being stored now
 let unfinished = false;
@@ -39,7 +39,7 @@ async function transact(mode, work) {
   }
 }
 
-/** Stores the work: a value, or null if there is none. make() returns it, or a promise of it. */
+/** Stores the work: a value, or null if there is none. make() returns a promise of it. */
 export async function keep(make) {
   next = make;
   unfinished = true;
@@ -52,10 +52,12 @@ export async function keep(make) {
       const work = await making();
       unfinished = Boolean(work);
       const value = { when: Date.now(), work };
-      await transact("readwrite", (store) => (work ? store.put(value, tab()) : store.delete(tab())));
+      const write = (store) => (work ? store.put(value, tab()) : store.delete(tab()));
+      await transact("readwrite", write);
       failed = false;
     } catch {
       failed = true;
+      await transact("readwrite", (store) => store.delete(tab())).catch(() => {}); // it is stale
     }
   }
   busy = false;

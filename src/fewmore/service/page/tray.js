@@ -4,6 +4,7 @@ import { announce, count, find, make, refill } from "./dom.js";
 import { shrink } from "./incoming.js";
 
 const ENOUGH = 5; // images that make a good start
+const MOST_BYTES = 100_000_000; // that are stored in the browser
 const SHOWN = 24; // images of a class that are shown; the others are counted
 
 let numbers = 0; // of all groups so far, for the ids of their fields
@@ -124,7 +125,7 @@ export class Tray {
 
   // To and from the browser's storage
 
-  /** Returns all of it as a value that can be stored; null if there is nothing. */
+  /** Returns all of it as a value that can be stored; null if there is nothing. Not too much. */
   async stored() {
     if (this.isEmpty && !this.#groups.some(nameOf)) return null;
     const groups = this.#groups.map(async (group) => {
@@ -133,7 +134,11 @@ export class Tray {
       });
       return { name: group.input.value, items: await Promise.all(items) };
     });
-    return { groups: await Promise.all(groups), active: this.#groups.indexOf(this.#active) };
+    const value = { groups: await Promise.all(groups), active: this.#groups.indexOf(this.#active) };
+    const files = value.groups.flatMap(({ items }) => items.map(({ file }) => file));
+    const bytes = files.reduce((sum, { size }) => sum + size, 0);
+    if (bytes > MOST_BYTES) throw new Error("The browser would copy all of it with each change.");
+    return value;
   }
 
   restore({ groups, active }) {
