@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fewmore import __version__
-from fewmore.classifier import hub, model_file
+from fewmore.classifier import engines, hub, model_file
 from fewmore.classifier.broken import drop_broken
 from fewmore.classifier.calibration import Calibration
 from fewmore.classifier.class_set import ClassSet
@@ -140,6 +140,7 @@ class IncrementalClassifier(SklearnManners):
         """
         progress = progress or _no_progress
         device = _resolve_device(self.device)
+        engines.check_name(self.engine, device)
         base = collect_images(X) if y is None else label_images(X, y)
         if len(base.names) < 2:
             raise DataError(
