@@ -150,7 +150,7 @@ def test_a_model_without_classes_is_read_back(tmp_path: Path):
 def test_it_is_a_safetensors_file_without_pickles(tmp_path: Path):
     write(tmp_path / "a.fewmore", make_model())
     with safe_open(tmp_path / "a.fewmore", framework="pt") as file:
-        assert json.loads(file.metadata()["fewmore"])["format"] == 3
+        assert json.loads(file.metadata()["fewmore"])["format"] == 4
         assert "backbone/conv1.weight" in file.keys()  # noqa: SIM118
     assert b"pickle" not in (tmp_path / "a.fewmore").read_bytes()
 
@@ -303,11 +303,11 @@ def test_the_rewritten_file_itself_is_sound(tmp_path: Path, whole: bytes):
 
 
 def test_a_newer_format_says_what_to_do(tmp_path: Path, whole: bytes):
-    content = rewritten(whole, lambda about, tensors: about.update(format=4))
+    content = rewritten(whole, lambda about, tensors: about.update(format=5))
     assert_refused(
         tmp_path / "a.fewmore",
         content,
-        match=r"has format 4, .* pip install -U fewmore",
+        match=r"has format 5, .* pip install -U fewmore",
     )
 
 

@@ -172,7 +172,7 @@ WRONG = {
     "serve": "give a model file",
     "serve nowhere.fewmore": "there is no model file nowhere.fewmore",
     "serve text.txt": "not a model file",
-    "serve birds.fewmore --token x": "at least 8 characters",
+    "serve birds.fewmore --token x": "at least 16 characters",
 }
 
 # Words that are missing or that no command knows: the usage is printed too.

@@ -1,9 +1,10 @@
 """Learn features by views, rotations and close classes, and whiten them (fewmore's own).
 
 The best of what others found, put together: CLOSER's strong views, contrast and closeness (Oh et
-al., ECCV 2024), and rotations as classes of their own (Kalla, Biswas: S3C, ECCV 2022). Features are
-frozen after the base session. A test image is seen plain, mirrored, and both rotated by 180°; each
-view is compared with prototypes of images that were seen alike, and the scores are averaged.
+al., ECCV 2024, https://arxiv.org/abs/2410.05627), and rotations as classes of their own (Kalla,
+Biswas: S3C, ECCV 2022). Features are frozen after the base session. A test image is seen plain,
+mirrored, and both rotated by 180°; each view is compared with prototypes of images that were seen
+alike, and the scores are averaged.
 
 The classifier has two parts, both estimated on the base classes:
 
