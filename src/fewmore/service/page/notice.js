@@ -28,7 +28,8 @@ export function show(sentences, { error = false, action = null } = {}) {
   box.role = error ? "alert" : "region";
   box.classList.toggle("error", error);
   box.hidden = false;
-  find("notice-text").replaceChildren(...sentences.map((text) => make("p", { textContent: text })));
+  const text = find("notice-text");
+  text.replaceChildren(...sentences.map((sentence) => make("p", { textContent: sentence })));
   const button = find("notice-action");
   button.hidden = !action;
   button.textContent = action?.label ?? "";
@@ -36,6 +37,9 @@ export function show(sentences, { error = false, action = null } = {}) {
     hide();
     action.run();
   });
+  // What does not fit, on a phone or a zoomed page, is scrolled to with keys.
+  if (text.scrollHeight > text.clientHeight) text.tabIndex = 0;
+  else text.removeAttribute("tabindex");
   if (error) return;
   announce(""); // so that the same sentence is announced again
   announce(sentences.join(" "));
