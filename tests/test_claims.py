@@ -586,15 +586,16 @@ def test_the_page_on_published_numbers_names_what_can_be_compared(
     assert "](https://github.com/icoz69/CEC-CVPR2021) | 3a5d335 |" in sections.contents.programs()
 
 
-def test_the_readmes_table_is_the_papers_comparison(sections: ModuleType, record: Record) -> None:
+def test_the_readmes_table_ranks_the_papers_methods(sections: ModuleType, record: Record) -> None:
     record("", *comparison("cifar100"), *ablation()[:4], result("joint", [70.0]))
-    lines = sections.accuracy.summary("cifar100").splitlines()
-    methods = [line.removeprefix("| ").split(" ")[0] for line in lines[2:10]]
-    assert methods == list(ROW_OF_METHOD)
-    assert lines[9].startswith(
-        "| cec (2 seeds) | 70.00 ± 0.00 | 49.19 ± 0.07 | *49.14* | 20.81 ± 0.07 | *23.93* |"
-    )
-    assert lines[10] == ""
+    lines = sections.leaderboard.summary("cifar100").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| **")]
+    assert sorted(row[0].strip("*") for row in rows) == sorted(ROW_OF_METHOD)
+    last = [float(row[1].split(" ")[0]) for row in rows]
+    assert last == sorted(last, reverse=True)
+    cec = next(row for row in rows if row[0] == "**cec**")
+    assert cec[1:3] == ["49.19 ± 0.07", "*49.14*"]
+    assert "is first with 49.19 ± 0.07" in flat("\n".join(lines))
 
 
 # ---- the first page

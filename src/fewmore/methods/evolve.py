@@ -1,12 +1,12 @@
 """Learn features by views, rotations and close classes, and whiten them (fewmore's own).
 
-The best of what others found, put together: CLOSER's strong views, contrast and closeness (Oh et
-al., ECCV 2024, https://arxiv.org/abs/2410.05627), and rotations as classes of their own (Kalla,
-Biswas: S3C, ECCV 2022). Features are frozen after the base session. A test image is seen plain,
-mirrored, and both rotated by 180°; each view is compared with prototypes of images that were seen
-alike, and the scores are averaged.
+Of others it takes the strong views, the contrast and the closeness of CLOSER (Oh, Baik, Lee, ECCV
+2024, https://arxiv.org/abs/2410.05627) and rotations as classes of their own, as in S3C (Kalla,
+Biswas, ECCV 2022).
 
-The classifier has two parts, both estimated on the base classes:
+Features are frozen after the base session, and a class is the mean of its whitened features. A test
+image is seen plain, mirrored, and both rotated by 180°; each view is compared with means of images
+that were seen alike, and the scores are averaged. Two things are estimated on the base classes:
 
 - **Whitening.** Within a class, features vary more in some directions than in others, and much
   alike in all classes. The base session has enough images to estimate that covariance. Unit
