@@ -6,9 +6,10 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -18,6 +19,7 @@ from fewmore.data.paths import data_root
 from fewmore.research.machine import commit, machine_facts
 
 Row = dict[str, object]
+T = TypeVar("T")
 
 
 def make_parser(doc: str | None) -> argparse.ArgumentParser:
@@ -76,6 +78,25 @@ def median_ms(
         if round_ >= 3 and time.perf_counter() - began > budget:
             break
     return [1e3 * statistics.median(measured[1:]) for measured in times]  # without the warm-up
+
+
+def alternate(
+    inner: Callable[[], T], outer: Callable[[], T], rounds: int
+) -> tuple[list[T], list[T]]:
+    """Run rounds of `inner`, each between two of `outer`."""
+    of_inner: list[T] = []
+    of_outer = [outer()]
+    for number in range(rounds):
+        of_inner.append(inner())
+        of_outer.append(outer())
+        print(number, json.dumps([of_inner[-1], of_outer[-1]]), flush=True)
+    return of_inner, of_outer
+
+
+def median_ratio(inner: Sequence[float], outer: Sequence[float]) -> float:
+    """Compare each inner round with the mean of its two neighbours; return the median ratio."""
+    ratios = [2 * x / (a + b) for x, a, b in zip(inner, outer, outer[1:], strict=False)]
+    return statistics.median(ratios)
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> float:

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import Row, parse_photos, print_row, record
+from common import Row, alternate, median_ratio, parse_photos, print_row, record
 from export import Listing, draw_photos
 from PIL import Image
 
@@ -223,25 +223,6 @@ def measure_int8(
         "accuracy, trained and predicted in int8, %": accuracy(trained_in_int8),
         "predict in int8 × predict": 1 / median_ratio(slow, fast),
     }
-
-
-def alternate(
-    inner: Callable[[], float], outer: Callable[[], float], rounds: int
-) -> tuple[list[float], list[float]]:
-    """Run rounds of `inner`, each between two of `outer`."""
-    of_inner: list[float] = []
-    of_outer = [outer()]
-    for _ in range(rounds):
-        of_inner.append(inner())
-        of_outer.append(outer())
-        print(json.dumps([of_inner[-1], of_outer[-1]]), flush=True)
-    return of_inner, of_outer
-
-
-def median_ratio(inner: Sequence[float], outer: Sequence[float]) -> float:
-    """Compare each inner round with the mean of its two neighbours; return the median ratio."""
-    ratios = [2 * x / (a + b) for x, a, b in zip(inner, outer, outer[1:], strict=False)]
-    return statistics.median(ratios)
 
 
 def bare_loops(

@@ -9,15 +9,19 @@ class means, TEEN's calibration, and whitened means of corrected length (methods
 several settings and test views. Everything runs on the CPU, in a minute a file.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from common import Row, make_parser, print_row, record
+from torch import Tensor
 
-Array = np.ndarray
+from fewmore.methods.evolve import correct_length
+from fewmore.nn.covariance import inverse_root, shrink, within_class_covariance
+from fewmore.nn.prototypes import class_means
+
 SHOTS = 5
 WAY = 5
 EVERY = 3  # one image of a new class in so many is tested
@@ -29,27 +33,17 @@ VIEWS: dict[str, tuple[str, ...]] = {
 }
 
 
-def unit(vectors: Array) -> Array:
-    """Scale vectors to length 1."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-8)
-
-
-def class_means(features: Array, labels: Array, classes: Sequence[int]) -> Array:
-    """Average the features of each class."""
-    return np.stack([features[labels == each].mean(0) for each in classes])
-
-
 @dataclass
 class Data:
     """Hold features (n, views, d) of base and new images, and draws of the shots."""
 
-    base: Array
-    base_labels: Array
-    held_out: Array
-    held_out_labels: Array
-    new: Array
-    new_labels: Array
-    draws: list[Array]
+    base: Tensor
+    base_labels: Tensor
+    held_out: Tensor
+    held_out_labels: Tensor
+    new: Tensor
+    new_labels: Tensor
+    draws: list[Tensor]
 
     @classmethod
     def load(cls, path: Path, views: tuple[str, ...], draws: int) -> "Data":
@@ -58,24 +52,23 @@ class Data:
         names = list(file["views"])
         chosen = [names.index(name) for name in views or names if name in names]
 
-        def part(name: str) -> tuple[Array, Array]:
-            features = file[name].astype(np.float32)
-            return features.reshape(len(features), len(names), -1)[:, chosen], file[
-                f"{name}_labels"
-            ]
+        def part(name: str) -> tuple[Tensor, Tensor]:
+            features = torch.from_numpy(file[name]).float().unflatten(1, (len(names), -1))
+            return features[:, chosen], torch.from_numpy(file[f"{name}_labels"])
 
         (train, train_labels), (test, test_labels) = part("train"), part("test")
-        is_base, is_base_test = train_labels < file["base"], test_labels < file["base"]
-        new_labels = np.concatenate([train_labels[~is_base], test_labels[~is_base_test]])
+        base = int(file["base"])
+        is_base, is_base_test = train_labels < base, test_labels < base
+        new_labels = torch.cat([train_labels[~is_base], test_labels[~is_base_test]])
         random = np.random.default_rng(0)
         return cls(
             train[is_base],
             train_labels[is_base],
             test[is_base_test],
             test_labels[is_base_test],
-            np.concatenate([train[~is_base], test[~is_base_test]]),
+            torch.cat([train[~is_base], test[~is_base_test]]),
             new_labels,
-            [_draw(new_labels, random) for _ in range(draws)],
+            [torch.from_numpy(_draw(new_labels.numpy(), random)) for _ in range(draws)],
         )
 
     @property
@@ -84,7 +77,7 @@ class Data:
         return int(self.base_labels.max()) + 1, int(self.new_labels.max()) + 1
 
 
-def _draw(labels: Array, random: np.random.Generator) -> Array:
+def _draw(labels: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Draw the positions of the shots of every class."""
     classes = np.unique(labels)
     return np.concatenate(
@@ -100,7 +93,7 @@ class Head:
     correction: float = 0.0
     alpha: float = 0.0
     temperature: float = 16.0
-    fitted: dict[int, tuple[Array, Array, float]] = field(default_factory=dict, compare=False)
+    fitted: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list, compare=False)
 
     @property
     def settings(self) -> Row:
@@ -113,44 +106,41 @@ class Head:
 
     def fit(self, data: Data) -> None:
         """Take the whitening, the prototypes and the variance of the base classes, by view."""
-        known = range(data.classes[0])
-        for view in range(data.base.shape[1]):
-            features = unit(data.base[:, view])
-            root = np.eye(features.shape[1], dtype=np.float32)
+        labels, classes = data.base_labels, data.classes[0]
+        self.fitted.clear()
+        for features in data.base.unbind(1):
+            unit = F.normalize(features, dim=1)
+            root = torch.eye(unit.shape[1])
             if self.shrinkage is not None:
-                rest = features - class_means(features, data.base_labels, known)[data.base_labels]
-                root = self._root(rest.T @ rest / len(rest))
-            whitened = unit(features @ root)
-            means = class_means(whitened, data.base_labels, known)
-            variance = float(np.square(whitened - means[data.base_labels]).sum(1).mean())
-            self.fitted[view] = (root, unit(means), variance)
+                means = class_means(unit, labels, classes)
+                covariance = within_class_covariance(unit, labels, means)
+                root = inverse_root(shrink(covariance, self.shrinkage)).float()
+            whitened = whiten(features, root)
+            means = class_means(whitened, labels, classes)
+            variance = (whitened - means[labels]).square().sum(1).mean()
+            self.fitted.append((root, F.normalize(means, dim=1), variance))
 
-    def _root(self, covariance: Array) -> Array:
-        share, d = self.shrinkage or 0.0, len(covariance)
-        shrunk = (1 - share) * covariance + share * np.trace(covariance) / d * np.eye(d)
-        variances, directions = np.linalg.eigh(shrunk)
-        return (directions / np.sqrt(variances) @ directions.T).astype(np.float32)
-
-    def scores(self, data: Data, shots: Array, *queries: Array) -> list[Array]:
+    def scores(self, data: Data, shots: Tensor, *queries: Tensor) -> list[Tensor]:
         """Score images over base classes and those that are learnt from the shots."""
         base, classes = data.classes
-        totals: list[Array] = [np.zeros((len(each), classes), np.float32) for each in queries]
-        for view, (root, known, variance) in self.fitted.items():
-            few = unit(unit(data.new[shots][:, view]) @ root)
-            means = class_means(few, data.new_labels[shots], range(base, classes))
-            squared = np.square(means).sum(1, keepdims=True)
-            means = means / np.sqrt(
-                np.maximum(squared - self.correction * variance / SHOTS, 0.05 * squared)
-            )
+        totals = [torch.zeros(len(each), classes) for each in queries]
+        for view, (root, known, variance) in enumerate(self.fitted):
+            few = whiten(data.new[shots, view], root)
+            means = class_means(few, data.new_labels[shots] - base, classes - base)
+            means = correct_length(means, self.correction * variance / SHOTS)
             if self.alpha:
-                logits = self.temperature * unit(means) @ known.T
-                weights = np.exp(logits - logits.max(1, keepdims=True))
-                mixed = unit(weights @ known)
-                means = unit((1 - self.alpha) * means + self.alpha * mixed)
-            prototypes = np.concatenate([known, means])
+                weights = (self.temperature * F.normalize(means, dim=1) @ known.T).softmax(1)
+                mixed = F.normalize(weights @ known, dim=1)
+                means = F.normalize((1 - self.alpha) * means + self.alpha * mixed, dim=1)
+            prototypes = torch.cat([known, means])
             for total, images in zip(totals, queries, strict=True):
-                total += unit(unit(images[:, view]) @ root) @ prototypes.T
+                total += whiten(images[:, view], root) @ prototypes.T
         return totals
+
+
+def whiten(features: Tensor, root: Tensor) -> Tensor:
+    """Return features that are whitened and of length 1."""
+    return F.normalize(F.normalize(features, dim=1) @ root, dim=1)
 
 
 def measure(data: Data, head: Head) -> Row:
@@ -159,15 +149,16 @@ def measure(data: Data, head: Head) -> Row:
     base, classes = data.classes
     rows = []
     for shots in data.draws:
-        tested = np.setdiff1d(np.arange(0, len(data.new), EVERY), shots)
+        every = torch.arange(0, len(data.new), EVERY)
+        tested = every[~torch.isin(every, shots)]
         old, new = head.scores(data, shots, data.held_out, data.new[tested])
         labels = data.new_labels[tested]
         sessions = []
         for known in range(base, classes + 1, WAY):
-            of_base = float((old[:, :known].argmax(1) == data.held_out_labels).mean())
+            of_base = float((old[:, :known].argmax(1) == data.held_out_labels).double().mean())
             came = labels < known
             right = new[came][:, :known].argmax(1) == labels[came]
-            of_new = float(right.mean()) if came.any() else 0.0
+            of_new = float(right.double().mean()) if came.any() else 0.0
             weight = NEW_WEIGHT * (known - base) / known / ((classes - base) / classes)
             sessions.append(((1 - weight) * of_base + weight * of_new, of_base, of_new))
         rows.append(sessions)

@@ -16,7 +16,6 @@ ratio is the median over the rounds, all of which are recorded.
 
 import asyncio
 import io
-import json
 import os
 import signal
 import statistics
@@ -31,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common import Row, make_parser, print_row, record
+from common import Row, alternate, make_parser, median_ratio, print_row, record
 from PIL import Image
 
 from fewmore import IncrementalClassifier
@@ -205,25 +204,9 @@ def running_service(classifier: IncrementalClassifier) -> Iterator[int]:
 # Rounds
 
 
-def alternate(
-    inner: Callable[[], Round], outer: Callable[[], Round], rounds: int
-) -> tuple[list[Round], list[Round]]:
-    """Run rounds of `inner`, each between two of `outer`."""
-    inner_rounds: list[Round] = []
-    outer_rounds = [outer()]
-    for number in range(rounds):
-        inner_rounds.append(inner())
-        outer_rounds.append(outer())
-        print(number, json.dumps([inner_rounds[-1], outer_rounds[-1]]), flush=True)
-    return inner_rounds, outer_rounds
-
-
-def median_ratio(inner: Sequence[Round], outer: Sequence[Round], name: str) -> float:
-    """Compare each inner round with the mean of its two neighbours; return the median ratio."""
-    return statistics.median(
-        2 * middle[name] / (before[name] + after[name])
-        for middle, before, after in zip(inner, outer, outer[1:], strict=False)
-    )
+def ratio(inner: Sequence[Round], outer: Sequence[Round], name: str) -> float:
+    """Return the median ratio of a value of rounds that alternate."""
+    return median_ratio([one[name] for one in inner], [one[name] for one in outer])
 
 
 def median(rounds: Sequence[Round], name: str) -> float:
@@ -278,14 +261,14 @@ def main() -> None:
             None,
         ),
         (f"service, {args.clients} clients, images/s", median(plain, "images/s"), None),
-        ("service × bare loop", median_ratio(plain, loops, "images/s"), 0.9),
+        ("service × bare loop", ratio(plain, loops, "images/s"), 0.9),
         ("clients' own time, cores", median(plain, "clients' cores"), None),
         ("p50, ms", median(untaught, "p50, ms"), None),
         ("p99, ms", median(untaught, "p99, ms"), None),
         ("service while teaching, images/s", median(taught, "images/s"), None),
         (f"lessons of {SHOTS} images meanwhile, a second", median(taught, "lessons/s"), None),
         ("p99 while teaching, ms", median(taught, "p99, ms"), None),
-        ("p99 while teaching × p99", median_ratio(taught, untaught, "p99, ms"), 2.0),
+        ("p99 while teaching × p99", ratio(taught, untaught, "p99, ms"), 2.0),
     ]
     rows = [
         print_row({"what": what, "value": value, **({} if bar is None else {"bar": bar})})

@@ -12,7 +12,7 @@ from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError, NotFittedError
 from fewmore.methods import find
 from fewmore.methods.base import Recipe
-from fewmore.methods.evolve import Config, Evolve
+from fewmore.methods.evolve import Config, Evolve, correct_length
 from fewmore.training.runtime import Runtime
 
 Fitted = Callable[..., Evolve]
@@ -99,15 +99,14 @@ def test_without_correction_new_prototypes_have_length_one(fitted: Fitted) -> No
     assert (lengths[1][:, 4:] > lengths[0][:, 4:]).all()
 
 
-def test_the_corrected_length_is_that_of_a_mean_of_many_images(fitted: Fitted) -> None:
-    method = fitted("correction=1")
+def test_the_corrected_length_is_that_of_a_mean_of_many_images() -> None:
     generator = torch.Generator().manual_seed(0)
     center = torch.nn.functional.normalize(torch.randn(64, generator=generator), dim=0)
     noise = 0.1 * torch.randn(20_000, 5, 64, generator=generator)
     draws = torch.nn.functional.normalize(center + noise, dim=2)
     mean = draws.flatten(0, 1).mean(0)
     variance = (draws - mean).square().sum(2).mean()
-    few = method._correct(draws.mean(1), torch.full((20_000,), 5), variance)
+    few = correct_length(draws.mean(1), variance / 5)
     # Cosines with the mean of many: unbiased by the number of images a mean is of.
     on_average = (few @ torch.nn.functional.normalize(mean, dim=0)).mean()
     assert abs(float(on_average) - 1) < 0.01

@@ -9,12 +9,9 @@ files alone. No file gets to its place before onnxruntime ran it and gave what P
 import hashlib
 import importlib
 import json
-import logging
 import os
 import tempfile
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,7 @@ import torch
 
 from fewmore import __version__
 from fewmore.classifier.embedding import square_size
+from fewmore.classifier.engines.graph import without_warnings
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.onnx_graphs import BackboneGraph, Graph, ScorerGraph, class_arrays
 from fewmore.errors import ConfigError, ExportError, StateError
@@ -135,7 +133,7 @@ def _export(
 def write_graph(graph: Graph, path: Path) -> None:
     """Trace a graph and write it as an ONNX file."""
     inputs, axes = graph.example()
-    with _without_warnings():
+    with without_warnings():
         try:
             torch.onnx.export(
                 graph.eval(),
@@ -183,20 +181,6 @@ def check_graph(graph: Graph, path: Path) -> None:
                 f"{TOLERANCE:.0e} is allowed: nothing was written; "
                 "try other versions of torch and onnxruntime"
             )
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Silence the exporter's warnings and log messages about its own internals."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(level)
 
 
 # Reusing a graph

@@ -48,7 +48,7 @@ def cached_graph(engine: TorchEngine, kind: str, make: Callable[[], bytes]) -> b
 def _trace(engine: TorchEngine) -> bytes:
     size = engine.transform.size
     buffer = io.BytesIO()
-    with _quiet():
+    with without_warnings():
         try:
             # The exporter by torch.export takes ten times as long.
             torch.onnx.export(
@@ -85,8 +85,8 @@ def _prune(folder: Path) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporter's warnings and messages about its own internals."""
+def without_warnings() -> Iterator[None]:
+    """Silence the warnings and log messages of PyTorch's exporter about its own internals."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)
