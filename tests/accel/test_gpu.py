@@ -426,14 +426,22 @@ def test_a_step_on_a_gpu_is_the_step_on_a_cpu(name: str) -> None:
         assert off < (3e-2 if key.startswith("gradient") else 1e-3), f"{key}: {off}"
 
 
+@pytest.mark.parametrize("encoder", ["all", "last"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_gradients_of_side_streams_are_those_of_the_backward_pass(
-    stored: ImageSet, precision: str
+    stored: ImageSet, precision: str, encoder: str
 ) -> None:
     """Train both stages; with frozen statistics, batch norms use side streams too."""
     images = stored.to(CUDA)
     config = PseudoConfig(
-        episodes=100, base_way=2, new_way=2, base_query=3, new_query=3, encoder_lr=0.002, lr=0.002
+        episodes=100,
+        base_way=2,
+        new_way=2,
+        base_query=3,
+        new_query=3,
+        encoder=encoder,
+        encoder_lr=0.002,
+        lr=0.002,
     )
     found = []
     for exclusive in (True, False):

@@ -75,6 +75,7 @@ def test_early_and_late_parts_make_the_whole(name: str, size: int) -> None:
     assert torch.equal(backbone.late(early), backbone(images))
     expected = {"resnet8": (32, 4), "resnet18": (128, 4), "mobilenet_v2": (3, 32)}[name]
     assert early.shape[1:] == (expected[0], expected[1], expected[1])
+    assert torch.equal(backbone.from_last(backbone.before_last(images)), backbone(images))
 
 
 def test_the_last_stage_is_the_last_group_of_blocks() -> None:

@@ -16,7 +16,7 @@ from fewmore.data.augment import Transform, rotate, rotate90
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
 from fewmore.nn.adapter import Adapter, AdapterConfig
-from fewmore.nn.backbones import Backbone, build
+from fewmore.nn.backbones import Backbone, ResNet, build
 from fewmore.random import derive_seed
 from fewmore.training import pseudo_incremental as module
 from fewmore.training.checkpoint import Checkpoint
@@ -383,6 +383,38 @@ def learnt(
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     """Say whether tensors are the same, bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("encoder", ["last", "none"])
+@pytest.mark.parametrize("angles", [(), (180,), (90, 180, 270), (-5, 5)])
+def test_what_is_frozen_is_computed_once(
+    images: ImageSet,
+    tiny_transform: Transform,
+    monkeypatch: pytest.MonkeyPatch,
+    encoder: str,
+    angles: tuple[int, ...],
+) -> None:
+    """Compare with a run that has no memory for it, and count the images that pass."""
+    seen: list[int] = []
+    name = "before_last" if encoder == "last" else "forward"
+    counted = getattr(ResNet, name)
+
+    def count(self: ResNet, x: Tensor) -> Tensor:
+        seen.append(len(x))
+        return counted(self, x)
+
+    config = replace(CONFIG, angles=angles, encoder=encoder, episodes=8, augmented_rounds=1)
+    expected_images = (1 + len(angles)) * len(images)
+    with monkeypatch.context() as patch:
+        patch.setattr(ResNet, name, count)
+        known = learnt(images, tiny_transform, config)
+    augmented = 2 * 2 * 3 * 3 if encoder == "none" else 0  # the round of two augmented episodes
+    assert sum(seen) == expected_images + augmented
+    monkeypatch.setattr(module, "MOST_BYTES", 0)
+    live = learnt(images, tiny_transform, config)
+    assert known.keys() == live.keys()
+    for name, tensor in known.items():
+        torch.testing.assert_close(tensor, live[name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

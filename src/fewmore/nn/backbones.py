@@ -70,6 +70,15 @@ class Backbone(nn.Module):
         features: Tensor = self(x)
         return features
 
+    def before_last(self, x: Tensor) -> Tensor:
+        """Compute what `from_last` goes on from: the maps before the last stage, or the images."""
+        return x
+
+    def from_last(self, x: Tensor) -> Tensor:
+        """Compute the features of what `before_last` returns."""
+        features: Tensor = self(x)
+        return features
+
     def forward(self, x: Tensor) -> Tensor:
         return self.maps(x).mean((2, 3))
 
@@ -106,6 +115,12 @@ class ResNet(Backbone):
 
     def late(self, x: Tensor) -> Tensor:
         return self._stages(x, EARLY_STAGES + 1, self.depth).mean((2, 3))
+
+    def before_last(self, x: Tensor) -> Tensor:
+        return self._stages(self.early(x), EARLY_STAGES + 1, self.depth - 1)
+
+    def from_last(self, x: Tensor) -> Tensor:
+        return self._stages(x, self.depth, self.depth).mean((2, 3))
 
     def _stages(self, x: Tensor, first: int, last: int) -> Tensor:
         for number in range(first, last + 1):

@@ -20,11 +20,14 @@ from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import Backbone
+from fewmore.training.distributed import world_size
 from fewmore.training.loop import train
 from fewmore.training.optimizer import OptimizerConfig, ParameterGroup
 from fewmore.training.runtime import Runtime
 
 ROUND = 50  # episodes between two reports
+BATCH = 500  # images that the frozen part sees at a time
+MOST_BYTES = 5 * 2**29  # of what the frozen part makes of all images in all rotations
 
 
 @dataclass(frozen=True)
@@ -157,26 +160,30 @@ def pseudo_incremental(
 ) -> None:
     """Train the adapter, and the configured part of the backbone, on episodes of base classes."""
     episodes = _Episodes(base, config)
+    # Batch-norm statistics are frozen; the affine weights are trained with the rest.
+    backbone.eval()
+    adapter.train()
+    known = _frozen_maps(backbone, base, transform, config, runtime)
 
     def loss_of(row: Tensor, generator: Generator, augmented: bool) -> Tensor:
         base_positions, new_positions, angles = episodes.unpack(row)
         # Lines 2 and 4: support and query sets of pseudo-base and pseudo-incremental classes.
         positions = torch.cat([base_positions.flatten(), new_positions.flatten()])
-        if augmented:
-            view = train_view(base, positions, transform, generator)
-        else:
-            view = test_view(base, positions, transform)
-        view_base = view[: base_positions.numel()]
-        view_new = view[base_positions.numel() :]
-        # Lines 5 to 8: each pseudo-incremental class is rotated by its own angle.
         angle_of_image = angles.repeat_interleave(new_positions.shape[1])
-        view_new = _rotate(view_new, angle_of_image, config.angles)
-        features = backbone(torch.cat([view_base, view_new])).float()
-        return episodes.loss(adapter, features, base_positions, new_positions, generator)
+        if known is not None and not augmented:
+            maps = known[_known_rows(positions, angle_of_image, len(base), config)]
+            features = maps if config.encoder == "none" else backbone.from_last(maps)
+        else:
+            if augmented:
+                view = train_view(base, positions, transform, generator)
+            else:
+                view = test_view(base, positions, transform)
+            # Lines 5 to 8: each pseudo-incremental class is rotated by its own angle.
+            view_base, view_new = torch.split(view, [base_positions.numel(), new_positions.numel()])
+            view_new = _rotate(view_new, angle_of_image, config.angles)
+            features = backbone(torch.cat([view_base, view_new]))
+        return episodes.loss(adapter, features.float(), base_positions, new_positions, generator)
 
-    # Batch-norm statistics are frozen; the affine weights are trained with the rest.
-    backbone.eval()
-    adapter.train()
     parts = {"all": backbone, "last": backbone.last_stage(), "none": nn.Identity()}
     trained = parts[config.encoder]
     frozen = [p for p in backbone.parameters() if not any(p is q for q in trained.parameters())]
@@ -194,6 +201,48 @@ def pseudo_incremental(
     for parameter in frozen:
         parameter.requires_grad_(True)
     adapter.eval()
+
+
+@torch.no_grad()
+def _frozen_maps(
+    backbone: Backbone, base: ImageSet, transform: Transform, config: PseudoConfig, runtime: Runtime
+) -> Tensor | None:
+    """Compute what the frozen part of the backbone makes of all images in all rotations, once.
+
+    Upright images come first, then those in each of the angles: ((1 + angles) · n, …). None where
+    nothing is frozen, or where that takes too much memory.
+    """
+    # With several processes, the whole backbone is what splits a batch.
+    if config.encoder == "all" or config.augmented_rounds >= config.rounds or world_size() > 1:
+        return None
+    frozen = backbone.before_last if config.encoder == "last" else backbone
+    known: Tensor | None = None
+    images = (1 + len(config.angles)) * len(base)
+    for first in range(0, images, BATCH):
+        rows = torch.arange(first, min(first + BATCH, images), device=base.device)
+        rotations = rows // len(base)
+        with runtime.autocast():
+            view = test_view(base, rows % len(base), transform)
+            if config.angles:
+                rotated = _rotate(view, (rotations - 1).clamp(min=0), config.angles)
+                view = torch.where(rotations.view(-1, 1, 1, 1) > 0, rotated, view)
+            maps = frozen(view)
+        if known is None:
+            if images * maps[0].numel() * maps.element_size() > MOST_BYTES:
+                return None
+            known = maps.new_empty((images, *maps.shape[1:]))
+            if maps.dim() == 4:
+                known = known.to(memory_format=torch.channels_last)
+        known[rows] = maps
+    return known
+
+
+def _known_rows(positions: Tensor, angles: Tensor, images: int, config: PseudoConfig) -> Tensor:
+    """Return the rows of `_frozen_maps` that an episode is made of, rotated images last."""
+    if not config.angles:
+        return positions
+    upright = angles.new_zeros(len(positions) - len(angles))
+    return torch.cat([upright, 1 + angles]) * images + positions
 
 
 class _Episodes:
