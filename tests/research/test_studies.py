@@ -7,7 +7,7 @@ import pytest
 
 from fewmore.data.benchmarks import BENCHMARKS, Task
 from fewmore.data.splits import sample_split
-from fewmore.errors import ConfigError, UnknownName
+from fewmore.errors import UnknownName
 from fewmore.research import recipes, results, run_folder, runner, studies
 from fewmore.research.experiment import Experiment
 from fewmore.research.published import METHOD_OF_ABLATION, ROW_OF_METHOD
@@ -285,10 +285,16 @@ def test_tsne_is_drawn(reproduce, tiny_task):
     assert ">tiny: 4 base classes (dots) and 4 new ones (rings)</text>" in svg
 
 
-def test_a_study_changes_settings_that_all_methods_have(roomy):
+def test_a_study_changes_settings_of_all_methods_that_have_them(roomy):
     setting = Setting("cifar100", roomy, settings=("pretrain.epochs=3", "pretrain.milestones=[]"))
     for experiment in STUDIES["ablation"].experiments(setting).values():
         assert experiment.recipe.pretrain.epochs == 3
         assert experiment.settings["pretrain.epochs"] == "3"
-    with pytest.raises(ConfigError, match=r"--set pseudo\.lr=1: a study changes settings that all"):
-        Setting("cifar100", roomy, settings=("pseudo.lr=1",))
+    setting = Setting("cifar100", roomy, settings=("pseudo.encoder=last",))
+    for experiment in STUDIES["ablation"].experiments(setting).values():
+        pseudo = getattr(experiment.recipe.method, "pseudo", None)
+        assert experiment.settings.get("pseudo.encoder") == (None if pseudo is None else "last")
+        assert pseudo is None or pseudo.encoder == "last"
+    setting = Setting("cifar100", roomy, settings=("pseudo.encoders=last",))
+    with pytest.raises(UnknownName, match="encoders"):
+        STUDIES["ablation"].experiments(setting)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fewmore.data.benchmarks import Task
-from fewmore.errors import ConfigError
 from fewmore.io import write_bytes
 from fewmore.research import recipes, results
 from fewmore.research.experiment import Experiment
@@ -13,7 +12,8 @@ from fewmore.research.fitting import base_counts, fit_to_base
 from fewmore.research.reporting import formats
 from fewmore.research.reporting.tables import Grid, Table
 from fewmore.research.results import RunResult
-from fewmore.research.settings import COMMON
+
+SUBJECT = "cec"  # the method that the paper's studies are about
 
 
 @dataclass(frozen=True)
@@ -25,24 +25,17 @@ class Setting:
     recipe: str | None = None  # None: the benchmark's own
     quick: bool = False
     seeds: tuple[int, ...] = (0,)
-    settings: tuple[str, ...] = ()  # changes of common settings in all experiments, as for --set
-
-    def __post_init__(self) -> None:
-        own = [s for s in self.settings if s.partition("=")[0].partition(".")[0] not in COMMON]
-        if own:
-            raise ConfigError(
-                f"--set {own[0]}: a study changes settings that all methods have "
-                f"({', '.join(sorted(COMMON))}); for those of one method use `fewmore run`"
-            )
+    settings: tuple[str, ...] = ()  # changes in all experiments that have them, as for --set
 
     def experiment(self, method: str, *changes: str) -> Experiment:
         """Return a method's experiment under the recipe with changed settings.
 
+        A setting of CEC, which the studies are about, is left out of a method that lacks it.
         Episodes that the base session is too small for are made to fit.
         """
-        changes = (*self.settings, *changes)
-        recipe = recipes.recipe(self.recipe, self.task.benchmark, method, changes)
-        settings = dict(change.split("=", 1) for change in changes)
+        [(recipe, settings), _] = recipes.recipes_for(
+            self.recipe, self.task.benchmark, [method, SUBJECT], (*self.settings, *changes)
+        )
         experiment = Experiment(self.benchmark, method, recipe, settings, self.seeds)
         return fit_to_base(experiment, self.task)
 
