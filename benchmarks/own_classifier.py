@@ -4,8 +4,8 @@
 
 Base classes are tested on held-out images, new ones on all images but their shots, which are drawn
 several times: many more than the benchmark's own validation split has, so that small differences
-show. "Last" weighs base and new classes 60 to 40, as in the last session of CIFAR100. Compared are
-class means, TEEN's calibration, and whitened means of corrected length (methods/evolve.py), for
+show. "Last" weighs base and new classes as in the last session of the benchmark. Compared are class
+means, TEEN's calibration, and whitened means of corrected length (methods/evolve.py), for
 several settings and test views. Everything runs on the CPU, in a minute a file.
 """
 
@@ -23,9 +23,7 @@ from fewmore.nn.covariance import inverse_root, shrink, within_class_covariance
 from fewmore.nn.prototypes import class_means
 
 SHOTS = 5
-WAY = 5
-EVERY = 3  # one image of a new class in so many is tested
-NEW_WEIGHT = 0.4  # of new classes in the last session
+ENOUGH = 4000  # images of new classes to test
 VIEWS: dict[str, tuple[str, ...]] = {
     "one": ("plain",),
     "rotated": ("plain", "rot180"),
@@ -44,6 +42,8 @@ class Data:
     new: Tensor
     new_labels: Tensor
     draws: list[Tensor]
+    way: int
+    new_share: float  # of new classes in the last session of the benchmark
 
     @classmethod
     def load(cls, path: Path, views: tuple[str, ...], draws: int) -> "Data":
@@ -69,6 +69,8 @@ class Data:
             torch.cat([train[~is_base], test[~is_base_test]]),
             new_labels,
             [torch.from_numpy(_draw(new_labels.numpy(), random)) for _ in range(draws)],
+            int(file["way"]),
+            float(file["new_share"]),
         )
 
     @property
@@ -149,17 +151,17 @@ def measure(data: Data, head: Head) -> Row:
     base, classes = data.classes
     rows = []
     for shots in data.draws:
-        every = torch.arange(0, len(data.new), EVERY)
+        every = torch.arange(0, len(data.new), 1 + len(data.new) // ENOUGH)
         tested = every[~torch.isin(every, shots)]
         old, new = head.scores(data, shots, data.held_out, data.new[tested])
         labels = data.new_labels[tested]
         sessions = []
-        for known in range(base, classes + 1, WAY):
+        for known in range(base, classes + 1, data.way):
             of_base = float((old[:, :known].argmax(1) == data.held_out_labels).double().mean())
             came = labels < known
             right = new[came][:, :known].argmax(1) == labels[came]
             of_new = float(right.double().mean()) if came.any() else 0.0
-            weight = NEW_WEIGHT * (known - base) / known / ((classes - base) / classes)
+            weight = data.new_share * (known - base) / known / ((classes - base) / classes)
             sessions.append(((1 - weight) * of_base + weight * of_new, of_base, of_new))
         rows.append(sessions)
     means = 100 * np.mean(rows, 0)
@@ -179,7 +181,8 @@ def heads(whole: bool) -> list[Head]:
     plain = [Head(), Head(alpha=0.1), Head(alpha=0.3)]
     if not whole:
         return [*plain, Head(0.2, 0.6)]
-    grid = [Head(s, c) for s in (0.05, 0.1, 0.2, 0.4) for c in (0.0, 0.4, 0.5, 0.6, 0.75, 1.0)]
+    shrinkages = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
+    grid = [Head(s, c) for s in shrinkages for c in (0.0, 0.4, 0.5, 0.6, 0.75, 1.0)]
     return [*plain, Head(correction=0.6), *grid, Head(0.2, 0.0, 0.3)]
 
 

@@ -40,15 +40,25 @@ VIEWS = {
 }
 
 
-def write_features(plan: Plan, seed: int, task: Task, options: RunOptions, path: Path) -> None:
-    """Write the features of all images of a task, by the network that a run has trained."""
+def write_features(
+    plan: Plan, seed: int, task: Task, new_share: float, options: RunOptions, path: Path
+) -> None:
+    """Write the features of all images of a task, by the network that a run has trained.
+
+    `new_share` is that of new classes in the last session of the benchmark.
+    """
     recipe = plan.experiment.recipe
     method = find(METHOD).build(recipe, Runtime(options.device), seed)
     [model] = plan.folder.glob(f"seed{seed}*/{MODEL}")
     method.restore(read_state(model))
     views = VIEWS[recipe.pretrain.rotations]
     transform = replace(recipe.transform, test_views=views, view_features="separate")
-    arrays = {"views": np.array(views), "base": np.array(task.benchmark.base)}
+    arrays = {
+        "views": np.array(views),
+        "base": np.array(task.benchmark.base),
+        "way": np.array(task.benchmark.way),
+        "new_share": np.array(new_share),
+    }
     for name, images in (("train", task.train), ("test", task.test)):
         features = embed(method.network.backbone, images.to(options.device), transform)
         arrays[name] = features.half().cpu().numpy()
@@ -90,10 +100,12 @@ def run_variants(
         record("own_recipe", options.device, rows, about, args.record, part=args.part)
 
     runner.run_plans([plan for _, plan in plans.values()], task, options, keep, keep)
+    whole = loaded.benchmark
+    new_share = 1 - whole.base / whole.classes
     # Not before: embedding beside runs that capture their steps would invalidate these.
     for name, plan in plans.values():
         if (plan.folder / RESULT).exists():
-            write_features(plan, args.seed, task, options, args.out / f"{name}.npz")
+            write_features(plan, args.seed, task, new_share, options, args.out / f"{name}.npz")
 
 
 def main() -> None:

@@ -57,7 +57,8 @@ PRETRAIN: dict[str, dict[str, Any]] = {
 TRANSFORM: dict[str, dict[str, Any]] = {
     "cifar100": STRONG_VIEWS,
     "miniimagenet": {"policy": "autoaugment-imagenet", "policy_probability": 0.5},
-    "cub200": {"scale": (0.25, 1.0), "ratio": (1.0, 1.0)},
+    # Of larger files, the smallest crop has as many pixels as its view.
+    "cub200": {"scale": (0.25, 1.0), "ratio": (1.0, 1.0), "stored": 448},
 }
 
 
