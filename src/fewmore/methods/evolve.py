@@ -44,11 +44,11 @@ LEAST_LENGTH = 0.05  # of what a mean's squared length is, if the variance takes
 
 # Settings that differ between benchmarks; others have those of CIFAR100.
 PRETRAIN: dict[str, dict[str, Any]] = {
-    "miniimagenet": {"closeness": 0.5},
+    "miniimagenet": {"epochs": 100, "closeness": 0.5},
     # Features of ImageNet are worth keeping: the backbone has a small rate, the head a large one.
     "cub200": {
         "epochs": 50,
-        "lr": 0.005,
+        "lr": 0.01,
         "head_lr": 0.1,
         "contrast": 0.01,
         "closeness": 1.5,
@@ -56,9 +56,18 @@ PRETRAIN: dict[str, dict[str, Any]] = {
 }
 TRANSFORM: dict[str, dict[str, Any]] = {
     "cifar100": STRONG_VIEWS,
-    "miniimagenet": {"policy": "autoaugment-imagenet", "policy_probability": 0.5},
+    "miniimagenet": {
+        "scale": (0.25, 1.0),
+        "policy": "autoaugment-imagenet",
+        "policy_probability": 0.5,
+    },
     # Of larger files, the smallest crop has as many pixels as its view.
     "cub200": {"scale": (0.25, 1.0), "ratio": (1.0, 1.0), "stored": 448},
+}
+# More features want a covariance that is drawn more to the identity.
+CLASSIFIER: dict[str, dict[str, float]] = {
+    "miniimagenet": {"shrinkage": 0.21, "correction": 0.61},
+    "cub200": {"shrinkage": 0.22, "correction": 0.62},
 }
 
 
@@ -98,6 +107,10 @@ class Config(MethodConfig):
             raise ConfigError(f"shrinkage must lie in (0, 1], not {self.shrinkage}")
         if not 0 <= self.correction <= 1:
             raise ConfigError(f"correction must lie in [0, 1], not {self.correction}")
+
+    @classmethod
+    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
+        return cls(**CLASSIFIER.get(benchmark.name, {}))
 
 
 def correct_length(means: Tensor, variance: Tensor) -> Tensor:
