@@ -181,7 +181,7 @@ def heads(whole: bool) -> list[Head]:
     plain = [Head(), Head(alpha=0.1), Head(alpha=0.3)]
     if not whole:
         return [*plain, Head(0.2, 0.6)]
-    shrinkages = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)  # 1: not whitened
+    shrinkages = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)  # 1: not whitened
     grid = [Head(s, c) for s in shrinkages for c in (0.0, 0.4, 0.5, 0.6, 0.75, 1.0)]
     return [*plain, Head(correction=0.6), *grid, Head(0.2, 0.0, 0.3)]
 
