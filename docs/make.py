@@ -116,6 +116,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "export": exports.agreement,
     "choices": choices.choices,
     "own recipe": own_recipe.chosen,
+    "own recipe cub200": partial(own_recipe.chosen_on, "cub200"),
+    "own recipe miniimagenet": partial(own_recipe.chosen_on, "miniimagenet"),
     "one seed": speed.one_seed,
     "selection": differences.selection,
     "search cub200-ghost": partial(differences.search, "cub200-ghost"),

@@ -1,5 +1,6 @@
 """Write how the settings of fewmore's own recipe were chosen on the validation split."""
 
+import re
 from typing import Any
 
 from fewmore.research.reporting import tables
@@ -34,6 +35,60 @@ def chosen() -> str:
         "\n".join(_classifiers(grid)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def chosen_on(benchmark: str) -> str:
+    """Write a smaller search: few variants of stage 1, and a grid of classifiers on each."""
+    folder = recorded.RESULTS / "searches"
+    trained = recorded.read_benchmark(folder / f"{benchmark}-evolve-1.json")
+    grids = [
+        recorded.read_benchmark(path)
+        for path in sorted(folder.glob(f"{benchmark}-evolve-classifier-*.json"))
+    ]
+    rows = [row for grid in grids for row in grid["rows"] if not row["alpha"]]
+    rows = [row for row in rows if row["shrinkage"] is not None]
+    best = max(rows, key=lambda row: row["last"] + row["average"])
+    lines = []
+    for variant in trained["rows"]:
+        own = [row for row in rows if row["features"] == variant["variant"]]
+        top = max(own, key=lambda row: row["last"] + row["average"])
+        classifier = [f"{top['shrinkage']:g}", f"{top['correction']:g}"]
+        lines.append([_settings(trained, variant), *classifier, *_numbers(top, MEASURES)])
+    titles = ("stage 1", "best classifier: shrinkage", "correction", *MEASURES)
+    parts = [
+        "\n".join(markdown_table(titles, lines, "l" + "r" * (len(titles) - 1))),
+        paragraph(_about_one(trained, grids[0], best)),
+        "\n".join(_matrix([row for row in rows if row["features"] == best["features"]])),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _matrix(rows: list[Json]) -> list[str]:
+    """Return last / average accuracy by shrinkage and correction."""
+    corrections = sorted({row["correction"] for row in rows})
+    found = {(row["shrinkage"], row["correction"]): row for row in rows}
+    lines = [
+        [f"{shrinkage:g}"]
+        + [" / ".join(_numbers(found[shrinkage, c], ("last", "average"))) for c in corrections]
+        for shrinkage in sorted({row["shrinkage"] for row in rows})
+    ]
+    titles = ("shrinkage", *(f"correction {c:g}" for c in corrections))
+    return markdown_table(titles, lines, "r" * len(titles))
+
+
+def _about_one(trained: Json, grid: Json, best: Json) -> str:
+    return (
+        f"One seed each, {trained['machine']}, {trained['date']}, commit {trained['commit']}: "
+        f"`{_without_folders(trained['command'])}`; split: {trained['about']['split']}. "
+        f"Classifiers by `{_without_folders(grid['command'])}`: {grid['about']['draws']} draws of "
+        f"{grid['about']['shots']} shots, all test views; the best has the largest sum of last "
+        "and average accuracy. Below is last / average accuracy of all classifiers on the "
+        f"features of the chosen variant, {best['features']}; a shrinkage of 1 does not whiten."
+    )
+
+
+def _without_folders(command: str) -> str:
+    return re.sub(r" /\S+/", " ", command)
 
 
 def _variants(trained: list[Json], classified: list[Json]) -> list[str]:
