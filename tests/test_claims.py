@@ -425,6 +425,28 @@ def test_rows_left_out_of_a_study_leave_the_rest(
     assert first.verdict == "not measured yet", "the best of the others is not known"
 
 
+def test_a_study_that_was_run_with_settings_of_its_own(
+    claims: ModuleType, evidence: Any, record: Record, sections: ModuleType
+) -> None:
+    command = "fewmore reproduce ablation --set pseudo.encoder=last"
+    rows = [dataclasses.replace(row, command=command) for row in ablation()]
+    record(
+        "ablation-cifar100",
+        *(
+            dataclasses.replace(row, settings={**row.settings, "pseudo.encoder": "last"})
+            if row.method.startswith("cec")
+            else row
+            for row in rows
+        ),
+    )
+    assert set(verdicts(claims.ablation.query_node(evidence))) == {"holds"}
+    assert evidence.settings("ablation", "cifar100") == ["pseudo.encoder=last"]
+    said = "On cifar100, the study was run with `pseudo.encoder=last`."
+    assert sections.verdicts.claims().count(said) == 6, "the claims that the ablation decides"
+    record("comparison-cifar100", *(dataclasses.replace(r, command=command) for r in rows[:1]))
+    assert sections.recorded.read_results("cifar100") == [], "these are no rows of the recipe"
+
+
 def test_old_rows_in_a_studys_folder_are_not_mixed_with_new_ones(
     claims: ModuleType, evidence: Any, record: Record
 ) -> None:

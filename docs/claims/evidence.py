@@ -4,8 +4,10 @@ A study is a folder results/studies/STUDY-BENCHMARK with one JSON file per row.
 """
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -38,9 +40,28 @@ class Evidence:
         return self.results / "studies" / f"{study}-{benchmark}"
 
     def rows(self, study: str, benchmark: str) -> list[RunResult]:
-        """Read all results of a study; the list is empty where it was not run."""
+        """Read all results of a study; the list is empty where it was not run.
+
+        Settings that the whole study was run with are left out of each row's.
+        """
         folder = self.folder(study, benchmark) / "results"
-        return [results.read(path) for path in sorted(folder.glob("*.json"))]
+        found = [results.read(path) for path in sorted(folder.glob("*.json"))]
+        return [
+            replace(
+                row,
+                settings={
+                    name: value
+                    for name, value in row.settings.items()
+                    if f"{name}={value}" not in study_settings(row)
+                },
+            )
+            for row in found
+        ]
+
+    def settings(self, study: str, benchmark: str) -> list[str]:
+        """Return the settings that a whole study was run with, such as `pseudo.encoder=last`."""
+        rows = self.rows(study, benchmark)
+        return sorted({setting for row in rows for setting in study_settings(row)})
 
     def benchmarks(self, study: str, always: Sequence[str] = (MAIN,)) -> list[str]:
         """Return where a study is judged: some benchmarks always, CUB200 once it was measured."""
@@ -72,6 +93,12 @@ class Evidence:
         required = required_gain(gain, self.seed_std(benchmark, measure))
         first, second = (Estimate.of(values) for values in zip(*pairs, strict=True))
         return Comparison(*names, (first, second), gain, required, rule(gain.mean, required))
+
+
+def study_settings(row: RunResult) -> list[str]:
+    """Return what follows --set in the command of a study."""
+    words = shlex.split(row.command)
+    return [value for option, value in pairwise(words) if option == "--set"]
 
 
 def side(

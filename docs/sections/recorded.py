@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from claims.evidence import Evidence
+from claims.evidence import Evidence, study_settings
 
 from fewmore.methods import METHODS
 from fewmore.research import results
@@ -42,10 +42,11 @@ def read_results(benchmark: str) -> list[RunResult]:
     Rows of the comparison fill in where there is no other.
     """
     order = list(METHODS)
+    compared = Evidence(RESULTS).rows("comparison", benchmark)
     rows = {
         results.file_name(row): row
         for row in (
-            *Evidence(RESULTS).rows("comparison", benchmark),
+            *(row for row in compared if not study_settings(row)),
             *map(results.read, sorted(RESULTS.glob(f"{benchmark}-*.json"))),
         )
     }

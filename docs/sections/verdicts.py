@@ -110,6 +110,12 @@ def _claim(number: int, claim: Claim) -> str:
     ]
     if measured:
         lines += ["", *_comparison_table(claim, comparisons)]
+    evidence = Evidence(recorded.RESULTS)
+    for benchmark in NAMES:
+        settings = evidence.settings(claim.study, benchmark)
+        if settings and any(each.where == benchmark for each in comparisons):
+            changed = ", ".join(f"`{setting}`" for setting in settings)
+            lines += ["", paragraph(f"On {benchmark}, the study was run with {changed}.")]
     return "\n".join(lines) + "\n"
 
 
