@@ -70,7 +70,7 @@ MEASURED = (
 
 PARTS: dict[str, Callable[[], str]] = {
     **{f"table {name}": partial(accuracy.table, name) for name in BENCHMARKS},
-    **{f"summary {name}": partial(leaderboard.summary, name) for name in contents.NAMES},
+    "overview": leaderboard.overview,
     **{f"provenance {name}": partial(accuracy.provenance, name) for name in BENCHMARKS},
     **{f"figure {name}": partial(answer.figure, name) for name in BENCHMARKS},
     **{f"published {name}": partial(answer.against_published, name) for name in contents.NAMES},

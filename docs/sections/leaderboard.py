@@ -24,7 +24,7 @@ from fewmore.research.results.schema import FEATURES_SETTING
 from fewmore.research.statistics import paired_difference
 from sections import encoding, recorded
 from sections.accuracy import several_commits
-from sections.contents import millions
+from sections.contents import NAMES, millions
 from sections.markdown import italic, markdown_table, mean_and_std, paragraph
 
 PUBLISHED = ("*published last*", "*published average*", "*published epoch*")
@@ -47,25 +47,13 @@ COLUMNS = {  # titles, and how they are aligned
     "parameters": "r",
     "seconds": "r",
 }
-# Columns of the short form.
-SUMMARY = (
-    "method",
-    "last",
-    PUBLISHED[0],
-    "average",
-    "base",
-    "novel",
-    "harmonic",
-    "seeds",
-    "test views",
-    "images kept",
-)
 MIN_PAIRS = 3  # common seeds that a difference is tested from
 DEVICE = "NVIDIA H200"  # of the column of seconds
 CLASSIFIERS = ("decoupled-cosine", "lda", "teen", "cec")  # meant for any features
 REFERENCE = "joint"  # trains on all images, and so competes with no other
 UNMEASURED = "not measured yet"
 MISSING = "–"
+PUBLISHED_BEST = "*best published row with the same network*"
 LEAK = " (scores depend on the batch)"
 
 
@@ -85,21 +73,42 @@ def ranking(benchmark: str) -> str:
     return "\n".join([first, "", *table, *(["", paragraph(notes)] if notes else [])]) + "\n"
 
 
-def summary(benchmark: str) -> str:
-    """Write the ranking in short: what is first, and our rows of the paper's and later methods."""
-    rows = [row for row in _ranked(benchmark) if not row.settings and _is_compared(row.method)]
-    cells = [
-        [_measured_cells(row, None).get(column, MISSING) for column in SUMMARY] for row in rows
+def overview() -> str:
+    """Write last accuracies of the paper's and later methods on all benchmarks, for README."""
+    rows = {
+        (row.method, name): row
+        for name in NAMES
+        for row in _ranked(name)
+        if not row.settings and row.recipe == "official" and _is_compared(row.method)
+    }
+    methods = list(dict.fromkeys(method for method, _ in rows))
+    titles, best = ["method"], [PUBLISHED_BEST]
+    for name, title in NAMES.items():
+        last, method, _ = _best_published(name)
+        titles += [title, "*published*"]
+        best += [MISSING, f"*{last:.2f} ({method})*"]
+    lines = [best] + [
+        [
+            f"**{method}**",
+            *(cell for name in NAMES for cell in _last_and_published(rows.get((method, name)))),
+        ]
+        for method in methods
     ]
-    table = markdown_table([*SUMMARY], cells, "".join(COLUMNS[column] for column in SUMMARY))
-    devices = ", ".join(sorted({str(row.machine["device"]) for row in rows}))
-    dates = ", ".join(sorted({row.date[:10] for row in rows}))
-    page = f"docs/results/{benchmark}.md"
+    table = markdown_table(titles, lines, "l" + "r" * (len(titles) - 1))
+    devices = ", ".join(sorted({str(row.machine["device"]) for row in rows.values()}))
+    dates = sorted({row.date[:10] for row in rows.values()})
     about = (
-        f"{devices}, {dates}; [{page}]({page}) has all sessions, commands, seeds and times, and "
-        "[the leaderboard](docs/leaderboard.md) the whole field."
+        f"{devices}, {dates[0]} to {dates[-1]}; seeds, commands, average, base and novel accuracy "
+        "of every row: [results](docs/results.md) and [leaderboard](docs/leaderboard.md)."
     )
-    return "\n".join([paragraph(_first(benchmark, rows)), "", *table, "", paragraph(about)]) + "\n"
+    return "\n".join([*table, "", paragraph(about)]) + "\n"
+
+
+def _last_and_published(row: RunResult | None) -> tuple[str, str]:
+    """Return the last accuracy of a result, and the published one."""
+    if row is None:
+        return MISSING, MISSING
+    return _mean(row.last), _published_cells(row).get(PUBLISHED[0], MISSING)
 
 
 def _is_compared(method: str) -> bool:
@@ -107,8 +116,8 @@ def _is_compared(method: str) -> bool:
     return method in ROW_OF_METHOD or method in FEATURES
 
 
-def _first(benchmark: str, rows: Sequence[RunResult]) -> str:
-    """Name the first of our rows, and the highest published one that has the same network."""
+def _best_published(benchmark: str) -> tuple[float, str, Contents]:
+    """Return the highest published row that has CEC's network and leaks nothing."""
     network = published.backbone_of_cec(benchmark)
     alike = [
         (published.accuracy_of(name, about, benchmark)[0] or 0.0, name, about)
@@ -116,7 +125,13 @@ def _first(benchmark: str, rows: Sequence[RunResult]) -> str:
         for name in about.methods
         if about.backbones.get(benchmark) == network and not about.leak
     ]
-    last, name, about = max(alike, key=lambda row: row[0])
+    return max(alike, key=lambda row: row[0])
+
+
+def _first(benchmark: str, rows: Sequence[RunResult]) -> str:
+    """Name the first of our rows, and the highest published one that has the same network."""
+    network = published.backbone_of_cec(benchmark)
+    last, name, about = _best_published(benchmark)
     views = about.views.get(benchmark) or "unknown"
     best = next((row for row in rows if row.method != REFERENCE), None)
     ours = f"**{_name(best)}** is first with {_mean(best.last)}" if best else "none is measured yet"
