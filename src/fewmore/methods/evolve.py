@@ -17,8 +17,8 @@ that were seen alike, and the scores are averaged. Two things are estimated on t
   off its squared length, or a share of it (`correction`).
 
 The settings of each benchmark were chosen on the validation split of its base classes, but for the
-number of epochs, which is what GPU time allowed (docs/tuning.md, docs/log.md). On CUB200, whose base
-classes have 30 images each, whitening lost there and is switched off by a shrinkage of 1.
+number of epochs, which is what GPU time allowed (docs/tuning.md, docs/log.md). On CUB200, whose
+base classes have 30 images each, whitening lost there and is switched off by a shrinkage of 1.
 """
 
 from dataclasses import dataclass, replace
