@@ -1,6 +1,6 @@
 """Predict a million small images in shards, killing the command on the way: each row once.
 
-    python benchmarks/stream.py [--images 1000000] [--kills 2] [--record results]
+    python benchmarks/stream.py [--images 1000000] [--kills 2] [--beside] [--record results]
 
 The images are drawn characters of 32 × 32 pixels in tar shards of 10,000, one in 50,000 of them
 damaged; the model is a resnet8 with 100 classes. `fewmore predict … -o rows.parquet` is started,
@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--work", type=Path, default=Path("/tmp"), help="for temporary files")
+    parser.add_argument("--beside", action="store_true", help="other work runs on this machine")
     args = parser.parse_args()
     runs = []
     with tempfile.TemporaryDirectory(dir=args.work) as temporary:
@@ -182,6 +183,7 @@ def main() -> None:
         "rows with an error": errors,
         "peak megabytes": max(float(str(row["peak megabytes"])) for row in runs),
         "limit, megabytes": LIMIT,
+        "beside other work": args.beside,
     }
     record("stream", torch.device("cpu"), runs, about, args.record)
 
