@@ -40,9 +40,14 @@ class EmbeddedChunk:
     end: Position
     archive_bytes: int
 
+    def __len__(self) -> int:
+        return len(self.names)
+
 
 @dataclass(frozen=True, eq=False)
-class _DecodedChunk:
+class DecodedChunk:
+    """Hold those images of a chunk that could be decoded."""
+
     names: tuple[str, ...]
     squares: np.ndarray  # (n, 3, s, s) uint8
     errors: dict[int, str]
@@ -79,25 +84,12 @@ def embed_stream(
         chunks: as `fewmore.data.streams.read_chunks` yields them.
         processes: that decode; 0 stands for threads, which start at once.
     """
-
-    def embed(chunk: _DecodedChunk) -> EmbeddedChunk:
-        parts = torch.split(torch.from_numpy(chunk.squares), embedder.batch_size)
-        features = [embedder.features(part)[0] for part in parts if len(part)]
-        empty = torch.empty(0, embedder.dim, device=embedder.device)
-        return EmbeddedChunk(
-            chunk.names,
-            torch.cat([empty, *features]),
-            chunk.errors,
-            chunk.end,
-            chunk.archive_bytes,
-        )
-
     workers = processes or os.cpu_count() or 1
     decode = partial(decode_chunk, embedder.transform)
     try:
         with _open_pool(processes, workers) as pool:
             decoded = map_ahead(pool, decode, chunks, 2 * workers)
-            yield from embedder.map_batches(embed, decoded)
+            yield from embedder.map_batches(partial(embed_chunk, embedder), decoded)
     except BrokenProcessPool as error:
         raise StateError(
             "a process that decodes images was killed, perhaps because memory ran out: "
@@ -125,7 +117,7 @@ def _prepare_process() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def decode_chunk(transform: Transform, chunk: Chunk) -> _DecodedChunk:
+def decode_chunk(transform: Transform, chunk: Chunk) -> DecodedChunk:
     """Decode the images of a chunk to squares."""
     size = square_size(transform)
     squares = np.empty((len(chunk.images), 3, size, size), np.uint8)
@@ -142,4 +134,14 @@ def decode_chunk(transform: Transform, chunk: Chunk) -> _DecodedChunk:
         except FewmoreError as error:
             errors[number] = str(error)
     kept = squares[: len(chunk.images) - len(errors)]
-    return _DecodedChunk(chunk.names, kept, errors, chunk.end, chunk.archive_bytes)
+    return DecodedChunk(chunk.names, kept, errors, chunk.end, chunk.archive_bytes)
+
+
+def embed_chunk(embedder: Embedder, chunk: DecodedChunk) -> EmbeddedChunk:
+    """Embed the squares of a chunk."""
+    parts = torch.split(torch.from_numpy(chunk.squares), embedder.batch_size)
+    features = [embedder.features(part)[0] for part in parts if len(part)]
+    empty = torch.empty(0, embedder.dim, device=embedder.device)
+    return EmbeddedChunk(
+        chunk.names, torch.cat([empty, *features]), chunk.errors, chunk.end, chunk.archive_bytes
+    )

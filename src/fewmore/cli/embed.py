@@ -6,15 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fewmore.classifier.text import count_noun
-from fewmore.cli.model_options import Device, Engine, ModelFile, Places, Workers
-from fewmore.cli.parts import open_parts
+from fewmore.cli.model_options import (
+    Device,
+    Engine,
+    ModelFile,
+    Places,
+    StreamLauncher,
+    Workers,
+)
 from fewmore.cli.prediction_rows import import_pyarrow
-from fewmore.cli.stream_job import run_stream
+from fewmore.cli.research_options import Address
+from fewmore.cli.stream_job import StreamJob
 from fewmore.cli.terminal import plain
 from fewmore.errors import ConfigError
-from fewmore.io import file_hash
 
 if TYPE_CHECKING:  # torch is imported when a command runs
+    from fewmore.classifier.estimator import IncrementalClassifier
     from fewmore.classifier.streaming import EmbeddedChunk
 
 
@@ -32,6 +39,8 @@ def embed(
         ),
     ],
     workers: Workers = None,
+    launcher: StreamLauncher = "local",
+    address: Address = None,
     engine: Engine = "auto",
     device: Device = "auto",
 ) -> None:
@@ -42,6 +51,8 @@ def embed(
     killed, the same command goes on.
 
     Example: fewmore embed birds.fewmore photos -o features.parquet
+
+    Example: fewmore embed birds.fewmore s3://bucket/birds -o birds.parquet --launcher ray
     """
     if output.suffix.lower() != ".parquet":
         raise ConfigError(
@@ -50,24 +61,17 @@ def embed(
     if output.exists():
         raise ConfigError(f"-o {output} is there already: give another name, or remove it")
     import_pyarrow()
-    from fewmore.classifier.estimator import IncrementalClassifier
-
-    embedder = IncrementalClassifier.load(model, device, engine).embedder
-    about = {"command": "embed", "model": file_hash(model.expanduser())}
-    with open_parts(output, images, about) as parts:
-
-        def use(chunk: "EmbeddedChunk") -> None:
-            parts.write(_as_table(chunk), chunk.end)
-
-        done = run_stream("embedding", embedder, parts.places, use, workers, parts)
+    job = StreamJob(model, images, device, engine, workers, launcher, address)
+    job.check(output)
+    done, errors = job.write_parquet("embedding", output, {"command": "embed"}, _as_table)
     plain().print(f"{output}: {count_noun(done, 'image')}")
-    if parts.errors:
-        broken = count_noun(parts.errors, "image")
+    if errors:
+        broken = count_noun(errors, "image")
         typer.secho(f"fewmore: {broken} cannot be read: see the column error", err=True, fg="red")
         raise typer.Exit(1)
 
 
-def _as_table(chunk: "EmbeddedChunk") -> Any:
+def _as_table(classifier: "IncrementalClassifier", chunk: "EmbeddedChunk") -> Any:
     pa = import_pyarrow()
     dim = chunk.features.shape[1]
     flat = pa.array(chunk.features.cpu().numpy().ravel())

@@ -41,3 +41,9 @@ Workers = Annotated[
         show_default=False,
     ),
 ]
+StreamLauncher = Annotated[
+    str,
+    typer.Option(
+        "--launcher", help="Where images are embedded: local, or ray for a cluster (Parquet only)."
+    ),
+]

@@ -2,34 +2,42 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fewmore.classifier.text import NONE_OF_THESE, count_noun
 from fewmore.cli.describe import make_table
-from fewmore.cli.model_options import Device, Engine, Json, ModelFile, Places, Workers
-from fewmore.cli.parts import open_parts
+from fewmore.cli.model_options import (
+    Device,
+    Engine,
+    Json,
+    ModelFile,
+    Places,
+    StreamLauncher,
+    Workers,
+)
 from fewmore.cli.prediction_rows import (
     Result,
     Write,
+    answer,
     as_table,
     check_output,
     open_file,
     open_rows,
     sort_into,
 )
-from fewmore.cli.stream_job import list_given, run_stream
+from fewmore.cli.research_options import Address
+from fewmore.cli.stream_job import StreamJob, list_given, run_stream
 from fewmore.cli.terminal import plain
 from fewmore.errors import ConfigError, DataError, ImageError
-from fewmore.io import file_hash
 
 if TYPE_CHECKING:  # torch is imported when a command runs
     from fewmore.classifier.estimator import IncrementalClassifier
     from fewmore.classifier.streaming import EmbeddedChunk
-    from fewmore.data.streams import PlaceList
 
 MAX_ERRORS = 20  # images that cannot be read, of which so many are named
 
@@ -61,6 +69,8 @@ def predict(
         ),
     ] = None,
     workers: Workers = None,
+    launcher: StreamLauncher = "local",
+    address: Address = None,
     engine: Engine = "auto",
     device: Device = "auto",
 ) -> None:
@@ -79,40 +89,41 @@ def predict(
     forms = [form for form, asked in (("json", json), ("jsonl", jsonl), ("csv", csv)) if asked]
     _check_one_output(forms, output)
     is_parquet = output is not None and check_output(output) == "parquet"
-    from fewmore.classifier.estimator import IncrementalClassifier
-
-    classifier = IncrementalClassifier.load(model, device, engine)
-    top = min(top, len(classifier.classes_))
-    errors = _Errors()
-    with ExitStack() as stack:
-        parts = None
-        if output is not None and is_parquet:
-            about = {"command": "predict", "model": file_hash(model.expanduser()), "top": top}
-            parts = stack.enter_context(open_parts(output, images, about))
-            errors.count = parts.errors
-        places = parts.places if parts else stack.enter_context(list_given(images))
-        if sort_folder is not None:
-            _check_local(places)
-        write = None if parts else stack.enter_context(_open_output(forms, output, top))
-
-        def use(chunk: "EmbeddedChunk") -> None:
-            results = _predict(classifier, chunk, top)
-            if parts is not None:
-                parts.write(as_table(results, top), chunk.end)
-            if write is not None:
-                write(results)
-            if sort_folder is not None:
-                sort_into(sort_folder, results)
-            errors.add(results)
-
-        # A bar and rows on the same terminal would be mixed up.
-        quiet = bool(forms) and sys.stdout.isatty()
-        done = run_stream("predicting", classifier.embedder, places, use, workers, parts, quiet)
+    job = StreamJob(model, images, device, engine, workers, launcher, address)
+    job.check(output)
+    if sort_folder is not None:
+        _check_local(images)
+    top = min(top, len(job.classifier.classes_))
+    follow_up = _FollowUp(sort_folder)
+    if output is not None and is_parquet:
+        about = {"command": "predict", "top": top}
+        to_table = partial(_as_table, top)
+        done, follow_up.errors = job.write_parquet(
+            "predicting", output, about, to_table, follow_up.add_table
+        )
+    else:
+        done = _write_rows(job, forms, output, top, follow_up)
     if output is not None:
         plain().print(f"{output}: {count_noun(done, 'image')}")
     if sort_folder is not None:
         plain().print(f"copied into the folders of {sort_folder}")
-    errors.report()
+    follow_up.report()
+
+
+def _write_rows(
+    job: StreamJob, forms: Sequence[str], output: Path | None, top: int, follow_up: "_FollowUp"
+) -> int:
+    """Predict all images, and print rows or write a file of text; return how many there are."""
+    with list_given(job.images) as places, _open_output(forms, output, top) as write:
+
+        def use(chunk: "EmbeddedChunk") -> None:
+            results = _predict(job.classifier, chunk, top)
+            write(results)
+            follow_up.add(results)
+
+        # A bar and rows on the same terminal would be mixed up.
+        quiet = bool(forms) and sys.stdout.isatty()
+        return run_stream("predicting", job.embed(places), places, use, quiet=quiet)
 
 
 def _check_one_output(forms: Sequence[str], output: Path | None) -> None:
@@ -123,36 +134,59 @@ def _check_one_output(forms: Sequence[str], output: Path | None) -> None:
         )
 
 
-class _Errors:
-    """Count the images that cannot be read, and keep the first sentences."""
+class _FollowUp:
+    """Copy images that were predicted, and count those that cannot be read."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.first: list[DataError] = []
+    def __init__(self, sort_folder: Path | None) -> None:
+        self.sort_folder = sort_folder
+        self.errors = 0
+        self.first_errors: list[str] = []
 
     def add(self, results: Sequence[Result]) -> None:
-        errors = [result for _, result in results if isinstance(result, DataError)]
-        self.count += len(errors)
-        self.first += errors[: MAX_ERRORS - len(self.first)]
+        """Take predictions and errors."""
+        for image, result in results:
+            if isinstance(result, DataError):
+                self._add(image, None, str(result))
+            else:
+                self._add(image, answer(result), None)
+
+    def add_table(self, table: Any) -> None:
+        """Take the rows of predictions and errors."""
+        for row in table.select(["image", "name", "error"]).to_pylist():
+            self._add(row["image"], row["name"], row["error"])
+
+    def _add(self, image: str, name: str | None, error: str | None) -> None:
+        if error is not None:
+            self.errors += 1
+            if len(self.first_errors) < MAX_ERRORS:
+                self.first_errors.append(error)
+        elif self.sort_folder is not None and name is not None:
+            sort_into(self.sort_folder, image, name)
 
     def report(self) -> None:
         """Print the errors, and exit with 1 if there are any."""
-        for error in self.first:
+        for error in self.first_errors:
             typer.secho(f"fewmore: {error}", err=True, fg="red")
-        if self.count > len(self.first):
-            more = f"{self.count - len(self.first):,} more images"
+        if self.errors > len(self.first_errors):
+            more = f"{self.errors - len(self.first_errors):,} more images"
             typer.secho(f"fewmore: {more} cannot be read: see the column error", err=True, fg="red")
-        if self.count:
+        if self.errors:
             raise typer.Exit(1)
 
 
-def _check_local(places: "PlaceList") -> None:
-    for place in places.places():
+def _check_local(images: Sequence[str]) -> None:
+    from fewmore.data.streams import list_places
+
+    for place in list_places(images):
         if place.archive_bytes or "://" in place.address:
             raise ConfigError(
                 f"--sort-into copies image files of this machine, and {place.address} is none: "
                 "leave it out"
             )
+
+
+def _as_table(top: int, classifier: "IncrementalClassifier", chunk: "EmbeddedChunk") -> Any:
+    return as_table(_predict(classifier, chunk, top), top)
 
 
 def _predict(classifier: "IncrementalClassifier", chunk: "EmbeddedChunk", top: int) -> list[Result]:

@@ -191,21 +191,18 @@ def _nested(image: str, result: "Prediction | DataError") -> dict[str, Any]:
     }
 
 
-def sort_into(folder: Path, results: Sequence[Result]) -> None:
-    """Copy images into a folder for each class; a copy never replaces another file."""
-    for image, result in results:
-        if isinstance(result, DataError):
-            continue
-        path = Path(image)
-        of_class = folder / (answer(result).replace("/", "_").replace("\\", "_").strip(".") or "_")
-        try:
-            of_class.mkdir(parents=True, exist_ok=True)
-            if (target := _free_place(path, of_class)) is not None:
-                shutil.copy2(path, target)
-        except OSError as error:
-            raise ConfigError(
-                f"--sort-into {folder}: {path} cannot be copied ({error.strerror or error})"
-            ) from error
+def sort_into(folder: Path, image: str, name: str) -> None:
+    """Copy an image into the folder of its class; a copy never replaces another file."""
+    path = Path(image)
+    of_class = folder / (name.replace("/", "_").replace("\\", "_").strip(".") or "_")
+    try:
+        of_class.mkdir(parents=True, exist_ok=True)
+        if (target := _free_place(path, of_class)) is not None:
+            shutil.copy2(path, target)
+    except OSError as error:
+        raise ConfigError(
+            f"--sort-into {folder}: {path} cannot be copied ({error.strerror or error})"
+        ) from error
 
 
 def _free_place(path: Path, folder: Path) -> Path | None:

@@ -50,6 +50,19 @@ class Chunk:
     archive_bytes: int  # of all archives, up to here
 
 
+@dataclass(frozen=True)
+class Piece:
+    """Hold consecutive places that are read by one process of several."""
+
+    places: tuple[Place, ...]
+    start: Position  # of the first image
+    archive_bytes: int  # of the archives before the first place
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        """Yield all images, so many at a time."""
+        return read_chunks(self.places, size, self.start, self.archive_bytes)
+
+
 # Listing
 
 
@@ -168,9 +181,25 @@ class PlaceList:
 
     def chunks(self, size: int, start: Position = (0, 0)) -> Iterator["Chunk"]:
         """Yield all images from a position on, so many at a time."""
-        before = itertools.islice(self.places(), start[0])
-        archive_bytes = sum(place.archive_bytes for place in before)
-        return read_chunks(self.places(start[0]), size, start, archive_bytes)
+        return read_chunks(self.places(start[0]), size, start, self._bytes_before(start))
+
+    def pieces(self, size: int, start: Position = (0, 0)) -> Iterator[Piece]:
+        """Yield the places from a position on: an archive alone, of images so many at a time."""
+        number, skipped = start
+        done = self._bytes_before(start)
+        piece: list[Place] = []
+        for place in self.places(number):
+            if piece and (place.archive_bytes or piece[0].archive_bytes or len(piece) == size):
+                yield Piece(tuple(piece), (number, skipped), done)
+                number, skipped = number + len(piece), 0
+                done += piece[0].archive_bytes
+                piece = []
+            piece.append(place)
+        if piece:
+            yield Piece(tuple(piece), (number, skipped), done)
+
+    def _bytes_before(self, start: Position) -> int:
+        return sum(place.archive_bytes for place in itertools.islice(self.places(), start[0]))
 
 
 # Reading

@@ -49,8 +49,7 @@ class Ray(Remote):
         self, address: str | None = None, gpus_per_run: float = 0.0, cpus_per_run: int | None = None
     ) -> None:
         super().__init__(gpus_per_run, cpus_per_run)
-        if not ray.is_initialized():
-            _connect(address)
+        connect(address)
         self.task = ray.remote(_compute).options(
             num_returns="streaming", max_retries=0, num_cpus=self.cpus, num_gpus=self.gpus
         )
@@ -93,8 +92,10 @@ class Ray(Remote):
         ray.cancel(handle, force=True)
 
 
-def _connect(address: str | None) -> None:
-    """Connect to a cluster, or start one on this machine."""
+def connect(address: str | None) -> None:
+    """Connect to a cluster, or start one on this machine, unless this process has one already."""
+    if ray.is_initialized():
+        return
     given = address or os.environ.get("RAY_ADDRESS")
     if given:
         _check(given)
@@ -113,7 +114,7 @@ def _check(address: str) -> None:
     """Refuse an address that nothing listens at: Ray itself would try it for minutes."""
     if address.startswith("ray://"):
         raise ConfigError(
-            f"--address {address}: runs are not sent through a Ray client: type the command on a "
+            f"--address {address}: nothing is sent through a Ray client: type the command on a "
             "machine of the cluster with --address auto, or send it there with `ray job submit`"
         )
     host, colon, port = address.rpartition(":")
