@@ -19,7 +19,7 @@ from common import make_parser, print_row, record
 ROOT = Path(__file__).resolve().parent.parent
 LEAST = 85.0  # percent
 # Files whose lines need a GPU, or Ray, which `make soak` has.
-ELSEWHERE = ("accel/", "research/launchers/ray.py", "service/ray_serve.py")
+ELSEWHERE = ("accel/", "cli/ray_stream.py", "research/launchers/ray.py", "service/ray_serve.py")
 TESTS = ("-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider")
 
 
