@@ -19,8 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def run(words: list[str], report: Path) -> list[Row]:
     """Run tests; return the outcome of each that counts something, and what it counts."""
-    pytest = [sys.executable, "-m", "pytest", "-q", "-m", "soak", f"--junitxml={report}"]
-    subprocess.run([*pytest, *words], cwd=ROOT)
+    pytest = [sys.executable, "-m", "pytest", "-q", "-m", "soak"]
+    written = [f"--junitxml={report}", "-o", "junit_family=xunit1"]
+    subprocess.run([*pytest, *written, *words], cwd=ROOT)
     rows = []
     for case in ElementTree.parse(report).iter("testcase"):
         counts = {item.attrib["name"]: item.attrib["value"] for item in case.iter("property")}

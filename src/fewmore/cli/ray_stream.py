@@ -91,7 +91,7 @@ def stream_tables(
 
 def _configure() -> None:
     """Let Ray Data keep the order of images, pass on each chunk at once, and be quiet."""
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # an error is raised as well
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.execution_options.preserve_order = True
