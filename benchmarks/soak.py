@@ -1,8 +1,9 @@
 """Run long tests, which `make soak` runs all, and record what they count.
 
-    python benchmarks/soak.py tests/research/test_launchers.py -k 24_runs --part runs [--record results]
+    python benchmarks/soak.py tests/research/test_launchers.py --part runs [--record results]
 
-A test counts with pytest's `record_property`; those that count nothing are not recorded.
+Other options are pytest's. A test counts by its `record_property`; one that counts nothing is not
+recorded.
 """
 
 import subprocess

@@ -64,7 +64,6 @@ MEASURED = (
     "check",
     "spread",
     "inference",
-    "stream",
     "first_class",
 )
 
@@ -109,7 +108,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "judges": quality.judges,
     "coverage": quality.coverage,
     "versions": quality.versions,
+    "soak": quality.long_tests,
     "demo": speed.demo,
+    "stream": speed.stream,
     "heads": heads.heads,
     "confidences": speed.confidences,
     "check": checks.planted,

@@ -133,3 +133,19 @@ def versions() -> str:
     cells = [[f"{row[title]}" for title in titles] for row in measured["rows"]]
     lines = [f"{measured['date']}: `{measured['command']}`", "", *markdown_table(titles, cells)]
     return "\n".join(lines) + "\n"
+
+
+def long_tests() -> str:
+    """List what long tests counted."""
+    lines = []
+    cells = []
+    for path in sorted(recorded.RESULTS.glob("bench-soak-*.json")):
+        measured = recorded.read_benchmark(path)
+        lines.append(f"{measured['machine']}, {measured['date']}: `{measured['command']}`  ")
+        for row in measured["rows"]:
+            counts = "; ".join(f"{name}: {int(count):,}" for name, count in row["counts"].items())
+            cells.append((f"`{row['test'].partition('[')[0]}`", counts, row["outcome"]))
+    if not cells:
+        return "Not measured yet.\n"
+    table = markdown_table(("test", "counted", "outcome"), cells)
+    return "\n".join([*lines, "", *table]) + "\n"

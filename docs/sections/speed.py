@@ -22,6 +22,28 @@ def bench(name: str) -> str:
     return "\n".join(parts) if parts else UNMEASURED
 
 
+def stream() -> str:
+    """Write what came of a stream of images that was killed on the way."""
+    path = recorded.RESULTS / "bench-stream-cpu.json"
+    if not path.exists():
+        return UNMEASURED
+    measured = recorded.read_benchmark(path)
+    about, runs = measured["about"], measured["rows"]
+    text = (
+        f"{about['images']:,} images of 32 × 32 pixels in shards of {about['shards of']:,}, one in "
+        f"{about['images'] // about['damaged images']:,} damaged, predicted by a "
+        f"{about['backbone']} with {about['classes']} classes: the command was killed "
+        f"{len(runs) - 1} times on the way, and started again. In the end "
+        f"{about['rows that are right, in order']:,} rows are those of the images, in their order, "
+        f"{about['rows with an error']} of them with an error. All processes together had at most "
+        f"{about['peak megabytes']:.0f} MB of memory, where {about['limit, megabytes']:,} are "
+        "allowed."
+    )
+    if about["beside other work"]:
+        text += " Other work ran beside it, so the times say little."
+    return f"{paragraph(text)}\n\n{bench('stream')}"
+
+
 def one_seed() -> str:
     """Write in one sentence how long the paper's method takes."""
     measured = recorded.read_benchmark(recorded.RESULTS / "bench-oneseed-gpu.json")

@@ -126,6 +126,39 @@ def test_what_cannot_begin_leaves_nothing(model: Path, fewmore: Fewmore) -> None
     assert not list(Path().glob("out*"))
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("-o a.parquet --launcher rai", "no launcher is named 'rai': did you mean ray?"),
+        ("-o a.parquet --launcher slurm", "does not embed images: give local or ray"),
+        ("-o a.parquet --address auto", "leave it out, or add --launcher ray"),
+        ("-o a.parquet --launcher ray --workers 2", "--workers 2 is not for --launcher ray"),
+        ("-o a.csv --launcher ray", "--launcher ray writes Parquet: use -o NAME.parquet"),
+        ("--launcher ray", "--launcher ray writes Parquet: use -o NAME.parquet"),
+    ],
+)
+def test_what_does_not_go_with_a_launcher(
+    model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch, words: str, sentence: str
+) -> None:
+    monkeypatch.setattr("fewmore.research.launchers.find_spec", lambda package: package)
+    code, _, err = fewmore("predict", model, "photos", *words.split())
+    assert code == 2
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert not list(Path().glob("a.*"))
+
+
+@pytest.mark.parametrize("command", ["predict", "embed"])
+def test_ray_that_is_not_installed_is_named(
+    model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr("fewmore.research.launchers.find_spec", lambda package: None)
+    code, _, err = fewmore(command, model, "photos", "-o", "a.parquet", "--launcher", "ray")
+    assert code == 2
+    assert 'pip install "fewmore[cluster]"' in err
+    assert not list(Path().glob("a.*"))
+
+
 def test_embedding_from_an_address(model: Path, fewmore: Fewmore, wrens: list[Path]) -> None:
     system = fsspec.filesystem("memory")
     for file in wrens[:6]:

@@ -122,6 +122,22 @@ def test_reading_goes_on_from_every_position(
         assert after[-1].archive_bytes == chunks[-1].archive_bytes
 
 
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 11))
+def test_pieces_are_all_images_from_every_position(
+    mixed: PlaceList, size: int, piece_size: int, stop: int
+) -> None:
+    before = list(mixed.chunks(size))[:stop]
+    start = before[-1].end if before else (0, 0)
+    expected = list(mixed.chunks(1, start))
+    pieces = list(mixed.pieces(piece_size, start))
+    assert [chunk for piece in pieces for chunk in piece.chunks(1)] == expected
+    for piece in pieces:
+        sizes = [place.archive_bytes for place in piece.places]
+        assert len(sizes) <= piece_size
+        assert len(sizes) == 1 or not any(sizes), "an archive is alone"
+
+
 @pytest.mark.parametrize(
     ("damage", "kept"),
     [

@@ -56,7 +56,7 @@ def stream_tables(
     if job.device.startswith("cuda") and not gpus:
         raise ConfigError(f"--device {job.device}: the Ray cluster has no GPU: leave it out")
     embedder = job.classifier.embedder
-    engine = job.engine
+    engine = job.engine if gpus else embedder.engine_name
     if not gpus and engine == AUTO:  # the same on all workers, or digits differ
         engine = embedder.engine.name.split()[0]
     pieces = [{"piece": piece} for piece in places.pieces(PIECE, start)]
