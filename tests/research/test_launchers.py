@@ -394,7 +394,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
         ("127.0.0.1:1", "no Ray cluster answers there"),
         ("nowhere.invalid:1", "no Ray cluster answers there"),
         ("auto", "Ray cannot be reached"),
-        ("ray://127.0.0.1:1", "not sent through a Ray client"),
+        ("ray://127.0.0.1:1", "nothing is sent through a Ray client"),
     ],
 )
 @pytest.mark.soak

@@ -3,7 +3,8 @@
 A row of the data set is a piece of the list of images, then a chunk of decoded images, then their
 table, in the order of the images. Tasks read and decode, and actors that have the model embed;
 where both are on CPUs, Ray makes one step of them. A worker or node that is lost is replaced by
-Ray, and what it had is computed again.
+Ray, and what it had is computed again. Images are read as on a single machine, and not by Ray's
+`read_images`, which ends at the first one that is broken.
 """
 
 import logging
