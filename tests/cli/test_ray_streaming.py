@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,27 @@ pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore")]  # Ray's o
 
 Fewmore = Callable[..., tuple[int, str, str]]
 COPIES = 1000  # of each image in an archive
+# Writes a part for each chunk, and gets a signal soon after the fourth.
+STOPPED = """
+import os, signal, sys, threading
+import fewmore.cli.parts
+from fewmore.cli import main
+
+number = int(sys.argv.pop(1))
+signal.signal(signal.SIGINT, signal.default_int_handler)
+written = []
+
+class Stopped(fewmore.cli.parts.Parts):
+    def flush(self):
+        super().flush()
+        written.append(self.rows)
+        if len(written) == 4:
+            threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+
+fewmore.cli.parts.PART_SECONDS = 0
+fewmore.cli.parts.Parts = Stopped
+main()
+"""
 
 
 @pytest.fixture
@@ -128,18 +148,19 @@ def test_a_command_that_was_killed_and_stopped_goes_on(
     """Kill the command, press Ctrl-C in the next, and end it without Ray."""
     fewmore("predict", model, *large, "-o", "here.parquet")
     words = ["predict", str(model), *large, "-o", "there.parquet"]
-    written = 0
     for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
-        process, err = start(*words, "--launcher", "ray", "--address", "local")
-        while count_parts() <= written + 3:
-            assert process.poll() is None, err.read_text()
-            time.sleep(0.01)
-        process.send_signal(number)
-        assert process.wait(60) == code
-        assert ("going on after" in err.read_text()) == (written > 0)
-        assert not Path("there.parquet").exists()
         written = count_parts()
-    assert "the same command goes on from there" in err.read_text()
+        with Path("err.txt").open("wb") as err:
+            command = [sys.executable, "-c", STOPPED, str(int(number)), *words]
+            ended = subprocess.run(
+                [*command, "--launcher", "ray", "--address", "local"], stderr=err
+            )
+        text = Path("err.txt").read_text()
+        assert ended.returncode == code, text
+        assert count_parts() > written
+        assert ("going on after" in text) == (written > 0)
+        assert not Path("there.parquet").exists()
+    assert "the same command goes on from there" in text
     code, _, text = fewmore(*words)
     assert code == 1
     assert "going on after" in text
@@ -156,17 +177,6 @@ def check_rows(count: Callable[[str, object], None]) -> None:
     count("rows by Ray", len(there))
     count("rows that are the local ones, in order", sum(a == b for a, b in pairs))
     assert there.equals(here)
-
-
-def start(*words: str) -> tuple[subprocess.Popen[bytes], Path]:
-    """Start a command that writes a part for each chunk; return it and where its errors go."""
-    program = "import fewmore.cli.parts as p; p.PART_SECONDS = 0; from fewmore.cli import main"
-    err = Path("err.txt")
-    with err.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-c", f"{program}; main()", *words], stderr=file
-        )
-    return process, err
 
 
 def count_parts() -> int:
