@@ -1,7 +1,8 @@
 """Adapt the pages to the site that mkdocs builds; they are written for GitHub.
 
-The home page is README.md. Links to files outside docs/ lead to the repository, but figures of
-results/ are copied. Below the names in api.md come signatures and docstrings.
+The home page is README.md, and the icon is that of the teach page. Links to files outside docs/
+lead to the repository, but figures of results/ are copied. Below the names in api.md come
+signatures and docstrings.
 """
 
 import posixpath
@@ -19,10 +20,12 @@ NAME = re.compile(r"^### `(fewmore\.[\w.]+)`\n\n.*\n", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Make README.md the home page, and add the figures of results/."""
+    """Make README.md the home page, and add the icon and the figures of results/."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = LINK.sub(lambda found: _from_docs(found[1]), text)
     files.append(File.generated(config, "index.md", content=text))
+    icon = ROOT / "src" / "fewmore" / "service" / "page" / "icon.svg"
+    files.append(File.generated(config, "figures/icon.svg", abs_src_path=str(icon)))
     for path in sorted((ROOT / "results").rglob("*.png")):
         uri = f"{FIGURES}/{path.relative_to(ROOT).as_posix()}"
         files.append(File.generated(config, uri, abs_src_path=str(path)))

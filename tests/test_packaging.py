@@ -113,6 +113,21 @@ def test_the_metadata_says_who_and_what(about: Message) -> None:
     assert not [line for line in classifiers if line.startswith("License")]  # SPDX says it
 
 
+def test_the_page_on_pypi_has_whole_addresses_that_lead_to_files(about: Message) -> None:
+    """PyPI has no files of the repository beside the page: a relative link leads nowhere there."""
+    assert about["Description-Content-Type"] == "text/markdown"
+    links = re.findall(r"(!?)\[[^\]]*\]\((.*?)\)", str(about.get_payload()))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(links) == readme.count("](") > 20
+    images = "https://raw.githubusercontent.com/fewmore/fewmore/main/"
+    files = "https://github.com/fewmore/fewmore/blob/main/"
+    for image, address in links:
+        assert address.startswith(("https://", "#")), address
+        root = images if image else files
+        if address.startswith(root):
+            assert (ROOT / address.removeprefix(root).partition("#")[0]).exists(), address
+
+
 def test_every_extra_is_documented(about: Message) -> None:
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `fewmore\[(.+?)\]` \| (.*?) \|", page, re.MULTILINE)
