@@ -1,8 +1,8 @@
 """Record docs/figures/teaching.gif in a browser: python docs/animation.py
 
 A spiral is drawn five times on the page of a real `fewmore serve --demo`, taught, and drawn once
-more. It needs Chromium and the extras `service` and `test`; the demo's model is trained the first
-time, in a few minutes, and stays as it is: a copy of it is served.
+more. It needs Chromium and the extras `service` and `test`. The demo's model stays as it is: a copy
+of it is served.
 """
 
 import io
@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from fewmore.cli.demo import demo_model
+from fewmore.cli.demo import NAME, demo_model
 from fewmore.service.thumbnails import thumbnail_folder
 
 FILE = Path(__file__).parent / "figures" / "teaching.gif"
-VIEWPORT = {"width": 900, "height": 690}
+VIEWPORT = {"width": 900, "height": 720}
 WIDTH = 720  # of the file
 COLORS = 48
 PARTS = 4  # frames of a drawing while it grows
@@ -46,7 +46,8 @@ class Film:
 
     def save(self, path: Path) -> None:
         """Write all frames, in colors that they share, so that little changes between them."""
-        palette = self.frames[-1][0].quantize(COLORS)
+        # Small areas keep their colors, such as the icon's, which few pixels have.
+        palette = self.frames[-1][0].quantize(COLORS, Image.Quantize.MAXCOVERAGE)
         images = [
             image.quantize(palette=palette, dither=Image.Dither.NONE) for image, _ in self.frames
         ]
@@ -113,7 +114,7 @@ def teach_a_spiral(film: Film) -> None:
 def serve_a_copy(folder: Path) -> Iterator[str]:
     """Serve a copy of the demo's model from a folder, and yield the address."""
     demo = demo_model(thumbnails=True)
-    model = Path(shutil.copy(demo, folder / "characters.fewmore"))
+    model = Path(shutil.copy(demo, folder / f"{NAME}.fewmore"))
     shutil.copytree(thumbnail_folder(demo), thumbnail_folder(model))
     command = [sys.executable, "-m", "fewmore", "serve", str(model), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -125,21 +126,28 @@ def serve_a_copy(folder: Path) -> Iterator[str]:
             process.terminate()
 
 
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """Open Chromium."""
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
 def main() -> None:
     """Serve, film and write the file."""
-    browser_path = shutil.which("chromium") or shutil.which("google-chrome")
     with (
         tempfile.TemporaryDirectory() as folder,
         serve_a_copy(Path(folder)) as address,
-        sync_playwright() as playwright,
+        open_browser() as browser,
     ):
-        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         page = browser.new_page(viewport=VIEWPORT, color_scheme="light")
         page.goto(address)
         expect(page.locator(".card").first).to_be_visible()
         film = Film(page)
         teach_a_spiral(film)
-        browser.close()
     film.save(FILE)
     print(f"{FILE}: {len(film.frames)} frames, {FILE.stat().st_size:,} bytes")
 

@@ -67,6 +67,8 @@ MEASURED = (
     "first_class",
 )
 
+OUTPUTS = ("check", "train", "learn", "predict", "evaluate", "undo")  # of docs/outputs.py
+
 PARTS: dict[str, Callable[[], str]] = {
     **{f"table {name}": partial(accuracy.table, name) for name in BENCHMARKS},
     "overview": leaderboard.overview,
@@ -111,6 +113,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "soak": quality.long_tests,
     "demo": speed.demo,
     "stream": speed.stream,
+    **{f"output {name}": partial(speed.output, name) for name in OUTPUTS},
+    "output doctor": speed.doctor,
     "heads": heads.heads,
     "confidences": speed.confidences,
     "check": checks.planted,

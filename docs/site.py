@@ -2,7 +2,7 @@
 
 The home page is README.md, and the icon is that of the teach page. Links to files outside docs/
 lead to the repository, but figures of results/ are copied. Below the names in api.md come
-signatures and docstrings.
+signatures and docstrings. A link whose text is a file's name gets the title of that page.
 """
 
 import posixpath
@@ -17,6 +17,10 @@ ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
 FIGURES = "recorded"  # the folder of the site for figures of results/
 NAME = re.compile(r"^### `(fewmore\.[\w.]+)`\n\n.*\n", re.MULTILINE)
+FILE_NAME = re.compile(r"\[[\w./-]+\.md\]\(([\w./-]+\.md)(?=[)#])")
+IMAGE = re.compile(r'<img src="([^"]+)" alt="([^"]+)" width="(\d+)">')
+# Wide tables get the room of the menu, which has a tab for each of its parts too.
+HIDDEN = {"index.md": ["navigation"], "leaderboard.md": ["navigation", "toc"]}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -38,7 +42,7 @@ def _from_docs(target: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links out of docs/ to the repository, and expand the names of api.md."""
+    """Lead links out of docs/ to the repository, name pages, and expand the names of api.md."""
     folder = posixpath.dirname(posixpath.join("docs", page.file.src_uri))
 
     def lead(found: re.Match[str]) -> str:
@@ -50,7 +54,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         kind = "tree" if (ROOT / target).is_dir() else "blob"
         return f"{config.repo_url}/{kind}/main/{target}"
 
-    markdown = LINK.sub(lead, markdown)
+    def name(found: re.Match[str]) -> str:
+        path = ROOT / posixpath.normpath(posixpath.join(folder, found[1]))
+        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        return f"[{title.partition(':')[0]}]({found[1]}"
+
+    markdown = IMAGE.sub(r'![\2](\1){width="\3"}', markdown)  # so that mkdocs checks the address
+    markdown = LINK.sub(lead, FILE_NAME.sub(name, markdown))
+    page.meta["hide"] = HIDDEN.get(page.file.src_uri, [])
     if page.file.src_uri == "api.md":
         markdown = NAME.sub(r"::: \1\n", markdown)
     return markdown

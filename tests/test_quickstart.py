@@ -14,6 +14,7 @@ from fewmore import cli
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "quickstart.md"
 SNIPPETS = re.findall(r"^```(bash|python)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+PRINTED = PAGE.parent.parent / "results" / "outputs"  # what the page shows: docs/outputs.py
 NEEDS_EXPORT = ("fewmore export", "onnxruntime")  # packages of an extra
 
 
@@ -62,6 +63,11 @@ def test_the_snippets_run(
             exec(compile(text, str(PAGE), "exec"), names)
     out = capsys.readouterr().out
     assert "learnt okapi: 3 images" in out
+    for name, pattern in (("train", r"^  \S.*?  "), ("evaluate", r"^\w[\w ]*:")):
+        shown = re.findall(pattern, (PRINTED / f"{name}.txt").read_text(), re.MULTILINE)
+        stale = [text for text in shown if f"\n{text}" not in out]
+        assert shown, name
+        assert stale == [], f"{name}.txt: run docs/outputs.py again"
     assert "['zebra'] [] [" in out, "what the snippet of learn prints"
     assert Path("birds-confusion.png").stat().st_size
     if has_export:

@@ -45,6 +45,20 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     assert fetched == set()
 
 
+def test_everything_that_a_page_shows_is_there(site: Path) -> None:
+    """mkdocs checks the links of Markdown; a page may also hold HTML."""
+    missing = [
+        (path.relative_to(site), address)
+        for path in site.rglob("*.html")
+        if path.name != "404.html"  # its addresses begin at the root of a host
+        for found in FETCHED.findall(path.read_text(encoding="utf-8"))
+        for address in found
+        if address and not re.match(r"\w+:|#", address)
+        if not (path.parent / address.partition("?")[0].partition("#")[0]).exists()
+    ]
+    assert missing == []
+
+
 def test_every_page_is_in_the_menu(site: Path) -> None:
     home = (site / "index.html").read_text(encoding="utf-8")
     pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "results").glob("*.md")]

@@ -96,7 +96,22 @@ def confidences() -> str:
 
 def demo() -> str:
     """Quote what `make demo` printed."""
-    path = recorded.RESULTS / "demo.txt"
+    return _quote("demo.txt")
+
+
+def output(name: str) -> str:
+    """Quote what docs/outputs.py wrote."""
+    return _quote(f"outputs/{name}.txt")
+
+
+def doctor() -> str:
+    """Quote `fewmore doctor` without the list of packages."""
+    text = output("doctor")
+    return text[: text.index("\n", 8)] + "\n…\n" + text[text.index("Devices\n") :]
+
+
+def _quote(name: str) -> str:
+    path = recorded.RESULTS / name
     if not path.exists():
         return "Not run yet.\n"
     return f"```text\n{recorded.read_text(path).rstrip()}\n```\n"

@@ -1,6 +1,7 @@
 """Test `fewmore doctor`: whatever is missing or broken is said in a sentence."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -13,6 +14,7 @@ from fewmore import __version__
 from fewmore.cli import doctor as command
 from fewmore.cli.describe import format_bytes
 
+ROOT = Path(__file__).resolve().parents[2]
 doctor = sys.modules["fewmore.cli.doctor"]
 Fewmore = Callable[..., tuple[int, str, str]]
 
@@ -41,6 +43,11 @@ def test_the_table_names_versions_devices_and_folders(fewmore: Fewmore, tmp_path
     assert any(line.startswith("images ") and "12.3 MB" in line for line in lines)
     assert any(line.startswith("weights ") and "2.0 kB" in line for line in lines)
     assert lines[-1] == "No problems."
+    shown = (ROOT / "results" / "outputs" / "doctor.txt").read_text(encoding="utf-8")
+    labels = re.findall(r"^  (\w\S*)  ", shown[shown.index("Devices") :], re.MULTILINE)
+    assert set(labels) == {"cpu", "cuda", "mps", *doctor.ENGINES, "cache", "data"}, (
+        "docs/install.md is stale: run docs/outputs.py again"
+    )
 
 
 def test_json_has_the_same(fewmore: Fewmore, tmp_path: Path) -> None:

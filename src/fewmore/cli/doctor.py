@@ -19,6 +19,7 @@ import typer
 
 from fewmore import __file__ as package_file
 from fewmore import __version__
+from fewmore.classifier.text import count_noun
 from fewmore.cli.describe import format_bytes
 from fewmore.cli.model_options import Json
 from fewmore.cli.terminal import plain
@@ -198,7 +199,8 @@ def _devices(findings: Findings) -> None:
     except Exception as error:
         findings.problems.append(f"PyTorch cannot be imported ({_sentence(error)})")
         return
-    about = f"{facts['device']}; {facts['cores']} cores, {facts['threads']} threads"
+    threads = count_noun(int(facts["threads"]), "thread")
+    about = f"{facts['device']}; {count_noun(int(facts['cores']), 'core')}, {threads}"
     findings.devices.append(Found("cpu", True, about))
     findings.devices += _gpus(torch)
     has_mps = torch.backends.mps.is_available()
@@ -339,7 +341,7 @@ def _sizes(folder: Folder) -> list[tuple[str, str]]:
     free = "" if folder.free_bytes is None else f"; {format_bytes(folder.free_bytes)} free"
     if not folder.exists:
         return [(folder.name, f"{folder.path}: not there yet{free} (${folder.setting})")]
-    size = f"{format_bytes(folder.bytes)} in {folder.files:,} files"
+    size = f"{format_bytes(folder.bytes)} in {count_noun(folder.files, 'file')}"
     rows = [(folder.name, f"{folder.path}: {size}{free} (${folder.setting})")]
     parts = sorted(folder.parts.items(), key=lambda part: -part[1])
     return rows + [(f"  {name}", format_bytes(size)) for name, size in parts if name != "."]
