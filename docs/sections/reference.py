@@ -49,7 +49,7 @@ def api() -> str:
     pages = imported()
     photos = [name for name in public if name not in errors]
     photos += [name for name in pages if name.startswith("fewmore.classifier.")]
-    research = [name for name in pages if name not in photos]
+    research = [name for name in pages if name not in (*photos, *errors)]
     parts = []
     for title, names in (("The classifier", photos), ("Research", research), ("Errors", errors)):
         parts += [f"## {title}\n", *_entries(names, pages)]
@@ -77,8 +77,7 @@ def imported() -> dict[str, list[str]]:
         for name in sorted(_used_names(tree)):
             pages = found.setdefault(name, [])
             pages += [page] if page not in pages else []
-    public = {f"fewmore.{name}" for name in fewmore.__all__}
-    return {name: found[name] for name in sorted(found) if name not in public}
+    return dict(sorted(found.items()))
 
 
 def _used_names(tree: ast.Module) -> Iterator[str]:
