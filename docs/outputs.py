@@ -2,9 +2,11 @@
 
 Types the commands of the quickstart for a folder of drawn shapes, and `fewmore doctor`. What each
 prints goes to results/outputs. The weights of mobilenet_v2 must be in the data folder (`fewmore
-data get mobilenet_v2`).
+data get mobilenet_v2`). The pages that `--html` writes are shown too, as docs/figures/*-page.png,
+which needs Chromium.
 """
 
+import io
 import os
 import shlex
 import shutil
@@ -13,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from animation import open_browser
 from PIL import Image
 
 from fewmore.data.paths import data_root
@@ -20,13 +23,13 @@ from fewmore.data.sources import WEIGHTS
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "results" / "outputs"
-SHAPES = ["triangle", "square", "circle", "cross"]
+SHAPES = ["triangle", "square", "circle", "cross", "star"]
 COMMANDS = {
-    "check": "fewmore check scans",
+    "check": "fewmore check scans --html check.html",
     "train": "fewmore train photos -o shapes.fewmore",
-    "learn": "fewmore learn shapes.fewmore --name star star1.png star2.png star3.png",
+    "learn": "fewmore learn shapes.fewmore --name hexagon hexagon1.png hexagon2.png",
     "predict": "fewmore predict shapes.fewmore unknown.png --top 3",
-    "evaluate": "fewmore evaluate shapes.fewmore test-photos",
+    "evaluate": "fewmore evaluate shapes.fewmore test-photos --html mistakes.html",
     "undo": "fewmore undo shapes.fewmore",
     "doctor": "fewmore doctor",
 }
@@ -38,17 +41,26 @@ def draw(folder: Path) -> None:
     import shapes
 
     shapes.write(str(folder / "photos"), SHAPES, 20)
-    shapes.write(str(folder / "test-photos"), [*SHAPES, "star"], 10, first=100)
-    for number in range(1, 4):
-        shapes.draw("star", number).save(folder / f"star{number}.png")
-    shapes.draw("star", 50).save(folder / "unknown.png")
-    scans = shapes.write(str(folder / "scans"), [*SHAPES, "star", "hexagon"], 18)
+    shapes.write(str(folder / "test-photos"), [*SHAPES, "hexagon"], 20, first=100)
+    for number in range(1, 3):
+        shapes.draw("hexagon", number).save(folder / f"hexagon{number}.png")
+    shapes.draw("hexagon", 50).save(folder / "unknown.png")
+    scans = shapes.write(str(folder / "scans"), [*SHAPES, "hexagon"], 18)
     shapes.draw("star", 60).save(scans / "circle" / "scan-1.png")
     shapes.draw("cross", 60).save(scans / "triangle" / "scan-2.png")
     copy = Image.open(scans / "square" / "square-04.png")
     copy.resize((120, 120)).save(scans / "hexagon" / "square-copy.jpg")
     shutil.copy(scans / "cross" / "cross-00.png", scans / "cross" / "again.png")
     (scans / "star" / "star-17.jpg").write_bytes(b"")
+
+
+def show(page: Path, height: int) -> None:
+    """Write a screenshot of the top of a page."""
+    with open_browser() as browser:
+        window = browser.new_page(viewport={"width": 1000, "height": height})
+        window.goto(page.as_uri())
+        image = Image.open(io.BytesIO(window.screenshot())).convert("RGB").quantize(128)
+    image.save(ROOT / "docs" / "figures" / f"{page.stem}-page.png", optimize=True)
 
 
 def main() -> None:
@@ -77,6 +89,8 @@ def main() -> None:
             text = "\n".join([f"$ {command}", *lines]).replace(str(folder), "~")
             (FOLDER / f"{title}.txt").write_text(text + "\n", encoding="utf-8")
             print(text, end="\n\n")
+        show(folder / "check.html", 1290)
+        show(folder / "mistakes.html", 800)
 
 
 if __name__ == "__main__":
