@@ -14,7 +14,7 @@ import torch
 from common import Row, make_parser, print_row, record
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ("-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider")
+TESTS = ("-m", "pytest", "-v", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider")
 ABOUT = "import sys, torch; print(sys.version.split()[0], torch.__version__)"
 OUTCOMES = ("passed", "skipped", "failed", "error")
 
