@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,27 +61,47 @@ def decode_batches(
 
     If some images cannot be read, one error at the end names them.
     """
+    return map_decoded(lambda batch: batch, images, titles, transform, batch_size, hashes)
 
-    def decode(start: int) -> tuple[int, list[tuple[Tensor, int] | FewmoreError]]:
-        results: list[tuple[Tensor, int] | FewmoreError] = []
+
+def map_decoded(
+    function: Callable[[Batch], R],
+    images: Sequence[Any],
+    titles: Sequence[str],
+    transform: Transform,
+    batch_size: int,
+    hashes: bool = False,
+) -> Iterator[R]:
+    """Yield what a function makes of each batch of squares, in order.
+
+    The thread that decoded a batch calls the function, a few batches ahead. If some images cannot
+    be read, one error at the end names them.
+    """
+    errors: list[FewmoreError] = []
+
+    def work(start: int) -> R | list[FewmoreError]:
+        squares: list[np.ndarray] = []
+        digests: list[int] = []
+        found: list[FewmoreError] = []
         for position in range(start, min(start + batch_size, len(images))):
             try:
-                pixels = center_square(images[position], titles[position], transform)
-                results.append((pixels, image_hash(pixels) if hashes else 0))
+                square = center_square(images[position], titles[position], transform)
             except FewmoreError as error:
-                results.append(error)
-        return start, results
+                found.append(error)
+                continue
+            squares.append(square.numpy())
+            if hashes:
+                digests.append(image_hash(square))
+        if found or errors:  # after the first error, only further errors are collected
+            return found
+        # NumPy: PyTorch would copy these by several threads, which wait for one another.
+        return function(Batch(start, torch.from_numpy(np.stack(squares)), tuple(digests)))
 
-    errors: list[FewmoreError] = []
-    for start, results in threaded_map(decode, range(0, len(images), batch_size)):
-        errors += [result for result in results if isinstance(result, FewmoreError)]
-        decoded = [result for result in results if not isinstance(result, FewmoreError)]
-        if not errors:  # after the first error, only further errors are collected
-            yield Batch(
-                start,
-                torch.stack([pixels for pixels, _ in decoded]),
-                tuple(digest for _, digest in decoded) if hashes else (),
-            )
+    for result in threaded_map(work, range(0, len(images), batch_size)):
+        if isinstance(result, list):
+            errors += result
+        else:
+            yield result
     if errors:
         raise combine_errors(errors)
 
@@ -196,7 +217,7 @@ class Embedder:
     ) -> Tensor:
         """Return the features that an engine computes of squares: (rotations, n, d) float32."""
         upright = _center_crop(images.to(self.device), self.transform.size)
-        views = (torch.rot90(upright, rotation, (2, 3)) for rotation in rotations)
+        views = (torch.rot90(upright, turns, (2, 3)) if turns else upright for turns in rotations)
         features = torch.stack([engine(view) for view in views])
         return self.whitening(features) if self.whitening else features
 
@@ -207,12 +228,14 @@ class Embedder:
 
         If some images cannot be read, one error at the end names them.
         """
-        batches = decode_batches(images, titles, self.transform, self.stream_batch, hashes)
 
         def embed(batch: Batch) -> tuple[Batch, Tensor]:
             return batch, self.features(batch.images)[0]
 
-        return self.map_batches(embed, batches)
+        decoding = (images, titles, self.transform, self.stream_batch, hashes)
+        if self.engine.is_concurrent:  # a core decodes and embeds: the squares stay in its cache
+            return map_decoded(embed, *decoding)
+        return map(embed, decode_batches(*decoding))
 
     def map_batches(self, function: Callable[[T], R], batches: Iterable[T]) -> Iterator[R]:
         """Yield the results of a function that computes features, in the order of the batches.

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fewmore.classifier.embedding import Embedder, center_square, square_size
 from fewmore.data.streams import Chunk, PlaceList, Position, open_binary
-from fewmore.data.threads import map_ahead
+from fewmore.data.threads import map_ahead, threaded_map
 from fewmore.data.transform import Transform
 from fewmore.errors import FewmoreError, StateError
 
@@ -84,12 +84,16 @@ def embed_stream(
         chunks: as `fewmore.data.streams.read_chunks` yields them.
         processes: that decode; 0 stands for threads, which start at once.
     """
-    workers = processes or os.cpu_count() or 1
     decode = partial(decode_chunk, embedder.transform)
+    embed = partial(embed_chunk, embedder)
+    if not processes and embedder.engine.is_concurrent:  # a core decodes and embeds
+        yield from threaded_map(lambda chunk: embed(decode(chunk)), chunks)
+        return
+    workers = processes or os.cpu_count() or 1
     try:
         with _open_pool(processes, workers) as pool:
             decoded = map_ahead(pool, decode, chunks, 2 * workers)
-            yield from embedder.map_batches(partial(embed_chunk, embedder), decoded)
+            yield from embedder.map_batches(embed, decoded)
     except BrokenProcessPool as error:
         raise StateError(
             "a process that decodes images was killed, perhaps because memory ran out: "
