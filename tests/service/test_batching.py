@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from fewmore import IncrementalClassifier
-from fewmore.classifier.embedding import image_hash
+from fewmore.classifier.embedding import image_hash, square_size
 from fewmore.data.decode import count_pixels
 from fewmore.errors import ImageError
 from fewmore.service import batching
@@ -187,14 +187,46 @@ def test_large_images_leave_room_for_others(queue: Batcher):
     queue._enqueue(small, "b")
     assert queue._take() == [(small, 0)]  # though a large one waits: another is being decoded
     queue._large_busy = False
+    before = 0
     for _ in range(batching.LARGE_SHARE):
         queue._enqueue(small, "b")
         queue._enqueue(small, "c")
-    taken = [queue._take() for _ in range(1)]
-    queue._since_large = batching.LARGE_SHARE
-    queue._enqueue(small, "b")
-    taken.append(queue._take())
-    assert taken[-1] == [(large, 1)]  # it is not put off for ever
+        if (taken := queue._take()) == [(large, 1)]:
+            break
+        before += len(taken)
+    assert before == batching.LARGE_SHARE  # it is not put off for ever
+
+
+def jpeg(**options: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.effect_noise((600, 400), 50).convert("RGB").save(buffer, "JPEG", **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("options", "at_once"),
+    [
+        ({}, True),
+        ({"progressive": True}, True),
+        ({"comment": b"x" * 60_000}, False),
+    ],
+)
+def test_pixels_are_counted_from_the_first_bytes_or_from_the_file(
+    queue: Batcher, options: dict[str, Any], at_once: bool, monkeypatch: pytest.MonkeyPatch
+):
+    in_threads = []
+
+    async def to_thread(call: Any) -> Any:
+        in_threads.append(call)
+        return call()
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    data = jpeg(**options)
+    pixels = count_pixels(data, square_size(queue.embedder.transform))
+    assert 0 < pixels <= 600 * 400
+    assert asyncio.run(queue._count_pixels([data])) == [pixels]
+    assert bool(in_threads) != at_once
+    assert asyncio.run(queue._count_pixels([data, b"no image"])) == [pixels, 0]
 
 
 def test_pixels_that_wait_are_limited(queue: Batcher):

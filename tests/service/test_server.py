@@ -77,7 +77,7 @@ def test_file_and_folder_are_synced_before_the_response(
 ):
     """Check the order of the system calls."""
     trace = tmp_path / "trace"
-    calls = "trace=openat,pwrite64,fsync,fdatasync,sendto,recvfrom"
+    calls = "trace=openat,pwrite64,fsync,fdatasync,sendto,recvfrom,read,write,writev"
     options = [
         "-D",
         "-f",
@@ -100,8 +100,8 @@ def test_file_and_folder_are_synced_before_the_response(
 
     created = first(rf'openat\(.*"{changes}", .*O_CREAT')
     folder_synced = first(rf"(fsync|fdatasync)\(\d+<{folder}>", created)
-    requested = first(r"recvfrom\(.*POST /api/classes")
-    responded = first(r'sendto\(.*"HTTP/1\.1 200', requested)
+    requested = first(r"(recvfrom|read)\(.*POST /api/classes")
+    responded = first(r'(sendto|writev?)\(.*"HTTP/1\.1 200', requested)
     written = [
         number
         for number, line in enumerate(lines[requested:responded], requested)
@@ -165,6 +165,9 @@ HEAD = (
 )
 
 
+HEALTH = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+
+
 def test_a_head_that_does_not_come_ends_the_connection(strict_service: Any):
     assert exchange(strict_service) == b""
     assert exchange(strict_service, b"GET /hea") == b""
@@ -193,12 +196,39 @@ def test_requests_that_are_not_http_are_refused(strict_service: Any):
     assert exchange(strict_service, b"GET /" + b"x" * 100_000).startswith(b"HTTP/1.1 400")
 
 
+def test_trailers_are_limited_as_heads_are(strict_service: Any):
+    start = HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+    found = exchange(strict_service, start, *[b"X: yyyyyyyy\r\n" * 1000] * 2, pause=0.05)
+    assert found.startswith(b"HTTP/1.1 400")
+    assert b"16384 bytes" in found
+
+
+def test_requests_are_taken_one_after_the_other(strict_service: Any):
+    """A second request before the first response is not read: the connection is closed."""
+    found = exchange(strict_service, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 3)
+    assert found.startswith(b"HTTP/1.1 200")
+    assert found.count(b"HTTP/1.1") == 1
+    assert b"connection: close" in found
+
+
+def test_a_request_that_offers_another_protocol_is_answered_in_this_one(
+    strict_service: Any, image: MakeImage
+):
+    """Java's client offers HTTP/2 with its first request, also with one that has a body."""
+    part = b'--x\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n'
+    body = part + image("a") + b"\r\n--x--\r\n"
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEA\r\n"
+    request = HEAD + offer + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    found = exchange(strict_service, request, HEALTH, pause=0.1)
+    assert found.count(b"HTTP/1.1 200") == 2
+    in_pieces = request.partition(b"rade: h2c")
+    found = exchange(strict_service, in_pieces[0], b"".join(in_pieces[1:]), pause=0.1)
+    assert found.startswith(b"HTTP/1.1 400")
+
+
 def test_a_large_body_is_refused_by_its_length_alone(strict_service: Any):
     found = exchange(strict_service, HEAD + b"Content-Length: 99999999999\r\n\r\n")
     assert found.startswith(b"HTTP/1.1 413")
-
-
-HEALTH = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
 
 @pytest.mark.skipif(
@@ -288,7 +318,7 @@ def test_the_work_of_a_client_that_left_is_cancelled(
 
 def test_a_response_is_sent_at_once():
     """Check that Nagle's algorithm is off: it would delay the second packet by 40 ms."""
-    config = uvicorn.Config(lambda scope: None, http="h11")
+    config = uvicorn.Config(lambda scope: None, http="httptools")
     loop = asyncio.new_event_loop()
     with (
         listen("127.0.0.1", 0) as server,

@@ -27,7 +27,7 @@ from fewmore.nn.inference import for_inference
 
 BATCH_SIZE = {"cpu": 16, "cuda": 256}  # a larger batch of wide feature maps leaves a CPU's cache
 SMALL_IMAGE = 64  # pixels a side, up to which a call costs more than some images
-SMALL_BATCH = 4  # larger images that a core of several takes at a time: all end at the same time
+SMALL_BATCH = 4  # larger images that one core takes at a time
 MAX_NAMED = 5  # broken images that a message names
 
 T = TypeVar("T")
@@ -178,11 +178,15 @@ class Embedder:
             return self._engine
 
     @property
+    def core_batch(self) -> int:
+        """Return how many images to embed at a time on one core of a CPU."""
+        is_small = self.device.type != "cpu" or self.transform.size <= SMALL_IMAGE
+        return self.batch_size if is_small else min(SMALL_BATCH, self.batch_size)
+
+    @property
     def stream_batch(self) -> int:
         """Return how many images of a stream to embed at a time."""
-        if self.engine.is_concurrent and self.transform.size > SMALL_IMAGE:
-            return min(SMALL_BATCH, self.batch_size)
-        return self.batch_size
+        return self.core_batch if self.engine.is_concurrent else self.batch_size
 
     def with_engine(self, name: str) -> "Embedder":
         """Return the same embedder with another engine."""

@@ -33,7 +33,7 @@ MAX_STORED_PIXELS = 100_000_000  # of one image after resizing
 MAX_JPEG_PIXELS = 500_000_000  # of a file that is decoded at a fraction of its size
 
 _HEIC = re.compile(rb".{4}ftyp(hei[cmsx]|hev[cmsx]|mif1|msf1)", re.DOTALL)  # first bytes of a file
-_JPEG = b"\xff\xd8"  # first bytes of a file
+JPEG = b"\xff\xd8"  # first bytes of a file
 _EXIF_ORIENTATION = 0x0112
 _TRANSPOSE_OF_ORIENTATION = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -151,7 +151,7 @@ def _open(stream: IO[bytes], side: int | None) -> Image.Image:
         file = Image.open(stream)
     except Image.DecompressionBombError:
         stream.seek(0)
-        if stream.read(2) != _JPEG:
+        if stream.read(2) != JPEG:
             raise
         stream.seek(0)
         file = JpegImageFile(stream)

@@ -77,7 +77,8 @@ def create_app(
         metrics=service.metrics,
         paths=app.openapi()["paths"],
     )
-    app.add_middleware(WithoutPrefix, prefixes=[url.path for url in service.access.public_urls])
+    if any(url.path for url in service.access.public_urls):
+        app.add_middleware(WithoutPrefix, prefixes=[url.path for url in service.access.public_urls])
     if page.is_dir():
         app.router.default = StaticFiles(directory=page, html=True)  # for what no route takes
     return app

@@ -29,13 +29,14 @@ from fewmore.classifier.embedding import (
 )
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.results import Prediction
-from fewmore.data.decode import count_pixels
+from fewmore.data.decode import JPEG, count_pixels
 from fewmore.errors import DataError, FewmoreError
 from fewmore.service.limits import Busy, Limits
 
 LEARN_SHARE = 4  # one in so many images of a batch is one to learn from, if any wait
 LARGE = 10_000_000  # pixels: such an image is decoded alone
-LARGE_SHARE = 4  # after so many batches of other images, one large image has its turn
+LARGE_SHARE = 64  # after so many other images, one large image has its turn
+JPEG_HEAD = 16_384  # bytes, in which a JPEG file mostly says its size; they are read at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,14 +161,14 @@ class Batcher:
         self.limits = limits
         self.embedder: Embedder = current().embedder
         self.workers = workers if self.embedder.device.type == "cpu" else 1
-        self.batch_size = self.embedder.batch_size  # images, at most
+        self.batch_size = self.embedder.core_batch  # images, at most
         self.batches = 0  # counted for the metrics
         self.images = 0
         self._to_predict = _Turns()
         self._to_learn = _Turns()
         self._large = _Turns()  # of both
         self._large_busy = False  # whether a worker decodes one of these
-        self._since_large = 0  # batches without any
+        self._since_large = 0  # images of other batches
         self._pixels = 0  # of all jobs that are not done
         self._arrived = threading.Condition()
         self._idle = 0  # workers
@@ -210,8 +211,7 @@ class Batcher:
     async def _submit(
         self, images: Sequence[bytes], titles: Sequence[str], top: int | None, client: str
     ) -> "Predicted | Embedded":
-        side = square_size(self.embedder.transform)
-        pixels = await asyncio.to_thread(lambda: [count_pixels(image, side) for image in images])
+        pixels = await self._count_pixels(images)
         if sum(pixels) > self.limits.request_pixels:
             raise DataError(
                 f"the images have {sum(pixels):,} pixels in all, and at most "
@@ -227,6 +227,15 @@ class Batcher:
                 if job.future.cancelled():  # the client has gone
                     for queue in (self._to_predict, self._to_learn, self._large):
                         queue.remove(job)
+
+    async def _count_pixels(self, images: Sequence[bytes]) -> list[int]:
+        """Count pixels in another thread, unless the first bytes of one JPEG file tell them."""
+        side = square_size(self.embedder.transform)
+        if len(images) == 1 and images[0].startswith(JPEG):
+            pixels = count_pixels(images[0][:JPEG_HEAD], side)
+            if pixels:
+                return [pixels]
+        return await asyncio.to_thread(lambda: [count_pixels(image, side) for image in images])
 
     def _enqueue(self, job: _Job, client: str) -> None:
         with self._arrived:
@@ -282,13 +291,13 @@ class Batcher:
                 self._large_busy = True
                 self._since_large = 0
                 return [self._large.popleft()]
-            self._since_large += 1
             share = min(self.batch_size, -(-self._small // idle))
             reserved = max(share // LEARN_SHARE, share - len(self._to_predict), 1)
             learn = min(len(self._to_learn), reserved)
             predict = min(len(self._to_predict), share - learn)
             items = [self._to_learn.popleft() for _ in range(learn)]
             items += [self._to_predict.popleft() for _ in range(predict)]
+            self._since_large += len(items)
             return items
 
     @property

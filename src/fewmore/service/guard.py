@@ -12,11 +12,12 @@ import hmac
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
+import anyio
 from starlette.responses import Response
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -54,14 +55,16 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-HEADERS = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Permissions-Policy": "camera=(self)",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+HEADERS = (
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"permissions-policy", b"camera=(self)"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+PAGE_HEADERS = (*HEADERS, (b"cache-control", b"no-cache"))
+DATA_HEADERS = (*HEADERS, (b"cache-control", b"no-store"))
 
 
 @dataclass(frozen=True)
@@ -118,13 +121,14 @@ class Guard:
         access: Access,
         limits: Limits,
         metrics: Metrics,
-        paths: Iterable[str] = (),
+        paths: Collection[str] = (),
     ) -> None:
         self.app = app
         self.access = access
         self.limits = limits
         self.metrics = metrics
-        self._routes = [(compile_path(path)[0], path) for path in paths]
+        self._paths = frozenset(path for path in paths if "{" not in path)
+        self._patterns = [(compile_path(path)[0], path) for path in paths if "{" in path]
         self._under_way: Counter[str] = Counter()  # requests by client
         self._body_bytes = 0  # of all requests under way
         self._wrong_tokens: dict[str, int] = {}  # by client, since the last right one
@@ -141,7 +145,8 @@ class Guard:
         elif method == "HEAD":
             scope = {**scope, "method": "GET"}  # the server leaves the body out
         body = _Body()
-        sender = _Sender(send, is_page=not scope["path"].startswith(DATA_PREFIXES))
+        is_data = scope["path"].startswith(DATA_PREFIXES)
+        sender = _Sender(send, DATA_HEADERS if is_data else PAGE_HEADERS)
         self._under_way[client] += 1
         try:
             await self._respond(scope, receive, sender, client, body)
@@ -165,7 +170,9 @@ class Guard:
 
     def _route(self, path: str) -> str:
         """Return the route's pattern; the path itself would give endlessly many metrics."""
-        return next((route for regex, route in self._routes if regex.match(path)), "other")
+        if path in self._paths:
+            return path
+        return next((route for regex, route in self._patterns if regex.match(path)), "other")
 
     async def _respond(
         self, scope: Scope, receive: Receive, send: Send, client: str, body: "_Body"
@@ -250,10 +257,9 @@ class Guard:
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
         if length.isdigit() and int(length) > limits.body_bytes:
             return problem(413, too_large, CLOSE)
-        until = time.monotonic() + limits.body_seconds
-        try:
+        with anyio.move_on_after(limits.body_seconds):
             while True:
-                message = await asyncio.wait_for(receive(), until - time.monotonic())
+                message = await receive()
                 if message["type"] == "http.disconnect":
                     return problem(400, "the request ended too early", CLOSE)
                 self._body_bytes += body.add(message.get("body", b""))
@@ -264,13 +270,12 @@ class Guard:
                     return problem(503, detail, {**RETRY_SOON, **CLOSE})
                 if not message.get("more_body", False):
                     return None
-        except asyncio.TimeoutError:
-            return problem(
-                408,
-                f"the request was not there after {limits.body_seconds:g} seconds: "
-                "send it faster, or less of it",
-                CLOSE,
-            )
+        return problem(
+            408,
+            f"the request was not there after {limits.body_seconds:g} seconds: "
+            "send it faster, or less of it",
+            CLOSE,
+        )
 
 
 class _Body:
@@ -303,26 +308,22 @@ class _Body:
 
 
 class _Sender:
-    """Send a response with our headers, and remember its status."""
+    """Send a response with our headers, but for those that it sets itself; remember its status."""
 
-    def __init__(self, send: Send, is_page: bool) -> None:
+    def __init__(self, send: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self.status = 500
         self.started = False
         self._send = send
-        self._headers = {**HEADERS, "Cache-Control": "no-cache" if is_page else "no-store"}
+        self._headers = headers
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.started = True
-            message = {**message, "headers": [*message["headers"], *self._missing(message)]}
+            present = {name.lower() for name, _ in message["headers"]}
+            missing = [header for header in self._headers if header[0] not in present]
+            message = {**message, "headers": [*message["headers"], *missing]}
         await self._send(message)
-
-    def _missing(self, message: Message) -> list[tuple[bytes, bytes]]:
-        """Return our headers that the response does not set itself."""
-        present = {name.lower() for name, _ in message["headers"]}
-        ours = [(name.lower().encode(), value.encode()) for name, value in self._headers.items()]
-        return [header for header in ours if header[0] not in present]
 
 
 def _netloc(origin: str) -> str:

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import ctypes
+import gc
 import logging
 import os
+import re
 import socket
 import ssl
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fewmore.errors import ConfigError
 from fewmore.service.events import END_RESPONSE
@@ -22,6 +24,7 @@ from fewmore.service.proxy import TrustedProxies
 
 KEEP_ALIVE = 10  # seconds that an idle connection stays open
 LARGEST_HEAD = 16_384  # bytes
+UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 KEPT_MEMORY = 2**30  # bytes of freed memory that the process keeps
 
 log = logging.getLogger("fewmore.service")
@@ -60,8 +63,8 @@ def tls_files(certificate: Path | None, key: Path | None) -> TLS | None:
     return tls
 
 
-class LimitedProtocol(H11Protocol):
-    """Limit the number of connections and how long they wait.
+class LimitedProtocol(HttpToolsProtocol):
+    """Limit the number of connections, how long they wait, and how large a request's head is.
 
     Connections beyond a number are closed, and so are those whose request's head does not arrive in
     time, and those whose client does not read the response. A trusted proxy may have as many
@@ -70,6 +73,7 @@ class LimitedProtocol(H11Protocol):
 
     limits: Limits
     proxies: TrustedProxies
+    head_bytes = 0  # since a head or a piece of a body was complete: also trailers of chunks
     watched: object = None  # the request after which the next head is awaited
     send_timer: asyncio.TimerHandle | None = None  # runs while the client has to read
 
@@ -103,6 +107,9 @@ class LimitedProtocol(H11Protocol):
         if cycle is None or cycle.response_complete:
             super().send_400_response(msg)
             return
+        if not cycle.more_body:  # the bytes came after a request: its response is the last one
+            cycle.keep_alive = False
+            return
         if cycle.response_started:
             self.transport.close()
         else:
@@ -132,10 +139,36 @@ class LimitedProtocol(H11Protocol):
         self.transport.abort()  # closing would wait for the client to read
 
     def data_received(self, data: bytes) -> None:
-        cycle = self.cycle
-        if cycle is not None and cycle.response_complete and self.watched is not cycle:
-            self._await_head()
+        if self.cycle is None or self.cycle.response_complete:
+            data = _without_offer(data)
+        self.head_bytes += len(data)
         super().data_received(data)
+        cycle = self.cycle
+        if self.transport.is_closing():
+            return
+        if self.head_bytes > LARGEST_HEAD:
+            self.send_400_response(f"The head is larger than {LARGEST_HEAD} bytes.")
+        elif cycle is not None and cycle.response_complete and self.watched is not cycle:
+            self._await_head()  # the next head has begun
+
+    def on_message_begin(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            raise RuntimeError("requests are taken one after the other")
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self.head_bytes = 0
+        if self.parser.should_upgrade():  # the parser would not read the body of such a request
+            raise RuntimeError("the offer of another protocol came in pieces")
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self.head_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self.head_bytes = 0
+        super().on_message_complete()
 
     def _await_head(self) -> None:
         self.watched = self.cycle
@@ -146,10 +179,18 @@ class LimitedProtocol(H11Protocol):
             self.transport.close()
 
 
-def protocol_with(limits: Limits, proxies: TrustedProxies | None = None) -> type[H11Protocol]:
+def protocol_with(limits: Limits, proxies: TrustedProxies | None = None) -> type[HttpToolsProtocol]:
     """Create the HTTP/1.1 protocol of a service with these limits."""
     values = {"limits": limits, "proxies": proxies or TrustedProxies()}
     return type("Protocol", (LimitedProtocol,), values)
+
+
+def _without_offer(data: bytes) -> bytes:
+    """Take the offer of another protocol out of a request's head: it is not accepted."""
+    end = max(data.find(b"\r\n\r\n"), 0)
+    if UPGRADE.search(data, 0, end) is None:
+        return data
+    return UPGRADE.sub(b"", data[:end]) + data[end:]
 
 
 def _address(connection: object) -> str:
@@ -196,12 +237,14 @@ def serve(
     tls: TLS | None = None,
 ) -> None:
     """Run the app until the process is interrupted."""
+    gc.collect()
+    gc.freeze()  # what is there now stays: a full collection would look at all of it, for 0.1 s
     asyncio.constants.SSL_HANDSHAKE_TIMEOUT = limits.head_seconds  # type: ignore[attr-defined]
     config = uvicorn.Config(
         app,
         http=protocol_with(limits, proxies),
         ws="none",
-        loop="asyncio",
+        loop="asyncio" if tls else "auto",  # uvloop's TLS has a timeout of its own, of a minute
         log_config=None,
         access_log=False,
         server_header=False,
@@ -211,7 +254,6 @@ def serve(
         ssl_keyfile=None if tls is None else tls.key,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=limits.end_seconds,
-        h11_max_incomplete_event_size=LARGEST_HEAD,
     )
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after its shutdown
         uvicorn.Server(config).run(sockets=[listener])

@@ -84,13 +84,14 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Do a request's work, and cancel it if the client goes away before it is done."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(request.receive())  # the body is read: nothing else can come
+    gone.add_done_callback(lambda _: task.cancel())
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        return task.result()
+        return await task
+    except asyncio.CancelledError:
+        if gone.done():
+            raise ClientDisconnect from None
+        raise
     finally:
-        task.cancel()
         gone.cancel()
 
 
