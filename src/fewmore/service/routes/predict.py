@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from fewmore.classifier.results import Prediction
@@ -12,6 +12,7 @@ from fewmore.service.routes.dependencies import (
     ImageFiles,
     ServiceState,
     client_of,
+    get_service,
     read_images,
     unless_gone,
 )
@@ -24,17 +25,16 @@ router = APIRouter(tags=["predict"])
 
 
 @router.post(
-    "/api/predict", responses=problems(400, 403, 408, 409, 413, 422, 429, 503, private=True)
+    "/api/predict",
+    response_model=Predictions,
+    responses=problems(400, 403, 408, 409, 413, 422, 429, 503, private=True),
 )
-async def predict(
-    service: ServiceState,
-    request: Request,
-    images: ImageFiles,
-    top: Top = 5,
-) -> Predictions:
+async def predict(request: Request, images: ImageFiles, top: Top = 5) -> Response:
     """Predict the likeliest classes of each image, all by one version of the model."""
+    service = await get_service(request)
     data = await read_images(images, service.limits)
-    return await _predict(service, request, data, top)
+    predictions = await _predict(service, request, data, top)
+    return Response(predictions.model_dump_json(), media_type="application/json")
 
 
 @router.post(
