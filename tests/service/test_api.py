@@ -53,6 +53,45 @@ def test_one_and_many_images_are_predicted(client: Any, image: MakeImage, model:
     assert len(client.predict(images[0], top=100).json()["predictions"][0]["classes"]) == 3
 
 
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", 3),
+        ("?top=2", 2),
+        ("?top=%32", 2),
+        ("?top=02", 2),
+        ("?top=100", 3),
+        ("?top=1&top=2", 2),
+        ("?other=1", 3),
+        ("?top=0", "top: Input should be greater than or equal to 1"),
+        ("?top=101", "top: Input should be less than or equal to 100"),
+        ("?top=x", "top: Input should be a valid integer"),
+        ("?top=", "top: Input should be a valid integer"),
+    ],
+)
+def test_every_query_is_checked(client: Any, image: MakeImage, query: str, found: int | str):
+    response = client.http.post(f"/api/predict{query}", files={"images": image("jay")})
+    if isinstance(found, str):
+        problem(response, 422, found)
+    else:
+        assert len(response.json()["predictions"][0]["classes"]) == found
+
+
+def test_forms_without_images_are_refused(client: Any, image: MakeImage):
+    def send(**form: Any) -> Any:
+        return client.http.post("/api/predict", **form)
+
+    problem(send(), 422, "images: Field required")
+    problem(send(json={"images": []}), 422, "images: Field required")
+    problem(send(data={"images": "text"}), 422, "images")
+    problem(send(files={"other": image("jay")}), 422, "images: Field required")
+    problem(send(data={"images": "text"}, files={"images": image("jay")}), 422, "UploadFile")
+    head = {"Content-Type": "multipart/form-data; boundary=x"}
+    problem(send(content=b"--x\r\n\r\n", headers=head), 400, "")
+    response = send(data={"other": "text"}, files={"images": image("jay")})
+    assert response.status_code == 200
+
+
 def test_a_class_is_taught_and_recognised_at_once(client: Any, image: MakeImage):
     taught = client.teach("okapi")
     assert taught.status_code == 200

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, File, Form, Header, Query, Request, UploadFile
 from pydantic import WithJsonSchema
+from starlette import datastructures
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -100,7 +101,7 @@ def client_of(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-async def read_images(uploads: Sequence[UploadFile], limits: Limits) -> list[bytes]:
+async def read_images(uploads: Sequence[datastructures.UploadFile], limits: Limits) -> list[bytes]:
     """Read uploaded files, if there are not too many and none is too large."""
     if len(uploads) > limits.images:
         raise HTTPException(
