@@ -5,9 +5,11 @@ import threading
 from typing import Any
 
 import numpy as np
+import pytest
 
-from fewmore.classifier.embedding import decode_batches
+from fewmore.classifier.embedding import decode_batches, map_decoded
 from fewmore.classifier.fitting.transform import transform_for
+from fewmore.errors import ImageError
 
 
 def test_only_a_few_images_are_in_memory():
@@ -32,3 +34,16 @@ def test_only_a_few_images_are_in_memory():
         alive -= len(batch)
     assert alive == 0
     assert most <= 8 * (2 * (os.cpu_count() or 1) + 4)
+
+
+def test_after_a_broken_image_others_are_only_decoded():
+    images = [b"broken", *[np.zeros((4, 4), np.uint8)] * 300, b"broken too"]
+    starts = []
+    titles = [f"image {number}" for number in range(len(images))]
+    transform = transform_for("resnet8", pretrained=True)
+    with pytest.raises(ImageError, match=r"2 images cannot be used: image 0 .*; image 301 "):
+        for _ in map_decoded(
+            lambda batch: starts.append(batch.start), images, titles, transform, 2
+        ):
+            pass
+    assert len(starts) < 100  # those that were on the way
