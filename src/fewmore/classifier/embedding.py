@@ -180,8 +180,9 @@ class Embedder:
     @property
     def core_batch(self) -> int:
         """Return how many images to embed at a time on one core of a CPU."""
-        is_small = self.device.type != "cpu" or self.transform.size <= SMALL_IMAGE
-        return self.batch_size if is_small else min(SMALL_BATCH, self.batch_size)
+        if self.device.type == "cpu" and self.transform.size > SMALL_IMAGE:
+            return min(SMALL_BATCH, self.batch_size)
+        return self.batch_size
 
     @property
     def stream_batch(self) -> int:
