@@ -1,8 +1,9 @@
 """Decode images in a stream and embed them with a frozen backbone.
 
-Threads decode images a few batches ahead, and on a CPU others compute features meanwhile. A batch
-is cropped to squares, embedded and released: however many images there are, only those few batches
-are in memory. A content hash identifies an image, so that none counts twice.
+Threads decode images a few batches ahead; where an engine computes on one core, each of them also
+embeds its batch. A batch is cropped to squares, embedded and released: however many images there
+are, only those few batches are in memory. A content hash identifies an image, so that none counts
+twice.
 """
 
 import copy
