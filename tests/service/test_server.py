@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -126,12 +126,14 @@ def strict_service(model: Path) -> Any:
     limits = Limits(
         head_seconds=0.3, body_seconds=0.3, send_seconds=0.3, connections=20, client_connections=10
     )
-    config = uvicorn.Config(
-        create_app(Store(model), limits=limits, workers=1),
-        http=protocol_with(limits),
-        ws="none",
-        log_level="critical",
-    )
+    with running(create_app(Store(model), limits=limits, workers=1), limits) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def running(app: Any, limits: Limits) -> Iterator[Any]:
+    """Run an app in a thread of this process; yield its address."""
+    config = uvicorn.Config(app, http=protocol_with(limits), ws="none", log_level="critical")
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     with listen("127.0.0.1", 0) as at:
@@ -209,6 +211,22 @@ def test_requests_are_taken_one_after_the_other(strict_service: Any):
     assert found.startswith(b"HTTP/1.1 200")
     assert found.count(b"HTTP/1.1") == 1
     assert b"connection: close" in found
+
+
+def test_a_request_after_the_last_byte_of_a_response_is_taken():
+    """A client may have a whole response before the service says that it is complete."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            headers = [(b"content-length", b"4")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b"done", "more_body": True})
+            await asyncio.sleep(0.3)
+            await send({"type": "http.response.body", "body": b""})
+
+    with running(app, Limits()) as address:
+        found = exchange(address, HEALTH.replace(b"Connection: close\r\n", b""), HEALTH, pause=0.1)
+    assert found.count(b"HTTP/1.1 200") == found.count(b"done") == 2
 
 
 def test_a_request_that_offers_another_protocol_is_answered_in_this_one(

@@ -152,8 +152,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self._await_head()  # the next head has begun
 
     def on_message_begin(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            raise RuntimeError("requests are taken one after the other")
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            # A client that knows the length may have all of a response before it is complete here.
+            has_all = cycle.chunked_encoding is False and not cycle.expected_content_length
+            if not (cycle.response_started and has_all):
+                raise RuntimeError("requests are taken one after the other")
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
