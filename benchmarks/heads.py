@@ -62,6 +62,7 @@ class Features:
     features: Tensor  # (n, d)
     labels: Tensor
     train: Tensor  # bool
+    classifier: Tensor  # (k, d + 1): the backbone's own
 
 
 def load_features(name: str, root: Path, work: Path, design: bool = False) -> Features:
@@ -70,12 +71,10 @@ def load_features(name: str, root: Path, work: Path, design: bool = False) -> Fe
     Of the birds these are every second class; neighbors in their list are alike.
     """
     file = work / f"{name}_{BACKBONE}.pt"
+    backbone = build(BACKBONE, weights=root / "weights" / "mobilenet_v2-b0353104.pth")
     if not file.exists():
         images, labels, train = IMAGES[name](root)
-        weights = root / "weights" / "mobilenet_v2-b0353104.pth"
-        embedder = Embedder(
-            build(BACKBONE, weights=weights), transform_for(BACKBONE, True), torch.device("cpu")
-        )
+        embedder = Embedder(backbone, transform_for(BACKBONE, True), torch.device("cpu"))
         features = embedder.embed(images, [f"image {i}" for i in range(len(images))])[0]
         content = {"features": features, "labels": labels, "train": train}
         torch.save({name: torch.as_tensor(value) for name, value in content.items()}, file)
@@ -84,7 +83,8 @@ def load_features(name: str, root: Path, work: Path, design: bool = False) -> Fe
     if name == "cub":
         kept = labels % 2 == (0 if design else 1)
         features, labels, train = features[kept], labels[kept] // 2, train[kept]
-    return Features(features, labels, train)
+    assert backbone.classifier is not None
+    return Features(features, labels, train, backbone.classifier)
 
 
 def list_birds(root: Path) -> tuple[list[object], list[int], list[bool]]:
@@ -150,6 +150,7 @@ class Split:
     new: list[Tensor]
     test: list[Tensor]  # of the base classes, then of the new ones
     unseen: Tensor  # (n, d)
+    classifier: Tensor  # the backbone's own
 
 
 def draw_split(data: Features, seed: int, base: int, images: int, new: int, shots: int) -> Split:
@@ -165,7 +166,8 @@ def draw_split(data: Features, seed: int, base: int, images: int, new: int, shot
         train.append(data.features[of_class[:most]])
         test.append(data.features[(data.labels == label) & ~data.train])
     unseen = torch.cat(test[base + new :])
-    return Split(train[:base], train[base : base + new], test[: base + new], unseen)
+    seen = test[: base + new]
+    return Split(train[:base], train[base : base + new], seen, unseen, data.classifier)
 
 
 def with_labels(groups: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -180,11 +182,11 @@ def with_labels(groups: list[Tensor]) -> tuple[Tensor, Tensor]:
 class Ours:
     """Fit the classifier's head on base classes, and learn others."""
 
-    def __init__(self, base: list[Tensor], seed: int = 0) -> None:
+    def __init__(self, base: list[Tensor], classifier: Tensor, seed: int = 0) -> None:
         features, labels = with_labels(base)
         names = tuple(f"base {i}" for i in range(len(base)))
         raw = BaseFeatures(names, features, labels, torch.full_like(labels, NEVER))
-        fitted, self.whitening, head, self.calibration = fit_features(raw, seed)
+        fitted, self.whitening, head, self.calibration = fit_features(raw, seed, classifier)
         self.note = fitted.notes[-1]
         self.base = Scorer.build(head, fitted.classes())
         self.scorer = self.base
@@ -383,7 +385,7 @@ def fit_ours(split: Split, seed: int) -> Ours:
     """Fit on the base classes of a choice, once in a process for all numbers of shots."""
     key = (seed, len(split.base), sum(map(len, split.base)))
     if key not in _fitted:
-        _fitted[key] = Ours(split.base, seed)
+        _fitted[key] = Ours(split.base, split.classifier, seed)
     return _fitted[key].learn([])
 
 

@@ -1,12 +1,23 @@
 """The choice of a head: it takes evidence, and one image does not wreck old classes."""
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
 
 from fewmore.classifier.classes import SupportSet
 from fewmore.classifier.fitting.base import NEVER, BaseFeatures
-from fewmore.classifier.fitting.contest import MAX_LOSS, _is_proven
+from fewmore.classifier.fitting.contest import (
+    CORRECTIONS,
+    MAX_LOSS,
+    SHARES,
+    WHITENINGS,
+    Choice,
+    _Features,
+    _is_proven,
+)
 from fewmore.classifier.fitting.frozen import fit_features
 from fewmore.classifier.fitting.sessions import simulate_sessions
 from fewmore.classifier.heads import Scorer
@@ -65,6 +76,38 @@ def test_whitening_wins_where_images_of_a_class_differ_in_few_directions():
     assert whitening.damping.shape[1] > 0
     assert calibration.sessions_chosen > calibration.sessions_plain + 0.05
     assert "whitened with shrinkage" in base.notes[-1]
+
+
+def test_the_backbones_own_classes_win_where_they_tell_the_classes_apart():
+    """The class is written in features too small for a cosine, and the classifier reads them."""
+    raw = World(12, nuisance=1.0, noise=1.5).base(12, 20)
+    small = 0.01 * torch.nn.functional.one_hot(raw.labels, 12)
+    raw = replace(raw, features=torch.cat([raw.features, small], 1))
+    classifier = torch.cat([torch.zeros(12, DIM), 500 * torch.eye(12), torch.zeros(12, 1)], 1)
+    _, whitening, _, plain = fit_features(raw, seed=0)
+    assert whitening.classifier is None
+    base, whitening, head, calibration = fit_features(raw, seed=0, classifier=classifier)
+    assert whitening.share > 0
+    assert head.dim == whitening.dim == base.features.shape[1] == DIM + 12 + 12
+    assert calibration.sessions_chosen > plain.sessions_chosen
+    assert "by the classes that the backbone knows" in base.notes[-1]
+
+
+def test_scores_of_the_contest_are_those_of_the_head_that_it_chooses():
+    base = World(9, nuisance=1.0).base(9, 8)
+    classifier = torch.randn(5, DIM + 1, generator=torch.Generator().manual_seed(0))
+    base = BaseFeatures(base.names, base.features, base.labels, torch.arange(72) % 5)
+    sessions = list(simulate_sessions(base, torch.Generator().manual_seed(0)))
+    features = _Features(base, classifier)
+    candidates = list(product(WHITENINGS, SHARES, CORRECTIONS))
+    for session in sessions[1:3]:
+        scores = torch.cat(list(features.scores(session)))
+        for place, (kind, share, correction) in enumerate(candidates):
+            choice = Choice(*kind, share, correction)
+            _, whitened, head = choice.fit(base, classifier, session.known)
+            scorer = Scorer.build(head, whitened.select(session.learnt).classes())
+            expected = scorer.similarity(whitened.features[session.queries])
+            torch.testing.assert_close(scores[place], expected, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("seed", range(3))

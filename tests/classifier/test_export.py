@@ -104,11 +104,22 @@ def test_whitening_is_part_of_the_backbone(
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     directions = torch.linalg.qr(torch.randn(classifier.model.dim, 5, generator=generator)).Q
-    whitening = Whitening(torch.rand(classifier.model.dim, generator=generator), 0.9 * directions)
+    given = classifier.model.dim
+    whitening = Whitening(
+        torch.rand(given, generator=generator),
+        0.9 * directions,
+        classifier=torch.randn(7, given + 1, generator=generator),
+        share=0.25,
+    )
+    model = replace(classifier.model, whitening=whitening, dim=whitening.dim)
+    classes = [
+        replace(known, feature_sum=torch.cat([known.feature_sum, torch.rand(7)]))
+        for known in model.class_set.classes
+    ]
     classifier._set_model(
-        replace(classifier.model, whitening=whitening),
+        replace(model, class_set=replace(model.class_set, classes=tuple(classes))),
         classifier.embedder.backbone,
-        classifier.scorer.head,
+        replace(classifier.scorer.head, dim=whitening.dim),
     )
     to_onnx(classifier, tmp_path)
     assert_agree(classifier, tmp_path, 3)

@@ -45,7 +45,11 @@ def make_classes(count: int, dim: int = 64) -> list[KnownClass]:
 
 
 def make_model(
-    adapter: bool = False, projected: bool = False, classes: int = 3, whitened: bool = False
+    adapter: bool = False,
+    projected: bool = False,
+    classes: int = 3,
+    whitened: bool = False,
+    own_classes: int = 0,
 ) -> Model:
     backbone = build("resnet8", seed=3)
     class_set = ClassSet.from_training(make_classes(classes))
@@ -67,7 +71,7 @@ def make_model(
             temperature=0.1 + 0.2, threshold=0.5, classes=3, growth=0.1, held_out=12
         ),
         variance=1.25,
-        whitening=Whitening(torch.randn(64), torch.randn(64, 5), 0.5) if whitened else None,
+        whitening=make_whitening(own_classes) if whitened else None,
         adapter=Adapter(width, generator=torch.Generator().manual_seed(0)).state_dict()
         if adapter
         else None,
@@ -75,6 +79,15 @@ def make_model(
         notes=("a note", "größer"),
         origin={"fewmore": "0.1.0", "weights": "imagenet", "seed": 0},
     )
+
+
+def make_whitening(own_classes: int) -> Whitening:
+    """Return a whitening of 64 features, some of which are probabilities of own classes."""
+    given = 64 - own_classes
+    whitening = Whitening(torch.randn(given), torch.randn(given, 5), 0.5)
+    if not own_classes:
+        return whitening
+    return replace(whitening, classifier=torch.randn(own_classes, given + 1), share=0.25)
 
 
 def is_same(one: Model, other: Model) -> bool:
@@ -105,7 +118,8 @@ def is_same(one: Model, other: Model) -> bool:
         and dicts_equal(
             one.whitening and one.whitening.tensors(), other.whitening and other.whitening.tensors()
         )
-        and (one.whitening and one.whitening.power) == (other.whitening and other.whitening.power)
+        and (one.whitening and (one.whitening.power, one.whitening.share))
+        == (other.whitening and (other.whitening.power, other.whitening.share))
         and (one.projection is None) == (other.projection is None)
         and (one.projection is None or torch.equal(one.projection, other.projection))
         and all(
@@ -150,7 +164,7 @@ def test_a_model_without_classes_is_read_back(tmp_path: Path):
 def test_it_is_a_safetensors_file_without_pickles(tmp_path: Path):
     write(tmp_path / "a.fewmore", make_model())
     with safe_open(tmp_path / "a.fewmore", framework="pt") as file:
-        assert json.loads(file.metadata()["fewmore"])["format"] == 4
+        assert json.loads(file.metadata()["fewmore"])["format"] == 5
         assert "backbone/conv1.weight" in file.keys()  # noqa: SIM118
     assert b"pickle" not in (tmp_path / "a.fewmore").read_bytes()
 
@@ -303,11 +317,11 @@ def test_the_rewritten_file_itself_is_sound(tmp_path: Path, whole: bytes):
 
 
 def test_a_newer_format_says_what_to_do(tmp_path: Path, whole: bytes):
-    content = rewritten(whole, lambda about, tensors: about.update(format=5))
+    content = rewritten(whole, lambda about, tensors: about.update(format=6))
     assert_refused(
         tmp_path / "a.fewmore",
         content,
-        match=r"has format 5, .* pip install -U fewmore",
+        match=r"has format 6, .* pip install -U fewmore",
     )
 
 
@@ -336,6 +350,9 @@ HOSTILE: dict[str, Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]] = {
     "whitening of no number": lambda about, tensors: about.update(whitening="5"),
     "a power of no number": lambda about, tensors: about.update(power="0.5"),
     "a power of nothing": lambda about, tensors: about.update(power=0.0),
+    "a share above one": lambda about, tensors: about.update(share=1.5),
+    "own classes without tensors": lambda about, tensors: about.update(own_classes=3),
+    "more own classes than features": lambda about, tensors: about.update(own_classes=64),
     "whitening without tensors": lambda about, tensors: tensors.pop("whitening/damping"),
     "more classes than sums": lambda about, tensors: about["classes"].append(
         {"name": "x", "count": 1, "hashes": 0}

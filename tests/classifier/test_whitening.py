@@ -1,5 +1,7 @@
 """Whitening: the algebra, and what it does to features."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -62,3 +64,16 @@ def test_a_root_is_taken_before_all_else_and_keeps_the_sign():
         Covariance.within(features, labels, 0.5).whitening(0.7)(features),
         Covariance.within(roots, labels).whitening(0.7)(roots),
     )
+
+
+def test_a_share_of_the_cosine_is_that_of_the_classifiers_probabilities():
+    features, labels = draw(3, 8, 10, torch.ones(10))
+    plain = Covariance.within(features, labels).whitening(0.5)
+    generator = torch.Generator().manual_seed(1)
+    classifier = torch.randn(4, 11, generator=generator)
+    probabilities = F.linear(features, classifier[:, :-1], classifier[:, -1]).softmax(1)
+    both = replace(plain, classifier=classifier, share=0.25)(features)
+    assert both.shape == (24, 14)
+    bhattacharyya = (probabilities[:, None] * probabilities).sqrt().sum(-1)
+    cosines = plain(features) @ plain(features).T
+    torch.testing.assert_close(both @ both.T, 0.75 * cosines + 0.25 * bhattacharyya)

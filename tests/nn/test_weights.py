@@ -46,6 +46,15 @@ def test_weights_are_read_from_a_file_of_torchvision(tmp_path: Path) -> None:
     backbone = build("resnet18", 0, tmp_path / "weights.pth")
     for key, tensor in backbone.state_dict().items():
         assert torch.equal(tensor, entries[key]), key
+    whole = torch.load(tmp_path / "weights.pth")
+    assert backbone.classifier is not None
+    assert torch.equal(backbone.classifier[:, :-1], whole["fc.weight"])
+    assert torch.equal(backbone.classifier[:, -1], whole["fc.bias"])
+
+
+def test_a_file_without_a_classifier(tmp_path: Path) -> None:
+    torch.save(build("resnet8").state_dict(), tmp_path / "weights.pth")
+    assert build("resnet8", weights=tmp_path / "weights.pth").classifier is None
 
 
 def test_a_missing_weight_file(tmp_path: Path) -> None:

@@ -163,7 +163,6 @@ class Embedder:
         self.whitening = whitening and whitening.to(device)
         self.transform = transform
         self.device = device
-        self.dim = backbone.dim
         self.batch_size = BATCH_SIZE.get(device.type, 64)
         self._engine: engines.Engine | None = None
         self._building = threading.Lock()
@@ -177,6 +176,11 @@ class Embedder:
                     self.engine_name, self.backbone, self.transform, self.device
                 )
             return self._engine
+
+    @property
+    def dim(self) -> int:
+        """Return the number of features of an image."""
+        return self.whitening.dim if self.whitening else self.backbone.dim
 
     @property
     def core_batch(self) -> int:

@@ -184,7 +184,7 @@ def _unit_means(classes: Sequence[KnownClass], head: Head) -> tuple[Tensor, Tens
     return (means / norms).float().to(head.device), correction.float().to(head.device)
 
 
-def norm_correction(squared_norm: Tensor, count: Tensor | int, variance: float) -> Tensor:
+def norm_correction(squared_norm: Tensor, count: Tensor | int, variance: Tensor | float) -> Tensor:
     """Return how much longer the mean of `count` images is than the mean of very many.
 
     E‖mean‖² = ‖true mean‖² + variance / count.

@@ -36,9 +36,13 @@ class Model:
         """Return what features and classes are compared by."""
         if self.adapter is not None:
             return "adapter"
-        if self.whitening is None or not bool(self.whitening.center.any()):
+        whitening = self.whitening
+        if whitening is None:
             return "plain cosine"
-        return "whitened cosine" if self.whitening.damping.shape[1] else "centered cosine"
+        kind = "centered cosine" if bool(whitening.center.any()) else "plain cosine"
+        if whitening.damping.shape[1]:
+            kind = "whitened cosine"
+        return kind if whitening.classifier is None else f"{kind} and the backbone's own classes"
 
     def has_backbone_of(self, other: "Model") -> bool:
         """Return whether the features of both are computed alike, before any whitening."""

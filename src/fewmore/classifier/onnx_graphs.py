@@ -91,7 +91,7 @@ class BackboneGraph(Graph):
         if whitening is None:
             return self.embedder.transform, _content_hash()
         digest = _content_hash(*whitening.tensors().values())
-        return self.embedder.transform, digest, whitening.power
+        return self.embedder.transform, digest, whitening.power, whitening.share
 
     def _noise(self, count: int) -> Tensor:
         shape = (count, 3, self.size, self.size)

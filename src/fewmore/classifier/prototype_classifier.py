@@ -54,7 +54,7 @@ class PrototypeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         seed = check_random_state(self.random_state).randint(2**31)
         base, whitening, self._head, self.calibration_ = fit_features(base, int(seed))
-        self._whitening = whitening.double()
+        self._whitening = whitening.to(torch.float64)
         self._set_classes(base.classes())
         return self
 

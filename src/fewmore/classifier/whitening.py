@@ -5,9 +5,14 @@ Features are then centered by the mean of the base images and scaled to unit len
 which images of one class differ tell little about the class, and are damped; then the length is one
 again. All of it is settled in training, so that later classes change nothing for earlier ones.
 
-n: images   d: features   r: directions   C: classes
+A classifier that came with the backbone's weights, such as ImageNet's, says much of things that are
+like its own classes. The square roots of its probabilities are a vector of unit length, too, and
+may take a share of the cosine.
+
+n: images   d: features   r: directions   C: classes   k: classes of the backbone's classifier
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,29 +24,43 @@ MAX_DIRECTIONS = 512  # which keeps a model file small
 
 @dataclass(frozen=True, eq=False)
 class Whitening:
-    """Map features (…, d) of a backbone to whitened ones of unit length, (…, d)."""
+    """Map features (…, d) of a backbone to whitened ones of unit length, (…, d) or (…, d + k)."""
 
     center: Tensor  # (d,)
     damping: Tensor  # (d, r): orthogonal directions, of length √(1 − what is left of them)
     power: float = 1.0  # that each feature is raised to, with its sign kept
+    classifier: Tensor | None = None  # (k, d + 1), with the bias in the last column
+    share: float = 0.0  # of the classifier's probabilities in a cosine
+
+    @property
+    def dim(self) -> int:
+        """Return the number of whitened features."""
+        return len(self.center) + (0 if self.classifier is None else len(self.classifier))
 
     def __call__(self, features: Tensor) -> Tensor:
         unit = F.normalize(raise_to(features, self.power) - self.center, dim=-1)
         if self.damping.shape[1]:
             unit = F.normalize(unit - (unit @ self.damping) @ self.damping.T, dim=-1)
-        return unit
+        if self.classifier is None:
+            return unit
+        roots = class_roots(features, self.classifier)
+        return torch.cat([math.sqrt(1 - self.share) * unit, math.sqrt(self.share) * roots], -1)
 
-    def to(self, device: torch.device) -> "Whitening":
-        """Return the same on another device."""
-        return replace(self, center=self.center.to(device), damping=self.damping.to(device))
+    def to(self, target: torch.device | torch.dtype) -> "Whitening":
+        """Return the same on another device, or in another precision."""
+        tensors = {name: tensor.to(target) for name, tensor in self.tensors().items()}
+        return replace(self, **tensors)  # type: ignore[arg-type]
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors, by name."""
-        return {"center": self.center, "damping": self.damping}
+        tensors = {"center": self.center, "damping": self.damping}
+        return tensors if self.classifier is None else tensors | {"classifier": self.classifier}
 
-    def double(self) -> "Whitening":
-        """Return the same in float64."""
-        return replace(self, center=self.center.double(), damping=self.damping.double())
+
+def class_roots(features: Tensor, classifier: Tensor) -> Tensor:
+    """Return the square roots of a classifier's probabilities, (…, k), whose squares add to one."""
+    logits = features @ classifier[:, :-1].T + classifier[:, -1]
+    return (logits.log_softmax(-1) / 2).exp()
 
 
 def raise_to(features: Tensor, power: float) -> Tensor:
@@ -54,8 +73,9 @@ class Covariance:
     """Hold the mean of features, and the covariance within classes of their unit vectors."""
 
     center: Tensor  # (d,)
-    directions: Tensor  # (d, r): eigenvectors, those of the largest eigenvalues last
+    directions: Tensor  # (d, r): eigenvectors of the largest eigenvalues
     eigenvalues: Tensor  # (r,) float64
+    trace: float  # sum of all eigenvalues
     power: float = 1.0  # that features were raised to
 
     @classmethod
@@ -67,29 +87,34 @@ class Covariance:
         counts = torch.bincount(labels)
         means = torch.zeros(len(counts), unit.shape[1], device=unit.device)
         means = means.index_add(0, labels, unit) / counts.clamp(min=1)[:, None]
-        residuals = (unit - means[labels]).double()
+        residuals = unit - means[labels]
         freedom = max(1, len(unit) - int((counts > 0).sum()))
         # The smaller of two matrices that have the same eigenvalues.
         is_wide = len(unit) < unit.shape[1]
         matrix = residuals @ residuals.T if is_wide else residuals.T @ residuals
-        eigenvalues, vectors = torch.linalg.eigh(matrix)
+        eigenvalues, vectors = torch.linalg.eigh(matrix.double())
         kept = eigenvalues > 1e-6 * eigenvalues.max().clamp(min=1e-12)
-        eigenvalues, vectors = eigenvalues[kept], vectors[:, kept]
+        trace = float(eigenvalues[kept].sum()) / freedom
+        eigenvalues = eigenvalues[kept][-MAX_DIRECTIONS:]
+        vectors = vectors[:, kept][:, -MAX_DIRECTIONS:]
         if is_wide:
-            vectors = residuals.T @ vectors / eigenvalues.sqrt()
-        return cls(center, vectors.float(), eigenvalues / freedom, power)
+            vectors = residuals.T @ (vectors / eigenvalues.sqrt()).float()
+        return cls(center, vectors.float(), eigenvalues / freedom, trace, power)
 
     def whitening(self, shrinkage: float | None) -> Whitening:
         """Return the whitening by this covariance, shrunk towards a multiple of the identity.
 
         With a shrinkage of one, features are centered and scaled alone; with None, scaled alone.
         """
-        directions = self.directions[:, -MAX_DIRECTIONS:]
+        directions = self.directions
         if shrinkage is None:
             return Whitening(torch.zeros_like(self.center), directions[:, :0], self.power)
         if shrinkage == 1.0:
             return Whitening(self.center, directions[:, :0], self.power)
-        floor = shrinkage * self.eigenvalues.sum() / len(self.center)
-        shrunk = (1 - shrinkage) * self.eigenvalues[-MAX_DIRECTIONS:] + floor
-        damped = 1 - (floor / shrunk).sqrt()
-        return Whitening(self.center, (directions * damped.sqrt()).float(), self.power)
+        damping = (directions * (1 - self.left(shrinkage)).sqrt()).float()
+        return Whitening(self.center, damping, self.power)
+
+    def left(self, shrinkage: float) -> Tensor:
+        """Return what is left of each direction, (r,) float64."""
+        floor = shrinkage * self.trace / len(self.center)
+        return (floor / ((1 - shrinkage) * self.eigenvalues + floor)).sqrt()

@@ -52,6 +52,7 @@ class Backbone(nn.Module):
     """Map images to features, `dim` of them an image."""
 
     dim: int
+    classifier: Tensor | None = None  # (k, d + 1): that came with the weights, the bias last
 
     def maps(self, x: Tensor) -> Tensor:
         """Compute the last feature map, (n, d, h, w)."""
@@ -245,7 +246,8 @@ class TimmBackbone(Backbone):
         config = getattr(self.body, "pretrained_cfg", None) or {}
         names = config.get("classifier") or ("fc", "head", "classifier")
         names = (names,) if isinstance(names, str) else tuple(names)
-        load_weights(self.body, path, names, "the state dict of this model of timm")
+        expected = "the state dict of this model of timm"
+        self.classifier = load_weights(self.body, path, names, expected)
 
     @torch.no_grad()
     def check_size(self, size: int) -> None:
@@ -335,7 +337,7 @@ def build(name: str, seed: int = 0, weights: Path | None = None) -> Backbone:
         backbone = BACKBONES[name].build()
     initialize(backbone, torch.Generator().manual_seed(seed))
     if weights is not None:
-        load_weights(backbone, weights)
+        backbone.classifier = load_weights(backbone, weights)
     return backbone
 
 

@@ -36,8 +36,10 @@ def load_weights(
     path: Path,
     classifiers: Sequence[str] = CLASSIFIERS,
     expected: str = "a state dict in torchvision's format",
-) -> None:
-    """Read the weights of a network from a file, without the classifier's.
+) -> Tensor | None:
+    """Read the weights of a network from a file; return those of its classifier, if it has one.
+
+    These are (k, d + 1), for k classes and d features; the last column is the bias.
 
     Args:
         module: the network, which has no classifier.
@@ -60,6 +62,20 @@ def load_weights(
     if problems := _differences(own, entries):
         raise DataError(f"{path} is not a weight file of this backbone: {problems}")
     set_tensors(module, entries)
+    return _classifier({name: read[name] for name in read.keys() - entries.keys()})
+
+
+def _classifier(dropped: Mapping[str, Tensor]) -> Tensor | None:
+    """Return weight and bias of a linear layer (k, d + 1), if that is all of a classifier."""
+    by_kind = {
+        name.rpartition(".")[2]: entry
+        for name, entry in dropped.items()
+        if not name.endswith(COUNTER)
+    }
+    if by_kind.keys() != {"weight", "bias"} or by_kind["weight"].dim() != 2:
+        return None
+    weight, bias = by_kind["weight"], by_kind["bias"]
+    return torch.cat([weight, bias[:, None]], 1).float()
 
 
 def _read_entries(path: Path, expected: str) -> dict[str, Tensor]:

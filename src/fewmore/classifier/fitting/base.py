@@ -64,26 +64,30 @@ class BaseFeatures:
 
     def classes(self) -> list[KnownClass]:
         """Return the classes."""
-        sums = torch.zeros(len(self.names), self.features.shape[1], dtype=torch.float64)
-        sums.index_add_(0, self.labels.cpu(), self.features.cpu().double())
         hashes: list[set[int]] = [set() for _ in self.names]
         for label, digest in zip(self.labels.tolist(), self.hashes, strict=False):
             hashes[label].add(digest)
         return [
             KnownClass(name, feature_sum.clone(), count, frozenset(of_class))
             for name, feature_sum, count, of_class in zip(
-                self.names, sums, self.counts, hashes, strict=True
+                self.names, self._sums(), self.counts, hashes, strict=True
             )
         ]
+
+    def means(self) -> Tensor:
+        """Return the class means, (C, d) float64 on the CPU; zeros for a class without images."""
+        counts = torch.tensor(self.counts).clamp(min=1)
+        return self._sums() / counts[:, None]
 
     def variance(self) -> float:
         """Return the mean squared distance of features from their class mean."""
         labels = self.labels.cpu()
-        counts = torch.bincount(labels)
-        means = torch.stack([known.feature_sum for known in self.classes()])
-        means = means[: len(counts)] / counts.clamp(min=1)[:, None]
-        distances = (self.features.cpu().double() - means[labels]).square().sum()
-        return float(distances / max(1, len(labels) - int((counts > 0).sum())))
+        distances = (self.features.cpu().double() - self.means()[labels]).square().sum()
+        return float(distances / max(1, len(labels) - len(set(labels.tolist()))))
+
+    def _sums(self) -> Tensor:
+        sums = torch.zeros(len(self.names), self.features.shape[1], dtype=torch.float64)
+        return sums.index_add_(0, self.labels.cpu(), self.features.cpu().double())
 
 
 def embed_base(

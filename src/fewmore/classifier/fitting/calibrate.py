@@ -52,8 +52,11 @@ def calibrate(sessions: Sequence[Session], fit: Fit) -> Calibration:
 def _score(sessions: Sequence[Session], fit: Fit) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return scores (q, N), similarities (q, N), labels (q,) and shots (q,) of all queries."""
     parts = []
+    rest = None
     for session in sessions:
-        base, head = fit(session.rest)
+        if session.rest is not rest:  # sessions that hold out the same images come together
+            rest = session.rest
+            base, head = fit(rest)
         scorer = Scorer.build(head, base.select(session.learnt).classes())
         features = base.features[session.queries]
         labels = base.labels[session.queries]

@@ -3,26 +3,30 @@
 In each session the old classes alone decide on mean, covariance and variance, as they do when
 classes are learnt later. The plain cosine, centered ones and whitened ones with several shrinkages,
 of features and of their square roots, compete, each with several strengths of the correction for
-few images.
+few images, and with several shares of the probabilities of the backbone's own classifier.
+
+n: images   C: classes   q: queries   k: classes of the backbone's own classifier
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fewmore.classifier.fitting.base import BaseFeatures
 from fewmore.classifier.fitting.sessions import Session
-from fewmore.classifier.heads import Head, Scorer, norm_correction
-from fewmore.classifier.whitening import Covariance, Whitening
+from fewmore.classifier.heads import Head, norm_correction
+from fewmore.classifier.whitening import Covariance, Whitening, class_roots, raise_to
 
 POWERS = (1.0, 0.5)  # that features are raised to
 SHRINKAGES = (1.0, 0.9, 0.7, 0.5, 0.3)  # 1: centered alone
 PLAIN = (1.0, None)  # the plain cosine
-CANDIDATES = (PLAIN, *product(POWERS, SHRINKAGES))  # powers and shrinkages
+WHITENINGS = (PLAIN, *product(POWERS, SHRINKAGES))  # powers and shrinkages; in this order
+SHARES = (0.0, 0.1, 0.25)  # of the backbone's own classes; 0: without them
 CORRECTIONS = (1.0, 0.8, 0.6, 0.4, 0.2)  # shares of the variance that few images are corrected by
 MAX_LOSS = {1: 0.05, 5: 0.03}  # accuracy that old classes may lose, by shots of the new ones
 MIN_QUERIES = 200  # of old classes, or their losses are too uncertain to decide anything
@@ -36,16 +40,27 @@ class Choice:
 
     power: float = 1.0
     shrinkage: float | None = None
+    share: float = 0.0  # of the backbone's own classes
     correction: float = DEFAULT_CORRECTION
     accuracy: float | None = None
     plain_accuracy: float | None = None
 
-    def fit(self, base: BaseFeatures) -> tuple[Whitening, Head]:
-        """Fit whitening and head on images."""
-        covariance = Covariance.within(base.features, base.labels, self.power)
+    def fit(
+        self, base: BaseFeatures, classifier: Tensor | None = None, kept: Tensor | None = None
+    ) -> tuple[Whitening, BaseFeatures, Head]:
+        """Fit whitening and head on images, or those that a mask (n,) keeps; whiten all of them.
+
+        The classifier (k, d + 1) is the backbone's own.
+        """
+        rest = base if kept is None else base.select(kept)
+        covariance = Covariance.within(rest.features, rest.labels, self.power)
         whitening = covariance.whitening(self.shrinkage)
-        variance = self.correction * base.whitened(whitening).variance()
-        return whitening, Head(base.features.device, base.features.shape[1], variance)
+        if self.share:
+            whitening = replace(whitening, classifier=classifier, share=self.share)
+        whitened = base.whitened(whitening)
+        rest = whitened if kept is None else whitened.select(kept)
+        variance = self.correction * rest.variance()
+        return whitening, whitened, Head(base.features.device, whitening.dim, variance)
 
     def note(self) -> str:
         """Say what won."""
@@ -56,20 +71,25 @@ class Choice:
             kind = f"a cosine whitened with shrinkage {self.shrinkage:g}"
         if self.power != 1:
             kind += " after a square root"
+        if self.share:
+            kind += f" and to {100 * self.share:.0f} % by the classes that the backbone knows"
         return (
             f"classes are compared by {kind}: {100 * self.accuracy:.1f} % of held-out images are "
             f"right in simulated sessions, {100 * self.plain_accuracy:.1f} % by the plain cosine"
         )
 
 
-def choose(base: BaseFeatures, sessions: Sequence[Session]) -> Choice:
+def choose(
+    base: BaseFeatures, sessions: Sequence[Session], classifier: Tensor | None = None
+) -> Choice:
     """Return the choice that is right most often and does not harm old classes.
 
     Whitening has to beat the plain cosine by two standard errors of their difference. These are
     taken over classes, because images of one class are right or wrong together: with three classes
     there is little evidence for anything.
     """
-    correct, labels, losses = _compare(base, sessions)
+    candidates = [(*kind, share) for kind, share in product(WHITENINGS, _shares(classifier))]
+    correct, labels, losses = _compare(base, sessions, classifier)
     allowed = (losses <= 0).all(-1)  # (candidates, corrections)
     means = correct.mean(-1)
     # Where each correction harms old classes, the weakest is taken.
@@ -79,7 +99,7 @@ def choose(base: BaseFeatures, sessions: Sequence[Session]) -> Choice:
     best = int(accuracies.mean(1).argmax())
     chosen = best if _is_proven(accuracies[best] - accuracies[0], labels) else 0
     return Choice(
-        *CANDIDATES[chosen],
+        *candidates[chosen],
         CORRECTIONS[corrections[chosen]],
         float(accuracies[chosen].mean()),
         float(accuracies[0].mean()),
@@ -93,31 +113,38 @@ def _is_proven(gain: Tensor, labels: Tensor) -> bool:
     return float(by_class.mean()) > MIN_GAIN * float(error)
 
 
-def _compare(base: BaseFeatures, sessions: Sequence[Session]) -> tuple[Tensor, Tensor, Tensor]:
+def _shares(classifier: Tensor | None) -> tuple[float, ...]:
+    return SHARES[:1] if classifier is None else SHARES
+
+
+def _compare(
+    base: BaseFeatures, sessions: Sequence[Session], classifier: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return accuracies of each image, its label, and what old classes lose beyond what they may.
 
     The shapes are (candidates, corrections, images), (images,) and (candidates, corrections,
     shots).
     """
-    shape = (len(CANDIDATES), len(CORRECTIONS))
+    shape = (len(WHITENINGS) * len(_shares(classifier)), len(CORRECTIONS))
     correct = torch.zeros(*shape, len(base.labels), dtype=torch.float64)
     asked = torch.zeros(len(base.labels), dtype=torch.float64)
     lost = {shots: torch.zeros(*shape, dtype=torch.float64) for shots in MAX_LOSS}
     old_queries = dict.fromkeys(MAX_LOSS, 0)
+    features = _Features(base, classifier)
     for session in sessions:
+        if not session.shots:
+            continue
         queries = session.queries.cpu()
         labels = base.labels[session.queries]
         is_old = session.is_old[labels]
         asked[queries] += 1
-        old_queries[session.shots] = old_queries.get(session.shots, 0) + int(is_old.sum())
-        for place, scores in _scores(base, session):
-            is_right = scores.argmax(1) == labels
-            correct[place][queries] += is_right.cpu()
-            if session.shots in MAX_LOSS:
-                alone = scores.masked_fill(~session.is_old, -math.inf).argmax(1) == labels
-                lost[session.shots][place] += int(
-                    (alone & is_old).sum() - (is_right & is_old).sum()
-                )
+        old_queries[session.shots] += int(is_old.sum())
+        for place, scores in enumerate(features.scores(session)):
+            is_right = scores.argmax(-1) == labels
+            correct[place][:, queries] += is_right.cpu()
+            alone = scores.masked_fill(~session.is_old, -math.inf).argmax(-1) == labels
+            fewer = (alone & is_old).sum(1) - (is_right & is_old).sum(1)
+            lost[session.shots][place] += fewer.cpu()
     held = asked > 0
     losses = [
         lost[shots] / old_queries[shots] - most
@@ -129,18 +156,103 @@ def _compare(base: BaseFeatures, sessions: Sequence[Session]) -> tuple[Tensor, T
     return accuracies, base.labels.cpu()[held], torch.stack(losses, -1)
 
 
-def _scores(base: BaseFeatures, session: Session) -> Iterator[tuple[tuple[int, int], Tensor]]:
-    """Yield each contestant's place in the grid, and its scores of the queries (q, C)."""
-    old = base.select(session.known)
-    covariances = {power: Covariance.within(old.features, old.labels, power) for power in POWERS}
-    for row, (power, shrinkage) in enumerate(CANDIDATES):
-        whitened = base.whitened(covariances[power].whitening(shrinkage))
-        variance = whitened.select(session.known).variance()
-        classes = whitened.select(session.learnt).classes()
-        uncorrected = Scorer.build(Head(base.features.device, base.features.shape[1]), classes)
-        cosines = uncorrected.similarity(whitened.features[session.queries])
-        squares = torch.stack([known.mean for known in classes]).square().sum(1)
-        counts = torch.tensor([known.count for known in classes])
-        for column, correction in enumerate(CORRECTIONS):
-            factors = norm_correction(squares, counts, correction * variance)
-            yield (row, column), cosines * factors.to(cosines)
+class _Features:
+    """Score queries by all candidates, and keep what sessions with the same images have in common.
+
+    Whitened features are never made: a dot product of two of them is that of the centered ones,
+    less what is removed of it along the directions.
+    """
+
+    def __init__(self, base: BaseFeatures, classifier: Tensor | None) -> None:
+        self.base = base
+        self.roots = None if classifier is None else class_roots(base.features, classifier)
+        self.raised = {power: raise_to(base.features, power) for power in POWERS}
+        self.known: Tensor | None = None
+        self.parts: list[_Part] = []
+
+    def scores(self, session: Session) -> Iterator[Tensor]:
+        """Yield the scores of the queries by each candidate, (corrections, q, C)."""
+        if session.known is not self.known:
+            self.known = session.known
+            self.parts = list(self._fit(session.known))
+        own = None
+        if self.roots is not None:
+            own = _Products.of(_Part(self.roots), self.base, session)
+        for part in self.parts:
+            for left in part.left:
+                products = _Products.of(part, self.base, session, left)
+                yield products.scores()
+                if own is not None:
+                    for share in SHARES[1:]:
+                        yield products.mixed(own, share).scores()
+
+    def _fit(self, known: Tensor) -> Iterator["_Part"]:
+        """Yield features in the order of `WHITENINGS`, with what several of them leave."""
+        yield _Part(F.normalize(self.base.features, dim=1))
+        old = self.base.select(known)
+        for power in POWERS:
+            covariance = Covariance.within(old.features, old.labels, power)
+            unit = F.normalize(self.raised[power] - covariance.center, dim=1)
+            left = [covariance.left(shrinkage).to(unit) for shrinkage in SHRINKAGES]
+            yield _Part(unit, unit @ covariance.directions, left)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Hold features of unit length, and their coordinates along directions to damp."""
+
+    unit: Tensor  # (n, d)
+    along: Tensor | None = None  # (n, r)
+    left: Sequence[Tensor | None] = (None,)  # of the directions, (r,), by several whitenings
+
+
+@dataclass(frozen=True, eq=False)
+class _Products:
+    """Hold what scores are made of; that of two parts of the features is a weighted sum."""
+
+    dots: Tensor  # (q, C): of queries and class means
+    squares: Tensor  # (C,): of the norms of class means
+    counts: Tensor  # (C,): images that these are of
+    is_old: Tensor  # (C,)
+
+    @classmethod
+    def of(
+        cls, part: _Part, base: BaseFeatures, session: Session, left: Tensor | None = None
+    ) -> "_Products":
+        """Compute them for features that are damped to what is left of their directions."""
+        learnt = session.learnt.nonzero().squeeze(1)
+        labels = base.labels[learnt]
+        counts = torch.bincount(labels, minlength=len(base.names))
+
+        def means(features: Tensor) -> Tensor:
+            sums = features.new_zeros(len(base.names), features.shape[1])
+            return sums.index_add_(0, labels, features) / counts.clamp(min=1)[:, None]
+
+        queries = part.unit[session.queries]
+        if part.along is None or left is None:
+            of_classes = means(part.unit[learnt])
+            dots = queries @ of_classes.T
+            return cls(dots, of_classes.square().sum(1), counts, session.is_old)
+        removed = 1 - left.square()
+        norms = (1 - part.along.square() @ removed).clamp(min=1e-12).sqrt()[:, None]
+        of_classes = means(part.unit[learnt] / norms[learnt])
+        along = means(part.along[learnt] / norms[learnt])
+        dots = queries @ of_classes.T - (part.along[session.queries] * removed) @ along.T
+        squares = of_classes.square().sum(1) - along.square() @ removed
+        return cls(dots / norms[session.queries], squares, counts, session.is_old)
+
+    def mixed(self, other: "_Products", share: float) -> "_Products":
+        """Return them for both parts side by side, the other one with a share."""
+        dots = torch.lerp(self.dots, other.dots, share)
+        squares = torch.lerp(self.squares, other.squares, share)
+        return replace(self, dots=dots, squares=squares)
+
+    def scores(self) -> Tensor:
+        """Return cosines with each strength of the correction, (corrections, q, C)."""
+        old = self.counts[self.is_old]
+        within = (old * (1 - self.squares[self.is_old])).sum()  # squared distances from the means
+        variance = within / max(1, int(old.sum() - (old > 0).sum()))
+        variances = variance * torch.tensor(CORRECTIONS, device=variance.device)[:, None]
+        factors = norm_correction(self.squares, self.counts, variances)
+        cosines = self.dots / self.squares.clamp(min=1e-24).sqrt()
+        return cosines * factors[:, None]

@@ -39,26 +39,29 @@ def fit_frozen(
     """Embed the images, and fit whitening and class means on their features."""
     base, _ = embed_base(embedder, images, progress)
     embedder.prune()
-    base, whitening, head, calibration = fit_features(base, seed)
+    base, whitening, head, calibration = fit_features(base, seed, backbone.classifier)
     return FitResult(backbone, base, head, calibration, base.notes, whitening)
 
 
 def fit_features(
-    base: BaseFeatures, seed: int
+    base: BaseFeatures, seed: int, classifier: Tensor | None = None
 ) -> tuple[BaseFeatures, Whitening, Head, Calibration]:
-    """Choose and fit whitening and head on features; return the whitened features with them."""
+    """Choose and fit whitening and head on features; return the whitened features with them.
+
+    The classifier (k, d + 1) is the one that the backbone had when its weights were trained.
+    """
+    classifier = None if classifier is None else classifier.to(base.features)
     generator = Generator().manual_seed(derive_seed(seed, "sample"))
     base = replace(base, folds=draw_folds(base.labels, held_out_counts(base.counts), generator))
     sample = base.sample()
     sessions = list(simulate_sessions(sample, generator))
-    choice = choose(sample, sessions) if sessions else Choice()
+    choice = choose(sample, sessions, classifier) if sessions else Choice()
 
     def fit(rest: Tensor) -> tuple[BaseFeatures, Head]:
-        whitening, head = choice.fit(sample.select(rest))
-        return sample.whitened(whitening), head
+        _, whitened, head = choice.fit(sample, classifier, rest)
+        return whitened, head
 
-    whitening, head = choice.fit(base)
-    base = base.whitened(whitening)
+    whitening, base, head = choice.fit(base, classifier)
     base = replace(base, notes=(*base.notes, *hold_out_note(base), choice.note()))
     if not sessions:
         return base, whitening, head, Calibration()

@@ -44,7 +44,7 @@ class FitResult:
             backbone=backbone,
             transform=transform,
             weights={key: tensor.cpu() for key, tensor in self.backbone.state_dict().items()},
-            dim=self.backbone.dim,
+            dim=head.dim,
             class_set=ClassSet.from_training(self.base.classes()),
             calibration=self.calibration,
             variance=head.variance,

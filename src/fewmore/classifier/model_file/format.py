@@ -10,6 +10,8 @@ A model file is a safetensors file. Its one metadata entry, "fewmore", is JSON:
     variance      of features within classes
     whitening     number of damped directions, or null: "whitening/center", "whitening/damping"
     power         that features are raised to before whitening
+    own_classes   of the backbone's classifier in the tensor "whitening/classifier", or 0
+    share         of their probabilities in a cosine
     calibration   temperature, thresholds and what held-out images said
     adapter       settings of the adapter, or null; its weights are the tensors "adapter/…"
     dim           features of an image
@@ -35,7 +37,7 @@ from torch import nn
 from fewmore.nn.adapter import Adapter, AdapterConfig
 from fewmore.nn.backbones import BACKBONES, build
 
-FORMAT = 4  # 1: without whitening; 2: without a power; 3: without removed images
+FORMAT = 5  # 1: without whitening; 2: a power; 3: removed images; 4: own classes
 METADATA = "fewmore"  # name of the metadata entry
 NO_CHECKSUM = "0" * 64  # stands in the place of the checksum while it is computed
 
@@ -70,14 +72,15 @@ def expected_layout(
     dim: int,
     projected_dim: int | None,
     whitening: int | None,
+    own_classes: int,
     classes: int,
     hashes: int,
 ) -> Layout:
     """Return the names, shapes and dtypes of all tensors of a model, without allocating them.
 
     `projected_dim` is None if there is no projection, and `whitening`, the number of its
-    directions, if there is none. `classes` and `hashes` are numbers that
-    include what undo steps restore.
+    directions, if there is none. `dim` includes the `own_classes` of the backbone's classifier.
+    `classes` and `hashes` are numbers that include what undo steps restore.
     """
     layout = _layout(_backbone_without_memory(backbone), "backbone/")
     if adapter is not None:
@@ -86,8 +89,11 @@ def expected_layout(
         if projected_dim is not None:
             layout["projection"] = ((dim, projected_dim), torch.float32)
     if whitening is not None:
-        layout["whitening/center"] = ((dim,), torch.float32)
-        layout["whitening/damping"] = ((dim, whitening), torch.float32)
+        given = dim - own_classes
+        layout["whitening/center"] = ((given,), torch.float32)
+        layout["whitening/damping"] = ((given, whitening), torch.float32)
+        if own_classes:
+            layout["whitening/classifier"] = ((own_classes, given + 1), torch.float32)
     if classes:
         layout["feature_sums"] = ((classes, dim), torch.float64)
     layout["hashes"] = ((hashes,), torch.int64)

@@ -157,6 +157,7 @@ def _promised_layout(metadata: Json, entries: Json) -> Layout:
     whitening = metadata.get("whitening")
     if whitening is not None:
         whitening = _integer(whitening, most=dim)
+    own_classes = _integer(metadata.get("own_classes", 0), most=dim - 1)
     restored = (known for step in metadata["undo_steps"] for known in step["restore"])
     classes = [*metadata["classes"], *restored]
     hashes = sum(_integer(known["hashes"]) for known in classes)
@@ -166,6 +167,7 @@ def _promised_layout(metadata: Json, entries: Json) -> Layout:
         dim,
         projected_dim,
         whitening,
+        own_classes,
         len(classes),
         hashes,
     )
@@ -223,7 +225,10 @@ def _to_whitening(tensors: dict[str, Tensor], metadata: Json) -> Whitening | Non
     power = _number(metadata.get("power", 1.0))
     if not 0 < power <= 1:
         raise ValueError(f"its features are raised to {power}")
-    return Whitening(**tensors, power=power)
+    share = _number(metadata.get("share", 0.0))
+    if not 0 <= share <= 1:
+        raise ValueError(f"a share of {share}")
+    return Whitening(**tensors, power=power, share=share)
 
 
 def _to_class_set(metadata: Json, tensors: dict[str, Tensor]) -> ClassSet:

@@ -66,6 +66,11 @@ def _tensors(model: Model) -> dict[str, Tensor]:
     return tensors
 
 
+def _own_classes(model: Model) -> int:
+    whitening = model.whitening
+    return 0 if whitening is None or whitening.classifier is None else len(whitening.classifier)
+
+
 def _metadata(model: Model) -> dict[str, Any]:
     class_set = model.class_set
     return {
@@ -77,6 +82,8 @@ def _metadata(model: Model) -> dict[str, Any]:
         "variance": model.variance,
         "whitening": None if model.whitening is None else model.whitening.damping.shape[1],
         "power": 1.0 if model.whitening is None else model.whitening.power,
+        "own_classes": _own_classes(model),
+        "share": 0.0 if model.whitening is None else model.whitening.share,
         "calibration": asdict(model.calibration),
         "adapter": None if model.adapter is None else asdict(model.adapter_config),
         "dim": model.dim,
