@@ -1,4 +1,4 @@
-"""Image files that cannot be read: all are named before anything is embedded, or left out."""
+"""Image files that cannot be read: all are named, or left out; the others are decoded once."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from fewmore import IncrementalClassifier
 from fewmore.classifier.embedding import Embedder
+from fewmore.data import decode
 from fewmore.errors import DataError, ImageError
 
 Photos = Callable[..., Path]
@@ -35,6 +36,19 @@ def test_all_broken_images_are_named_before_anything_is_embedded(
     assert [line.split()[0] for line in lines] == [
         str(folder / name / f"{i:02}.png") for name in ("robin", "wren") for i in range(4)
     ]
+
+
+def test_an_image_is_decoded_once(
+    photos: Photos, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = photos("photos", {"robin": 8, "wren": 9})
+    decoded = []
+    pixels = decode._pixels
+    monkeypatch.setattr(decode, "_pixels", lambda *a: (decoded.append(1), pixels(*a))[1])
+    classifier = IncrementalClassifier("resnet8", weights)
+    for step, use in enumerate((classifier.fit, classifier.learn, classifier.evaluate), 1):
+        use(folder)
+        assert len(decoded) == 17 * step
 
 
 def test_broken_images_can_be_skipped(folder: Path, weights: Path) -> None:

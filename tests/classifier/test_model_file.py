@@ -151,6 +151,12 @@ def test_a_model_is_read_back_bit_for_bit(tmp_path: Path, parts: tuple[str, ...]
     assert [p.name for p in tmp_path.iterdir() if p.name[0] == "."] == []
 
 
+def test_the_backbones_own_classes_are_read_back(tmp_path: Path):
+    model = make_model(whitened=True, own_classes=10)
+    write(tmp_path / "a.fewmore", model)
+    assert is_same(read(tmp_path / "a.fewmore"), model)
+
+
 def test_a_model_without_classes_is_read_back(tmp_path: Path):
     model = make_model()
     class_set = model.class_set.forget(model.class_set.names)

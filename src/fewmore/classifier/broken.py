@@ -1,7 +1,12 @@
-"""Find image files that cannot be read, before time is spent on the others."""
+"""Find image files that cannot be read, all of them once one was met.
 
+Nothing is decoded twice where all can be read.
+"""
+
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from fewmore.classifier.embedding import Progress
 from fewmore.classifier.inputs import LabeledImages
@@ -15,8 +20,26 @@ CHUNK = 16  # images that a thread reads at a time
 ABSENT = "is not there"  # a problem
 MAX_NOTED = 50  # images that a note names, which is kept in the model file
 
+T = TypeVar("T")
 
-def drop_broken(images: LabeledImages, skip: bool, progress: Progress) -> LabeledImages:
+
+def use_readable(
+    images: LabeledImages, skip: bool, progress: Progress, use: Callable[[LabeledImages], T]
+) -> tuple[LabeledImages, T]:
+    """Use images; if some cannot be read, refuse them all, or use the others if `skip`.
+
+    Return the images that were used, and the result.
+    """
+    try:
+        return images, use(images)
+    except ImageError:
+        readable = _drop_broken(images, skip, progress)
+        if len(readable) == len(images):  # it was no file that cannot be read
+            raise
+        return readable, use(readable)
+
+
+def _drop_broken(images: LabeledImages, skip: bool, progress: Progress) -> LabeledImages:
     """Return the images that can be read; only files are tried.
 
     Where some cannot be, one error names them all, unless they are to be skipped: then a note

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from fewmore import __version__
 from fewmore.classifier import engines, hub, model_file
-from fewmore.classifier.broken import drop_broken
+from fewmore.classifier.broken import use_readable
 from fewmore.classifier.calibration import Calibration
 from fewmore.classifier.class_set import ClassSet
 from fewmore.classifier.classes import KnownClass, SupportSet, clean_name, name_notes
@@ -135,8 +135,8 @@ class IncrementalClassifier(SklearnManners):
         if it helps. A fifth of the images at a time (from scratch: a tenth) is held out to
         calibrate confidences and to set the threshold for "none of these"; with fewer than 4
         images in a class nothing is. `notes_` says what was decided. Memory hardly grows with the
-        number of images: see `fewmore.classifier.fitting`. Files that cannot be read are named in
-        one error before anything is embedded, or left out with a note if `skip_broken`.
+        number of images: see `fewmore.classifier.fitting`. Files that cannot be read are all named
+        in one error, or left out with a note if `skip_broken`.
         """
         progress = progress or _no_progress
         device = _resolve_device(self.device)
@@ -149,22 +149,31 @@ class IncrementalClassifier(SklearnManners):
             )
         notes: list[str] = []
         backbone = self._pretrained_backbone(notes, progress)
-        base = drop_broken(base, skip_broken, progress)
-        notes += [*base.notes, *name_notes(base.names, ())]
         if backbone is not None:
             name = (self.backbone or DEFAULT_BACKBONE).removesuffix(":pretrained")
             transform = transform_for(name, pretrained=True)
             embedder = CachedEmbedder(backbone, transform, device, self.engine)
-            fitted = fit_frozen(embedder, backbone, base, self.seed, progress)
+            base, fitted = use_readable(
+                base,
+                skip_broken,
+                progress,
+                lambda images: fit_frozen(embedder, backbone, images, self.seed, progress),
+            )
             weights = Path(str(self.weights)).name  # a file's folder concerns nobody else
         else:
-            fitted, recipe = fit_from_scratch(
-                self.recipe, self.backbone, base, device, self.seed, progress, self.engine
+            base, (fitted, recipe) = use_readable(
+                base,
+                skip_broken,
+                progress,
+                lambda images: fit_from_scratch(
+                    self.recipe, self.backbone, images, device, self.seed, progress, self.engine
+                ),
             )
             name = recipe.backbone
             transform = recipe.transform
             weights = "from scratch"
             notes.append(f"{name} was trained from scratch")
+        notes += [*base.notes, *name_notes(base.names, ())]
         origin: dict[str, str | int] = {
             "fewmore": __version__,
             "weights": weights,
@@ -233,9 +242,11 @@ class IncrementalClassifier(SklearnManners):
         """
         progress = progress or _no_progress
         embedder = self._fitted_state().embedder
-        support = drop_broken(collect_images(images), skip_broken, progress)
-        features, hashes = embedder.embed(
-            support.images, support.titles, hashes=True, progress=progress
+        support, (features, hashes) = use_readable(
+            collect_images(images),
+            skip_broken,
+            progress,
+            lambda given: embedder.embed(given.images, given.titles, True, progress),
         )
         return self.learn_embedded(support, features, hashes)
 
@@ -436,19 +447,18 @@ class IncrementalClassifier(SklearnManners):
         progress = progress or _no_progress
         queries = collect_images(images)
         label_of = torch.tensor([state.class_set.index(name) for name in queries.names])
-        queries = drop_broken(queries, skip_broken, progress)
         strangers = LabeledImages((), (), (), ())
         if len(others := as_image_sequence(unknown)):
             strangers = collect_images({NONE_OF_THESE: others})
-            strangers = drop_broken(strangers, skip_broken, progress)
-        predictions, hashes = _predict_stream(
-            state, queries.images, queries.titles, partial(progress, "evaluating")
+
+        def predict(given: LabeledImages, stage: str) -> tuple[list[Prediction], list[int]]:
+            return _predict_stream(state, given.images, given.titles, partial(progress, stage))
+
+        queries, (predictions, hashes) = use_readable(
+            queries, skip_broken, progress, partial(predict, stage="evaluating")
         )
-        of_unknown, _ = _predict_stream(
-            state,
-            strangers.images,
-            strangers.titles,
-            partial(progress, "evaluating unknown images"),
+        strangers, (of_unknown, _) = use_readable(
+            strangers, skip_broken, progress, partial(predict, stage="evaluating unknown images")
         )
         return evaluate_predictions(
             Queries(
