@@ -1,6 +1,7 @@
 """Measure `train` on 600 photos of 500 pixels beside embedding the same photos.
 
-    python benchmarks/train_speed.py [--data-root DATA] [--threads 2] [--rounds 5] [--record results]
+    python benchmarks/train_speed.py [--data-root DATA] [--threads 2] [--rounds 5]
+        [--record results]
 
 The photos are made here: random ones with the frequencies and the colors of photos, and something
 that the photos of a class have in common. The backbone is mobilenet_v2. Embedding decodes the
