@@ -16,7 +16,7 @@ from fewmore.classifier.fitting.contest import (
     WHITENINGS,
     Choice,
     _Features,
-    _is_proven,
+    is_proven,
 )
 from fewmore.classifier.fitting.frozen import fit_features
 from fewmore.classifier.fitting.sessions import simulate_sessions
@@ -146,7 +146,7 @@ def test_sessions_keep_queries_and_shots_apart():
 def test_a_gain_on_one_class_of_three_proves_nothing():
     """Images of one class are right or wrong together, so that they count as one."""
     labels = torch.arange(3).repeat_interleave(100)
-    assert not _is_proven(torch.where(labels == 0, 0.3, 0.0).double(), labels)
+    assert not is_proven(torch.where(labels == 0, 0.3, 0.0).double(), labels)
     labels = torch.arange(20).repeat_interleave(15)
-    assert _is_proven(torch.where(labels % 3 == 0, 0.0, 0.1).double(), labels)
-    assert not _is_proven(torch.ones(10).double(), torch.zeros(10, dtype=torch.long))
+    assert is_proven(torch.where(labels % 3 == 0, 0.0, 0.1).double(), labels)
+    assert not is_proven(torch.ones(10).double(), torch.zeros(10, dtype=torch.long))

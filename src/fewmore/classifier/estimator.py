@@ -36,8 +36,10 @@ from fewmore.classifier.classes import KnownClass, SupportSet, clean_name, name_
 from fewmore.classifier.duplicates import drop_duplicates
 from fewmore.classifier.embedding import Embedder, Progress
 from fewmore.classifier.feature_cache import CachedEmbedder
+from fewmore.classifier.fitting.fine_tune import fine_tune, to_seconds
 from fewmore.classifier.fitting.from_scratch import fit_from_scratch
 from fewmore.classifier.fitting.frozen import fit_frozen
+from fewmore.classifier.fitting.result import FitResult
 from fewmore.classifier.fitting.transform import transform_for
 from fewmore.classifier.heads import Head, Scorer
 from fewmore.classifier.history import Change, utc_now
@@ -60,6 +62,7 @@ from fewmore.classifier.results import (
     evaluate_predictions,
 )
 from fewmore.classifier.text import NONE_OF_THESE, count_noun, join_names
+from fewmore.data.augment import Transform
 from fewmore.data.download import pretrained_weights
 from fewmore.errors import ConfigError, DataError, DownloadError, StateError
 from fewmore.methods.base import Recipe
@@ -89,10 +92,12 @@ class IncrementalClassifier(SklearnManners):
     Args:
         backbone: name of the network that computes features; by default mobilenet_v2.
         weights: "imagenet", the path of a weight file, or None to train from scratch. Pretrained
-            weights are not trained further.
+            weights are not trained further, unless `fine_tune` says for how long.
         device: "auto", "cpu", "cuda" or a torch.device.
         seed: of everything that is drawn at random.
         recipe: settings for training from scratch; by default they follow the images.
+        fine_tune: how long to train pretrained weights further, such as "10m"; by default not at
+            all. It is kept only where it wins on held-out classes and images.
         engine: "torch", "onnxruntime" or "openvino"; "auto" is the fastest that is installed. They
             give the same features to rounding. "onnxruntime-int8" is faster and less exact.
     """
@@ -105,6 +110,7 @@ class IncrementalClassifier(SklearnManners):
         device: str | torch.device = "auto",
         seed: int = 0,
         recipe: Recipe | None = None,
+        fine_tune: str | float | None = None,
         engine: str = "auto",
     ) -> None:
         self.backbone = backbone
@@ -112,6 +118,7 @@ class IncrementalClassifier(SklearnManners):
         self.device = device
         self.seed = seed
         self.recipe = recipe
+        self.fine_tune = fine_tune
         self.engine = engine
         self._state: _State | None = None
         self._lock = threading.RLock()  # held by changes
@@ -141,6 +148,8 @@ class IncrementalClassifier(SklearnManners):
         progress = progress or _no_progress
         device = _resolve_device(self.device)
         engines.check_name(self.engine, device)
+        if self.fine_tune is not None:
+            to_seconds(self.fine_tune)  # what cannot be is refused at once
         base = collect_images(X) if y is None else label_images(X, y)
         if len(base.names) < 2:
             raise DataError(
@@ -152,12 +161,11 @@ class IncrementalClassifier(SklearnManners):
         if backbone is not None:
             name = (self.backbone or DEFAULT_BACKBONE).removesuffix(":pretrained")
             transform = transform_for(name, pretrained=True)
-            embedder = CachedEmbedder(backbone, transform, device, self.engine)
             base, fitted = use_readable(
                 base,
                 skip_broken,
                 progress,
-                lambda images: fit_frozen(embedder, backbone, images, self.seed, progress),
+                lambda images: self._fit_pretrained(backbone, images, transform, device, progress),
             )
             weights = Path(str(self.weights)).name  # a file's folder concerns nobody else
         else:
@@ -186,6 +194,26 @@ class IncrementalClassifier(SklearnManners):
         self._set_model(model, fitted.backbone, fitted.head)
         return self
 
+    def _fit_pretrained(
+        self,
+        backbone: Backbone,
+        images: LabeledImages,
+        transform: Transform,
+        device: torch.device,
+        progress: Progress,
+    ) -> FitResult:
+        """Fit on a pretrained backbone, trained further if that is wanted and helps."""
+        notes: tuple[str, ...] = ()
+        if self.fine_tune is not None:
+            seconds = to_seconds(self.fine_tune)
+            backbone, note = fine_tune(
+                backbone, images, transform, device, seconds, self.seed, progress
+            )
+            notes = (note,)
+        embedder = CachedEmbedder(backbone, transform, device, self.engine)
+        fitted = fit_frozen(embedder, backbone, images, self.seed, progress)
+        return replace(fitted, notes=(*notes, *fitted.notes))
+
     def _pretrained_backbone(self, notes: list[str], progress: Progress) -> Backbone | None:
         """Build the backbone with its weights; None if it is to be trained from scratch."""
         if self.recipe is not None or self.weights is None:
@@ -208,7 +236,8 @@ class IncrementalClassifier(SklearnManners):
                     "far longer: --weights none (in Python: weights=None)"
                 ) from error
         kind = "ImageNet" if self.weights == "imagenet" else path.name
-        notes.append(f"{name} with {kind} weights, not trained further")
+        further = "" if self.fine_tune else ", not trained further"
+        notes.append(f"{name} with {kind} weights{further}")
         return build(name, weights=path)
 
     def build_embedder(self, progress: Progress | None = None) -> Embedder:

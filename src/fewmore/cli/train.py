@@ -37,6 +37,14 @@ def train(
         str, typer.Option(help="imagenet, the path of a weight file, or none: train from scratch.")
     ] = "imagenet",
     seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn at random.")] = 0,
+    fine_tune: Annotated[
+        str | None,
+        typer.Option(
+            help="Train the pretrained backbone further for a time, such as 10m or 1h, and keep it "
+            "only where it wins on held-out images.",
+            show_default="not at all",
+        ),
+    ] = None,
     engine: Engine = "auto",
     device: Device = "auto",
     skip_broken: SkipBroken = False,
@@ -59,7 +67,12 @@ def train(
 
     out = plain()
     classifier = IncrementalClassifier(
-        backbone, None if weights == "none" else weights, device=device, seed=seed, engine=engine
+        backbone,
+        None if weights == "none" else weights,
+        device=device,
+        seed=seed,
+        fine_tune=fine_tune,
+        engine=engine,
     )
     stopped = f"stopped: {target} was not written; what was embedded is kept for the next time"
     with interrupt_hint(stopped), stages(plain(stderr=True)) as progress:

@@ -97,7 +97,7 @@ def choose(
     corrections = means.masked_fill(~allowed, -1.0).argmax(1).tolist()
     accuracies = torch.stack([of[place] for of, place in zip(correct, corrections, strict=True)])
     best = int(accuracies.mean(1).argmax())
-    chosen = best if _is_proven(accuracies[best] - accuracies[0], labels) else 0
+    chosen = best if is_proven(accuracies[best] - accuracies[0], labels) else 0
     return Choice(
         *candidates[chosen],
         CORRECTIONS[corrections[chosen]],
@@ -106,7 +106,7 @@ def choose(
     )
 
 
-def _is_proven(gain: Tensor, labels: Tensor) -> bool:
+def is_proven(gain: Tensor, labels: Tensor) -> bool:
     """Say whether the mean gain over images (n,) is beyond what classes differ by chance."""
     by_class = torch.stack([gain[labels == label].mean() for label in sorted(set(labels.tolist()))])
     error = by_class.std() / math.sqrt(len(by_class)) if len(by_class) > 1 else math.inf

@@ -69,7 +69,7 @@ def fit_from_scratch(
         name = backbone or ("resnet20" if is_small else "resnet18")
         trained = [n - out for n, out in zip(counts.tolist(), held_counts, strict=True)]
         recipe = recipe_for(name, trained)
-    with _decoded_to_disk(images, recipe.transform, progress) as decoded:
+    with decoded_to_disk(images, recipe.transform, progress) as decoded:
         trained_on = (folds == NEVER).nonzero().squeeze(1)
         method = CEC(recipe, reporting_runtime(device, progress), seed)
         method.fit(decoded.select(trained_on).to(device))
@@ -148,7 +148,7 @@ def _typical_short_side(images: LabeledImages) -> int:
 
 
 @contextmanager
-def _decoded_to_disk(
+def decoded_to_disk(
     images: LabeledImages, transform: Transform, progress: Progress
 ) -> Iterator[ImageSet]:
     """Decode all images to squares in a temporary file, which is memory-mapped."""
