@@ -220,6 +220,7 @@ def test_parameters(empty: IncrementalClassifier, weights: Path):
         "device": "cpu",
         "seed": 0,
         "recipe": None,
+        "fine_tune": None,
         "engine": "auto",
     }
     assert empty.set_params(seed=3, weights=None) is empty
