@@ -177,10 +177,9 @@ class _Features:
             self.parts = list(self._fit(session.known))
         own = None
         if self.roots is not None:
-            own = _Products.of(_Part(self.roots), self.base, session)
+            (own,) = _Products.of(_Part(self.roots), self.base, session)
         for part in self.parts:
-            for left in part.left:
-                products = _Products.of(part, self.base, session, left)
+            for products in _Products.of(part, self.base, session):
                 yield products.scores()
                 if own is not None:
                     for share in SHARES[1:]:
@@ -203,7 +202,7 @@ class _Part:
 
     unit: Tensor  # (n, d)
     along: Tensor | None = None  # (n, r)
-    left: Sequence[Tensor | None] = (None,)  # of the directions, (r,), by several whitenings
+    left: Sequence[Tensor] = ()  # of the directions, (r,), by several whitenings
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,9 +215,7 @@ class _Products:
     is_old: Tensor  # (C,)
 
     @classmethod
-    def of(
-        cls, part: _Part, base: BaseFeatures, session: Session, left: Tensor | None = None
-    ) -> "_Products":
+    def of(cls, part: _Part, base: BaseFeatures, session: Session) -> Iterator["_Products"]:
         """Compute them for features that are damped to what is left of their directions."""
         learnt = session.learnt.nonzero().squeeze(1)
         labels = base.labels[learnt]
@@ -228,18 +225,23 @@ class _Products:
             sums = features.new_zeros(len(base.names), features.shape[1])
             return sums.index_add_(0, labels, features) / counts.clamp(min=1)[:, None]
 
-        queries = part.unit[session.queries]
-        if part.along is None or left is None:
-            of_classes = means(part.unit[learnt])
+        unit, queries = part.unit[learnt], part.unit[session.queries]
+        if part.along is None:
+            of_classes = means(unit)
             dots = queries @ of_classes.T
-            return cls(dots, of_classes.square().sum(1), counts, session.is_old)
-        removed = 1 - left.square()
-        norms = (1 - part.along.square() @ removed).clamp(min=1e-12).sqrt()[:, None]
-        of_classes = means(part.unit[learnt] / norms[learnt])
-        along = means(part.along[learnt] / norms[learnt])
-        dots = queries @ of_classes.T - (part.along[session.queries] * removed) @ along.T
-        squares = of_classes.square().sum(1) - along.square() @ removed
-        return cls(dots / norms[session.queries], squares, counts, session.is_old)
+            yield cls(dots, of_classes.square().sum(1), counts, session.is_old)
+            return
+        along, along_queries = part.along[learnt], part.along[session.queries]
+        squares, squares_queries = along.square(), along_queries.square()
+        for left in part.left:
+            removed = 1 - left.square()
+            inverse = (1 - squares @ removed).clamp(min=1e-12).rsqrt()[:, None]
+            norms = (1 - squares_queries @ removed).clamp(min=1e-12).sqrt()[:, None]
+            of_classes = means(unit * inverse)
+            of_along = means(along * inverse)
+            dots = (queries @ of_classes.T - (along_queries * removed) @ of_along.T) / norms
+            lengths = of_classes.square().sum(1) - of_along.square() @ removed
+            yield cls(dots, lengths, counts, session.is_old)
 
     def mixed(self, other: "_Products", share: float) -> "_Products":
         """Return them for both parts side by side, the other one with a share."""
