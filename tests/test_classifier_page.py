@@ -43,7 +43,8 @@ def test_the_snippets_run(
     out = capsys.readouterr().out
     assert "6 classes: goldfinch, robin, wren, zebra, okapi and 1 more" in out
     assert names["birds"].score(names["X_test"], names["y_test"]) == 1.0
-    assert names["vectors"].score(names["features"], names["digits"]) > 0.85
+    # Two of ten digits are learnt from five images each; old ones alone would be 0.80 at most.
+    assert names["vectors"].score(names["features"], names["digits"]) > 0.82
     assert names["same"].classes_.tolist() == names["birds"].classes_.tolist()
     (command,) = [line for kind, line in SNIPPETS if kind == "bash" and "fewmore card" in line]
     names["birds"].save("birds.fewmore")
