@@ -49,7 +49,9 @@ class CachedEmbedder(Embedder):
         known = [_read(path, (len(rotations), self.dim)) for path in paths]
         new = [i for i, features in enumerate(known) if features is None]
         if new:
-            embedded = super().features(images[new], rotations).cpu()
+            # A copy of all would take PyTorch's threads, which wait for those that decode.
+            unknown = images if len(new) == len(images) else images[new]
+            embedded = super().features(unknown, rotations).cpu()
             for place, i in enumerate(new):
                 known[i] = embedded[:, place]
                 self.room -= embedded[:, place].nbytes

@@ -103,15 +103,15 @@ def embed_base(
     hashes: list[int] = []
     for batch, of_batch in embedder.stream(images.images, images.titles, hashes=True):
         new = [i for i in range(len(batch)) if seen.add(batch.start + i, batch.hashes[i])]
-        features.append(of_batch[new])
+        features.append(of_batch)
         positions += [batch.start + i for i in new]
         hashes += [batch.hashes[i] for i in new]
         progress("embedding images", batch.start + len(batch), len(images))
     labels = torch.tensor([images.labels[i] for i in positions], device=embedder.device)
     folds = torch.full_like(labels, NEVER)
-    base = BaseFeatures(
-        tuple(images.names), torch.cat(features), labels, folds, tuple(hashes), seen.notes()
-    )
+    # Once for all: tensor operations between the batches would wait for the threads that decode.
+    kept = torch.cat(features)[positions]
+    base = BaseFeatures(tuple(images.names), kept, labels, folds, tuple(hashes), seen.notes())
     return base, positions
 
 
