@@ -53,6 +53,7 @@ PART = re.compile(
     r"(<!-- (?P<name>[a-z0-9-]+(?: [a-z0-9_-]+)*) -->\n).*?(<!-- /(?P=name) -->)", re.DOTALL
 )
 MEASURED = (
+    "train_speed",
     "scoring",
     "acceleration",
     "practice",
