@@ -45,8 +45,13 @@ def chosen_on(benchmark: str) -> str:
         recorded.read_benchmark(path)
         for path in sorted(folder.glob(f"{benchmark}-evolve-classifier-*.json"))
     ]
-    rows = [row for grid in grids for row in grid["rows"] if not row["alpha"]]
-    rows = [row for row in rows if row["shrinkage"] is not None]
+    # Those that `evolve` can be set to.
+    rows = [
+        row
+        for grid in grids
+        for row in grid["rows"]
+        if not row["alpha"] and row["shrinkage"] is not None
+    ]
     best = max(rows, key=lambda row: row["last"] + row["average"])
     lines = []
     for variant in trained["rows"]:

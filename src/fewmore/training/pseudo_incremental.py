@@ -21,12 +21,12 @@ from fewmore.errors import ConfigError
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import Backbone
 from fewmore.training.distributed import world_size
+from fewmore.training.embed import BATCH
 from fewmore.training.loop import train
 from fewmore.training.optimizer import OptimizerConfig, ParameterGroup
 from fewmore.training.runtime import Runtime
 
 ROUND = 50  # episodes between two reports
-BATCH = 500  # images that the frozen part sees at a time
 MOST_BYTES = 5 * 2**29  # of what the frozen part makes of all images in all rotations
 
 
