@@ -8,6 +8,7 @@ names the stale files.
     results/BENCHMARK-METHOD….json     accuracy, a row each
     results/re-encoded/*.json          the same from re-encoded images, to show what that costs
     results/explain/*.json             runs with other settings, to explain gaps to published rows
+    results/draws/*.json               the same with shots that were drawn anew
     results/choices/*.json             runs with settings chosen by benchmarks/tuning.py
     results/searches/*.json            searches of `fewmore tune` on validation splits
     results/studies/STUDY-BENCHMARK/   written by `fewmore reproduce`; judged by docs/claims
@@ -29,6 +30,7 @@ from sections import (
     choices,
     contents,
     differences,
+    draws,
     encoding,
     exports,
     formats,
@@ -92,6 +94,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "verdicts": verdicts.verdicts,
     "rules": verdicts.rules,
     "claims": verdicts.claims,
+    **{f"draws {name}": partial(draws.draws, name) for name in contents.NAMES},
     "graph or encoder": accuracy.graph_or_encoder,
     "methods": listings.methods,
     "catalogue": listings.catalogue,

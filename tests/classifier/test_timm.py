@@ -30,13 +30,22 @@ def images_of(name: str, count: int, seed: int) -> list[np.ndarray]:
     return list((noise + np.array(COLORS[name])).clip(0, 255).astype(np.uint8))
 
 
-@pytest.mark.parametrize("model", ["resnet10t", "vit_small_patch14_dinov2"])
-def test_a_model_of_timm_from_training_to_a_loaded_file(model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [("resnet10t", 176), ("vit_tiny_patch16_224", 224), ("vit_small_patch14_dinov2", 518)],
+)
+def test_a_model_of_timm_from_training_to_a_loaded_file(
+    model: str, size: int, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     weights = tmp_path / "weights.pth"
-    torch.save(timm.create_model(model, pretrained=False).state_dict(), weights)
+    entries = timm.create_model(model, pretrained=False).state_dict()
+    # Before training, DINOv2's layers are scaled by 1e-5: its features do not depend on the image.
+    scaled = {name: torch.ones_like(t) for name, t in entries.items() if name.endswith("gamma")}
+    torch.save({**entries, **scaled}, weights)
     clf = IncrementalClassifier(backbone=f"timm:{model}", weights=weights)
     clf.fit({name: images_of(name, 6, seed) for seed, name in enumerate(("red", "green", "blue"))})
+    assert clf.build_embedder().transform.size == size
     clf.learn({"gray": images_of("gray", 5, 3)})
     queries = [image for seed, name in enumerate(COLORS) for image in images_of(name, 3, 10 + seed)]
     answers = clf.predict(queries)

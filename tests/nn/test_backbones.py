@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from fewmore.classifier.fitting.transform import pretrained_transform
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError, DataError, MissingData, UnknownName
@@ -285,6 +286,17 @@ def test_timm_that_cannot_make_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["timm"], "create_model", fail)
     with pytest.raises(ConfigError, match=r"'timm:tiny_net.in1k' \(Invalid pretrained tag\)"):
         build("timm:tiny_net.in1k:pretrained")
+
+
+@pytest.mark.usefixtures("fake_timm")
+def test_images_have_the_size_and_normalization_of_timms_weights() -> None:
+    backbone = build("timm:tiny_net")
+    assert pretrained_transform("timm:tiny_net", backbone).size == 224
+    half = (0.5, 0.5, 0.5)
+    config = {"input_size": (3, 518, 518), "crop_pct": 0.9, "mean": half, "std": half}
+    backbone.body.pretrained_cfg = config
+    transform = pretrained_transform("timm:tiny_net", backbone)
+    assert (transform.size, transform.resize, transform.mean) == (518, 576, half)
 
 
 # Weights of timm's models from a file

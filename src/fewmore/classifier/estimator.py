@@ -40,7 +40,7 @@ from fewmore.classifier.fitting.fine_tune import fine_tune, to_seconds
 from fewmore.classifier.fitting.from_scratch import fit_from_scratch
 from fewmore.classifier.fitting.frozen import fit_frozen
 from fewmore.classifier.fitting.result import FitResult
-from fewmore.classifier.fitting.transform import transform_for
+from fewmore.classifier.fitting.transform import pretrained_transform
 from fewmore.classifier.heads import Head, Scorer
 from fewmore.classifier.history import Change, utc_now
 from fewmore.classifier.inputs import (
@@ -160,7 +160,7 @@ class IncrementalClassifier(SklearnManners):
         backbone = self._pretrained_backbone(notes, progress)
         if backbone is not None:
             name = (self.backbone or DEFAULT_BACKBONE).removesuffix(":pretrained")
-            transform = transform_for(name, pretrained=True)
+            transform = pretrained_transform(name, backbone)
             base, fitted = use_readable(
                 base,
                 skip_broken,
@@ -249,7 +249,7 @@ class IncrementalClassifier(SklearnManners):
             raise ConfigError("nothing is fitted, and without pretrained weights nothing can be")
         name = (self.backbone or DEFAULT_BACKBONE).removesuffix(":pretrained")
         device = _resolve_device(self.device)
-        transform = transform_for(name, pretrained=True)
+        transform = pretrained_transform(name, backbone)
         return Embedder(backbone, transform, device, engine=self.engine)
 
     # Learning

@@ -5,7 +5,7 @@ timm is `timm:NAME`.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -241,10 +241,14 @@ class TimmBackbone(Backbone):
         body: nn.Module = self.body
         return body
 
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Return what timm says of the model's weights: size of the images, mean, std, …"""
+        return getattr(self.body, "pretrained_cfg", None) or {}
+
     def load(self, path: Path) -> None:
         """Read the weights of this model of timm from a file, without the classifier's."""
-        config = getattr(self.body, "pretrained_cfg", None) or {}
-        names = config.get("classifier") or ("fc", "head", "classifier")
+        names = self.config.get("classifier") or ("fc", "head", "classifier")
         names = (names,) if isinstance(names, str) else tuple(names)
         expected = "the state dict of this model of timm"
         self.classifier = load_weights(self.body, path, names, expected)

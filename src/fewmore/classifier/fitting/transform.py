@@ -1,7 +1,10 @@
 """Choose the image size and normalization for a backbone."""
 
+from dataclasses import replace
+
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import IMAGENET_MEAN, IMAGENET_STD
+from fewmore.nn.backbones import Backbone, TimmBackbone
 
 
 def transform_for(backbone: str, pretrained: bool) -> Transform:
@@ -11,3 +14,20 @@ def transform_for(backbone: str, pretrained: bool) -> Transform:
     if backbone == "resnet18" and not pretrained:
         return Transform(84, IMAGENET_MEAN, IMAGENET_STD, "resized", resize=92)
     return Transform(224, IMAGENET_MEAN, IMAGENET_STD, "resized", resize=256)
+
+
+def pretrained_transform(name: str, backbone: Backbone) -> Transform:
+    """Return the transform that a backbone's pretrained weights were made for."""
+    transform = transform_for(name, pretrained=True)
+    if not isinstance(backbone, TimmBackbone):
+        return transform
+    config = backbone.config
+    size = config.get("input_size", (3, transform.size))[-1]
+    share = config.get("crop_pct") or transform.size / (transform.resize or transform.size)
+    return replace(
+        transform,
+        size=size,
+        resize=round(size / share),
+        mean=config.get("mean", transform.mean),
+        std=config.get("std", transform.std),
+    )

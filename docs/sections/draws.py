@@ -1,0 +1,60 @@
+"""Write how much the last session depends on which images the shots are."""
+
+from statistics import fmean
+
+from fewmore.research import results
+from fewmore.research.published import ROW_OF_METHOD
+from fewmore.research.reporting import tables
+from fewmore.research.results import RunResult
+from sections import recorded
+from sections.markdown import markdown_table, paragraph
+
+
+def draws(benchmark: str) -> str:
+    """Write the accuracy with shots drawn at random beside that with the official lists."""
+    rows = [
+        results.read(path)
+        for path in sorted((recorded.RESULTS / "draws").glob(f"{benchmark}-*.json"))
+    ]
+    if not rows:
+        return "Not measured yet.\n"
+    official = recorded.read_compared(benchmark)
+    lines = [_line(row, official[row.method]) for row in rows]
+    titles = ("method", "draws", "drawn anew", "lowest", "highest", "official lists", "difference")
+    table = markdown_table(titles, lines, "lrrrrrr")
+    return "\n".join([*table, "", paragraph(_text(rows))]) + "\n"
+
+
+def _line(drawn: RunResult, official: RunResult) -> tuple[str, ...]:
+    """Return the cells of a method: last accuracy over draws, and of the official lists."""
+    difference = fmean(drawn.last) - fmean(official.last)
+    return (
+        ROW_OF_METHOD[drawn.method],
+        str(len(set(drawn.draws))),
+        tables.mean_cell(drawn.last).text,
+        f"{min(drawn.last):.2f}",
+        f"{max(drawn.last):.2f}",
+        tables.mean_cell(official.last).text,
+        tables.Cell(difference, signed=True).text,
+    )
+
+
+def _text(rows: list[RunResult]) -> str:
+    """Say which runs these are, and how they pair with each other."""
+    first = rows[0]
+    seeds = ", ".join(str(seed) for seed in sorted(set(first.seeds)))
+    text = (
+        f"Seed {seeds}; shots of the new classes drawn anew from their training images, ± over "
+        f"draws. The official lists have all seeds of the table above. Commit "
+        f"{(first.commit or 'unknown')[:12]}, {first.machine['device']}, {first.date[:10]}: "
+        f"`{first.command}`."
+    )
+    by_method = {row.method: row for row in rows}
+    if {"cec", "decoupled-cosine"} <= set(by_method):
+        pairs = zip(by_method["cec"].last, by_method["decoupled-cosine"].last, strict=True)
+        gains = [cec - cosine for cec, cosine in pairs]
+        text += (
+            f" On the same draws CEC is {fmean(gains):.2f} above Decoupled-Cosine "
+            f"({min(gains):.2f} to {max(gains):.2f})."
+        )
+    return text
