@@ -7,7 +7,7 @@ from fewmore.research.published import ROW_OF_METHOD
 from fewmore.research.reporting import tables
 from fewmore.research.results import RunResult
 from sections import recorded
-from sections.markdown import markdown_table, paragraph
+from sections.markdown import markdown_table, mean_and_std, paragraph
 
 
 def draws(benchmark: str) -> str:
@@ -31,12 +31,17 @@ def _line(drawn: RunResult, official: RunResult) -> tuple[str, ...]:
     return (
         ROW_OF_METHOD[drawn.method],
         str(len(set(drawn.draws))),
-        tables.mean_cell(drawn.last).text,
+        _mean(drawn),
         f"{min(drawn.last):.2f}",
         f"{max(drawn.last):.2f}",
-        tables.mean_cell(official.last).text,
+        _mean(official),
         tables.Cell(difference, signed=True).text,
     )
+
+
+def _mean(row: RunResult) -> str:
+    cell = tables.mean_cell(row.last)
+    return mean_and_std(cell.mean, cell.std)
 
 
 def _text(rows: list[RunResult]) -> str:
