@@ -52,7 +52,8 @@ PRETRAIN: dict[str, dict[str, Any]] = {
         "lr": 0.01,
         "head_lr": 0.1,
         "contrast": 0.01,
-        "closeness": 1.5,
+        "closeness": 3.0,
+        "ema": 0.99,
     },
 }
 TRANSFORM: dict[str, dict[str, Any]] = {
@@ -68,7 +69,7 @@ TRANSFORM: dict[str, dict[str, Any]] = {
 # A shrinkage of 1 does not whiten: 30 images a class are few for a covariance of 512 features.
 CLASSIFIER: dict[str, dict[str, float]] = {
     "miniimagenet": {"shrinkage": 0.2, "correction": 0.75},
-    "cub200": {"shrinkage": 1.0, "correction": 0.75},
+    "cub200": {"shrinkage": 1.0, "correction": 0.6},
 }
 
 
