@@ -40,7 +40,10 @@ def chosen() -> str:
 def chosen_on(benchmark: str) -> str:
     """Write a smaller search: few variants of stage 1, and a grid of classifiers on each."""
     folder = recorded.RESULTS / "searches"
-    trained = recorded.read_benchmark(folder / f"{benchmark}-evolve-1.json")
+    trained = [
+        recorded.read_benchmark(path)
+        for path in sorted(folder.glob(f"{benchmark}-evolve-[0-9].json"))
+    ]
     grids = [
         recorded.read_benchmark(path)
         for path in sorted(folder.glob(f"{benchmark}-evolve-classifier-*.json"))
@@ -52,13 +55,20 @@ def chosen_on(benchmark: str) -> str:
         for row in grid["rows"]
         if not row["alpha"] and row["shrinkage"] is not None
     ]
-    best = max(rows, key=lambda row: row["last"] + row["average"])
-    lines = []
-    for variant in trained["rows"]:
-        own = [row for row in rows if row["features"] == variant["variant"]]
-        top = max(own, key=lambda row: row["last"] + row["average"])
-        classifier = [f"{top['shrinkage']:g}", f"{top['correction']:g}"]
-        lines.append([_settings(trained, variant), *classifier, *_numbers(top, MEASURES)])
+    settings = {row["variant"]: _settings(each, row) for each in trained for row in each["rows"]}
+    tops = {  # a later row of the same features replaces a worse one
+        row["features"]: row for row in sorted(rows, key=_last_and_average)
+    }
+    best = max(rows, key=_last_and_average)
+    lines = [
+        [
+            settings[name],
+            f"{top['shrinkage']:g}",
+            f"{top['correction']:g}",
+            *_numbers(top, MEASURES),
+        ]
+        for name, top in sorted(tops.items(), key=lambda item: -_last_and_average(item[1]))
+    ]
     titles = ("stage 1", "best classifier: shrinkage", "correction", *MEASURES)
     parts = [
         "\n".join(markdown_table(titles, lines, "l" + "r" * (len(titles) - 1))),
@@ -81,10 +91,17 @@ def _matrix(rows: list[Json]) -> list[str]:
     return markdown_table(titles, lines, "r" * len(titles))
 
 
-def _about_one(trained: Json, grid: Json, best: Json) -> str:
+def _last_and_average(row: Json) -> float:
+    return float(row["last"] + row["average"])
+
+
+def _about_one(trained: list[Json], grid: Json, best: Json) -> str:
+    first = trained[0]
+    commits = ", ".join(sorted({each["commit"] for each in trained}))
     return (
-        f"One seed each, {trained['machine']}, {trained['date']}, commit {trained['commit']}: "
-        f"`{_without_folders(trained['command'])}`; split: {trained['about']['split']}. "
+        f"One seed each, {first['machine']}, {first['date']}, "
+        f"commit{'s' * (', ' in commits)} {commits}: "
+        f"`{_without_folders(first['command'])}`; split: {first['about']['split']}. "
         f"Classifiers by `{_without_folders(grid['command'])}`: {grid['about']['draws']} draws of "
         f"{grid['about']['shots']} shots, all test views; the best has the largest sum of last "
         "and average accuracy. Below is last / average accuracy of all classifiers on the "
@@ -98,7 +115,9 @@ def _without_folders(command: str) -> str:
 
 def _variants(trained: list[Json], classified: list[Json]) -> list[str]:
     """Return a row for each variant of stage 1, the best first, with two classifiers."""
-    settings = {row["variant"]: _settings(each, row) for each in trained for row in each["rows"]}
+    settings = {
+        row["variant"]: _settings(each, row, COMMON) for each in trained for row in each["rows"]
+    }
     rows = [row for each in classified for row in each["rows"]]
     plain = {row["features"]: row for row in rows if row["shrinkage"] is None and not row["alpha"]}
     whitened = {row["features"]: row for row in rows if _is_chosen(row)}
@@ -115,10 +134,10 @@ def _variants(trained: list[Json], classified: list[Json]) -> list[str]:
     return markdown_table(titles, lines, "l" + "r" * (len(titles) - 1))
 
 
-def _settings(record: Json, row: Json) -> str:
-    """Write how a variant differs from the first one."""
+def _settings(record: Json, row: Json, common: tuple[str, ...] = ()) -> str:
+    """Write how a variant differs from the first one, without settings that all have."""
     part = record["command"].split("--part ")[1].split()[0]
-    texts = [*BEGUN.get(part, ()), *(text for text in row["settings"] if text not in COMMON)]
+    texts = [*BEGUN.get(part, ()), *(text for text in row["settings"] if text not in common)]
     return ", ".join(f"`{text}`" for text in texts) or "the recipe that the search began from"
 
 

@@ -17,9 +17,9 @@ that were seen alike, and the scores are averaged. Two things are estimated on t
   off its squared length, or a share of it (`correction`).
 
 Settings were chosen on the validation split of each benchmark's base classes (docs/tuning.md,
-docs/log.md). Not chosen are the numbers of epochs, which are what GPU time allowed, and on CUB200
-the head's rate, contrast and crops, which are CLOSER's. Whitening lost there, where base classes
-have 30 images each, and is switched off by a shrinkage of 1.
+docs/log.md). Not chosen are the epochs on CIFAR100 and miniImageNet, which are what GPU time
+allowed, and on CUB200 the head's rate, contrast and crops, which are CLOSER's. Whitening lost there,
+where base classes have 30 images each, and is switched off by a shrinkage of 1.
 """
 
 from dataclasses import dataclass, replace
