@@ -18,8 +18,8 @@ that were seen alike, and the scores are averaged. Two things are estimated on t
 
 Settings were chosen on the validation split of each benchmark's base classes (docs/tuning.md,
 docs/log.md). Not chosen are the epochs on CIFAR100 and miniImageNet, which are what GPU time
-allowed, and on CUB200 the head's rate, contrast and crops, which are CLOSER's. Whitening lost there,
-where base classes have 30 images each, and is switched off by a shrinkage of 1.
+allowed, and on CUB200 the head's rate, contrast and crops, which are CLOSER's. Whitening lost
+there, where base classes have 30 images each, and is switched off by a shrinkage of 1.
 """
 
 from dataclasses import dataclass, replace
