@@ -162,6 +162,21 @@ def test_several_methods_share_stage_1_and_a_table(run):
     assert len(list(Path("kept").glob("*.json"))) == 3
 
 
+def test_several_methods_run_side_by_side(run):
+    methods = ("-m", "decoupled-linear,linear", "-m", "decoupled-l2", "--fresh")
+    code, _, err = run(*methods)
+    assert (code, err) == (0, "")
+    code, out, err = run(*methods, "--parallel", "3", "--runs", "together")
+    assert (code, err) == (0, "")
+    assert "3 experiments, cpu" in out
+    table = out.rpartition("run folder")[2]
+    assert all(name in table for name in ("decoupled-linear", "linear", "decoupled-l2"))
+    together = {r.method: r for r in map(results.read, Path("together").iterdir())}
+    assert all(result.machine["side_by_side"] == 3 for result in together.values())
+    for in_turn in map(results.read, folders()):
+        assert together[in_turn.method].accuracy == in_turn.accuracy
+
+
 def test_methods_on_several_features_are_one_table(run, fewmore):
     code, out, _ = run(
         "-m", "decoupled-cosine,teen", "--features", "cec,closer", "--record", "kept"

@@ -119,7 +119,7 @@ def _print_plan(
 
 
 class _Plans:
-    """Run experiments and show their progress: here in turn, on a cluster all at once."""
+    """Run experiments and show their progress: all at once where runs go side by side."""
 
     def __init__(
         self,
@@ -154,7 +154,9 @@ class _Plans:
                 self._print(f"finished already: {folder}")
             else:
                 missing.append((experiment, folder))
-        if self.run_options.launcher is not None and len(experiments) > 1:
+        options = self.run_options
+        at_once = options.launcher is not None or options.workers(len(missing)) > 1
+        if at_once and len(missing) > 1:
             self._run_together(missing)
         else:
             self._run_in_turn(missing)
