@@ -265,7 +265,7 @@ def test_the_table_of_features_has_every_recipe_and_says_what_is_missing(
     rows = read_table(board.features("cub200"))
     assert [row.pop("features") for row in rows] == list(FEATURES)
     assert {"decoupled-cosine", "lda", "teen", "cec"} <= set(rows[0])
-    assert {cell for row in rows for cell in row.values()} == {"not measured yet"}
+    assert {cell for row in rows for cell in row.values()} == {"–"}
 
 
 def test_cells_are_last_and_harmonic_of_the_plain_settings(
@@ -287,7 +287,7 @@ def test_cells_are_last_and_harmonic_of_the_plain_settings(
     assert rows["closer"]["decoupled-cosine"] == "54.00 / 30.00"
     assert "closer" not in rows["closer"]
     assert rows["teen"]["icarl"] == "47.00 / 30.00", "a column of its own, as it was measured"
-    assert rows["cec"]["lda"] == "not measured yet"
+    assert rows["cec"]["lda"] == "–"
 
 
 # In a browser
@@ -387,7 +387,7 @@ def test_every_table_can_be_sorted_and_keeps_its_rows(opened: Callable[..., "Pag
     before = column(table, "features")
     heading(table, "lda").click()
     assert sorted(column(table, "features")) == sorted(before)
-    assert column(table, "lda")[-1] == "not measured yet"
+    assert column(table, "lda")[-1] == "–"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

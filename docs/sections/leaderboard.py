@@ -51,7 +51,7 @@ MIN_PAIRS = 3  # common seeds that a difference is tested from
 DEVICE = "NVIDIA H200"  # of the column of seconds
 CLASSIFIERS = ("decoupled-cosine", "lda", "teen", "cec")  # meant for any features
 REFERENCE = "joint"  # trains on all images, and so competes with no other
-UNMEASURED = "not measured yet"
+UNMEASURED = "–"
 MISSING = "–"
 PUBLISHED_BEST = "*best published row with the same network*"
 LEAK = " (scores depend on the batch)"
@@ -318,7 +318,12 @@ def features(benchmark: str) -> str:
         [f"**{of}**", *(_last_and_harmonic(measured.get((of, name))) for name in classifiers)]
         for of in rows
     ]
-    return "\n".join(markdown_table(["features", *classifiers], lines)) + "\n"
+    note = (
+        f"–: not measured yet; `fewmore run {benchmark} --features closer -m cec`, for one, "
+        "measures CEC's stage 2 on CLOSER's features."
+    )
+    table = markdown_table(["features", *classifiers], lines)
+    return "\n".join([*table, "", paragraph(note)]) + "\n"
 
 
 @cache
