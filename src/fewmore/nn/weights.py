@@ -123,8 +123,3 @@ def set_tensors(module: nn.Module, entries: Mapping[str, Tensor]) -> None:
         raise DataError(f"these weights are another network's: {some} … differ")
     for name, tensor in own.items():
         tensor.copy_(entries[name])
-
-
-def count_parameters(module: nn.Module) -> int:
-    """Count the numbers that are learnt."""
-    return sum(p.numel() for p in module.parameters())
