@@ -15,7 +15,6 @@ from fewmore.research.results import RunResult
 FILE = "search.json"
 VERSION = 1
 MEASURES = ("last", "average", "harmonic", "base", "novel")  # that --by may name
-ALSO = ("pd", "forgetting", "gacc")  # recorded with them
 
 
 @dataclass(frozen=True)
