@@ -3,6 +3,7 @@
 import re
 import threading
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from importlib import import_module
 
@@ -44,13 +45,26 @@ def _loss(run: str, reason: str) -> str:
     return f"{run} lost its worker and goes on from its checkpoint ({reason})"
 
 
+def heading(experiments: Sequence[Experiment], place: str) -> str:
+    """Say in rich's markup which methods are run, on what, and where."""
+    methods = ", ".join(f"[bold]{escape(each.method)}[/bold]" for each in experiments)
+    recipes = dict.fromkeys(each.recipe.name for each in experiments)
+    backbones = dict.fromkeys(each.recipe.backbone for each in experiments)
+    names = [run_name(*pair) for each in experiments for pair in each.runs()]
+    runs = f"{len(names)} runs" if len(names) > 1 else names[0]
+    return (
+        f"{methods} on [bold]{escape(experiments[0].benchmark)}[/bold]: "
+        f"recipe {', '.join(recipes)}, {', '.join(backbones)}, {runs}, {place}"
+    )
+
+
 class LiveWatcher(Watcher):
     """Draw the progress of one experiment in place.
 
     Without a terminal, print a line a session, and at most ten for the rounds of a stage.
     """
 
-    def __init__(self, out: Console, experiment: Experiment, device: object) -> None:
+    def __init__(self, out: Console, experiment: Experiment, device: str) -> None:
         self.out = out
         self.experiment = experiment
         self.device = device
@@ -64,14 +78,7 @@ class LiveWatcher(Watcher):
         self.training = False  # whether it has begun
 
     def __enter__(self) -> "LiveWatcher":
-        recipe = self.experiment.recipe
-        method = escape(self.experiment.method)
-        benchmark = escape(self.experiment.benchmark)
-        runs = f"{len(self.names)} runs" if len(self.names) > 1 else self.names[0]
-        self.out.print(
-            f"[bold]{method}[/bold] on [bold]{benchmark}[/bold]: "
-            f"recipe {recipe.name}, {recipe.backbone}, {runs}, {self.device}"
-        )
+        self.out.print(heading([self.experiment], self.device))
         self.live.start()
         return self
 

@@ -177,11 +177,11 @@ class _Plans:
                 self._keep(plan, result)
 
     def _run_together(self, experiments: "list[tuple[Experiment, Path | None]]") -> None:
-        from fewmore.cli.live import StudyWatcher
+        from fewmore.cli.live import StudyWatcher, heading
         from fewmore.research.runner import Plan, run_plans
 
         with StudyWatcher(self.out) as watcher:
-            self._print(f"{len(experiments)} experiments, {self.run_options.place}")
+            self.out.print(heading([each for each, _ in experiments], self.run_options.place))
             watcher.expect(sum(len(experiment.runs()) for experiment, _ in experiments))
             for size, task in self.tasks.items():
                 plans = [
