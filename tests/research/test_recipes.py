@@ -186,7 +186,7 @@ TEEN_ALPHA = {"cifar100": 0.1, "miniimagenet": 0.5, "cub200": 0.5}
 EVOLVE_CLASSIFIER = {  # shrinkage and correction
     "cifar100": (0.2, 0.6),
     "miniimagenet": (0.2, 0.75),
-    "cub200": (1.0, 0.75),
+    "cub200": (1.0, 0.6),
 }
 
 # Of feature recipes, by benchmark: settings of stage 1, and of the transform where they differ from
@@ -472,7 +472,8 @@ FEATURE_NUMBERS = {
             "lr": 0.01,
             "head_lr": 0.1,
             "contrast": 0.01,
-            "closeness": 1.5,
+            "closeness": 3.0,
+            "ema": 0.99,
         },
         {**MIRRORED, "scale": (0.25, 1.0), "ratio": (1.0, 1.0), "stored": 448},
     ),

@@ -111,6 +111,7 @@ class ImageURLs:
             with self._opener.open(url, timeout=left) as response:
                 return self._read(number, response, until)
         except HTTPError as error:
+            error.close()  # it holds the connection
             raise DataError(
                 f"URL {number} cannot be fetched: its host says {error.code}"
             ) from error

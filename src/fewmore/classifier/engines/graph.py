@@ -21,6 +21,7 @@ from fewmore.errors import ExportError
 from fewmore.io import write_bytes
 from fewmore.training.stage1_cache import source_digest
 
+EXPORTER_LOGS = ("torch.onnx", "torch.fx.experimental.symbolic_shapes")
 MAX_FILES = 16  # those that were not used for longest go first
 EXAMPLES = 2  # images to trace with; with one, the length of a batch would become a constant
 
@@ -87,12 +88,14 @@ def _prune(folder: Path) -> None:
 @contextmanager
 def without_warnings() -> Iterator[None]:
     """Silence the warnings and log messages of PyTorch's exporter about its own internals."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    logs = [logging.getLogger(name) for name in EXPORTER_LOGS]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(level)
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
