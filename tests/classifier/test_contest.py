@@ -101,7 +101,7 @@ def test_scores_of_the_contest_are_those_of_the_head_that_it_chooses():
     features = _Features(base, classifier)
     candidates = list(product(WHITENINGS, SHARES, CORRECTIONS))
     for session in sessions[1:3]:
-        scores = torch.cat(list(features.scores(session)))
+        scores = torch.cat(list(features.scores(session, list(features.fit(session.known)))))
         for place, (kind, share, correction) in enumerate(candidates):
             choice = Choice(*kind, share, correction)
             _, whitened, head = choice.fit(base, classifier, session.known)

@@ -1,6 +1,7 @@
 """Features of training images are kept on disk, and what is kept changes no model."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from fewmore import IncrementalClassifier
 from fewmore.classifier import feature_cache
-from fewmore.classifier.embedding import Embedder
+from fewmore.classifier.embedding import Batch, Embedder, image_hash
 from fewmore.classifier.feature_cache import CachedEmbedder
 from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet
@@ -28,13 +29,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count the images that a backbone embeds, a number a call."""
     counts: list[int] = []
-    features = Embedder.features
+    features_of = Embedder.features_of
 
-    def count(self: Embedder, images: torch.Tensor, *args: object) -> torch.Tensor:
-        counts.append(len(images))
-        return features(self, images, *args)  # type: ignore[arg-type]
+    def count(self: Embedder, batch: Batch) -> torch.Tensor:
+        counts.append(len(batch))
+        return features_of(self, batch)
 
-    monkeypatch.setattr(Embedder, "features", count)
+    monkeypatch.setattr(Embedder, "features_of", count)
     return counts
 
 
@@ -72,9 +73,10 @@ def test_a_stopped_training_goes_on(
     assert sum(embedded) - before == before / 2, "the last six of eighteen images"
 
 
-def squares(count: int) -> torch.Tensor:
+def squares(count: int) -> Batch:
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=generator)
+    images = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=generator)
+    return Batch(0, images, ())
 
 
 def test_other_weights_and_transforms_have_features_of_their_own(
@@ -82,21 +84,36 @@ def test_other_weights_and_transforms_have_features_of_their_own(
 ) -> None:
     cpu = torch.device("cpu")
     for seed in (0, 1):
-        CachedEmbedder(build("resnet8", seed), tiny_transform, cpu).features(squares(2))
+        CachedEmbedder(build("resnet8", seed), tiny_transform, cpu).features_of(squares(2))
     assert embedded == [2, 2]
-    CachedEmbedder(build("resnet8", 1), tiny_transform, cpu).features(squares(2), (1, 2))
+    other = replace(tiny_transform, mean=(0.1, 0.2, 0.3))
+    CachedEmbedder(build("resnet8", 1), other, cpu).features_of(squares(2))
     assert embedded == [2, 2, 2]
+
+
+def test_what_is_kept_is_what_the_backbone_computes(
+    tiny_transform: Transform, embedded: list[int]
+) -> None:
+    """Of images whose content hashes are there already, and of those that have none yet."""
+    network, cpu = build("resnet8", 0), torch.device("cpu")
+    plain = Embedder(network, tiny_transform, cpu).features_of(squares(3))
+    embedder = CachedEmbedder(network, tiny_transform, cpu)
+    hashed = replace(squares(3), hashes=tuple(map(image_hash, squares(3).images)))
+    embedded.clear()
+    for batch in (squares(3), hashed):
+        assert torch.equal(embedder.features_of(batch), plain)
+    assert embedded == [3]
 
 
 def test_damaged_files_are_computed_again(
     tiny_transform: Transform, embedded: list[int], folder: Path
 ) -> None:
     embedder = CachedEmbedder(build("resnet8", 0), tiny_transform, torch.device("cpu"))
-    right = embedder.features(squares(3))
+    right = embedder.features_of(squares(3))
     first, second, _ = files(folder)
     first.write_bytes(first.read_bytes()[:-4])
     second.write_bytes(bytes(len(second.read_bytes())))
-    assert torch.allclose(embedder.features(squares(3)), right, atol=1e-5)
+    assert torch.allclose(embedder.features_of(squares(3)), right, atol=1e-5)
     assert embedded == [3, 2]
 
 
@@ -105,10 +122,10 @@ def test_the_size_is_bounded(
 ) -> None:
     monkeypatch.setattr(feature_cache, "MAX_BYTES", 3 * (64 * 4 + 8))
     embedder = CachedEmbedder(build("resnet8", 0), tiny_transform, torch.device("cpu"))
-    embedder.features(squares(9))
+    embedder.features_of(squares(9))
     assert len(files(folder)) == 3, "one training writes no more than is allowed"
     embedder = CachedEmbedder(build("resnet8", 1), tiny_transform, torch.device("cpu"))
-    embedder.features(squares(2))
+    embedder.features_of(squares(2))
     embedder.prune()
     assert len(files(folder)) == 3
 
@@ -118,4 +135,4 @@ def test_a_folder_that_cannot_be_written_is_no_error(
 ) -> None:
     folder.touch()
     embedder = CachedEmbedder(build("resnet8", 0), tiny_transform, torch.device("cpu"))
-    assert embedder.features(squares(2)).shape == (1, 2, 64)
+    assert embedder.features_of(squares(2)).shape == (2, 64)

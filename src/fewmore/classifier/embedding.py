@@ -221,26 +221,39 @@ class Embedder:
         """
         return self.features_by(self.engine, images, rotations)
 
-    @torch.no_grad()
     def features_by(
         self, engine: engines.Engine, images: Tensor, rotations: Sequence[int] = (0,)
     ) -> Tensor:
         """Return the features that an engine computes of squares: (rotations, n, d) float32."""
+        return self.whiten(self._unwhitened(engine, images, rotations))
+
+    def features_of(self, batch: Batch) -> Tensor:
+        """Return the features of decoded images before whitening, (n, d) float32."""
+        return self._unwhitened(self.engine, batch.images, (0,))[0]
+
+    @torch.no_grad()
+    def _unwhitened(
+        self, engine: engines.Engine, images: Tensor, rotations: Sequence[int]
+    ) -> Tensor:
         upright = _center_crop(images.to(self.device), self.transform.size)
         views = (torch.rot90(upright, turns, (2, 3)) if turns else upright for turns in rotations)
-        features = torch.stack([engine(view) for view in views])
-        return self.whitening(features) if self.whitening else features
+        return torch.stack([engine(view) for view in views])
+
+    @torch.no_grad()
+    def whiten(self, features: Tensor) -> Tensor:
+        """Whiten features (…, d) of the backbone, if there is a whitening."""
+        return features if self.whitening is None else self.whitening(features)
 
     def stream(
         self, images: Sequence[Any], titles: Sequence[str], hashes: bool = False
     ) -> Iterator[tuple[Batch, Tensor]]:
-        """Yield all images in order, as decoded batches with their features (n, d).
+        """Yield all images in order, as decoded batches with their features before whitening.
 
         If some images cannot be read, one error at the end names them.
         """
 
         def embed(batch: Batch) -> tuple[Batch, Tensor]:
-            return batch, self.features(batch.images)[0]
+            return batch, self.features_of(batch)
 
         decoding = (images, titles, self.transform, self.stream_batch, hashes)
         if self.engine.is_concurrent:  # a core decodes and embeds: the squares stay in its cache
@@ -261,7 +274,10 @@ class Embedder:
         hashes: bool = False,
         progress: Progress | None = None,
     ) -> tuple[Tensor, tuple[int, ...]]:
-        """Return the features of images, (n, d), and their content hashes if asked for."""
+        """Return the features of images, (n, d), and their content hashes if asked for.
+
+        All are whitened at the end: PyTorch's threads would wait for those that decode.
+        """
         features: list[Tensor] = []
         digests: list[int] = []
         for batch, of_batch in self.stream(images, titles, hashes):
@@ -271,4 +287,4 @@ class Embedder:
                 progress("embedding images", batch.start + len(batch), len(images))
         if not features:
             return torch.empty(0, self.dim, device=self.device), ()
-        return torch.cat(features), tuple(digests)
+        return self.whiten(torch.cat(features)), tuple(digests)

@@ -71,6 +71,7 @@ from fewmore.nn.backbones import Backbone, build
 from fewmore.nn.weights import set_tensors
 
 DEFAULT_BACKBONE = "mobilenet_v2"
+PREDICTED = 256  # batches of a stream whose features are whitened and predicted at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -735,10 +736,14 @@ def _predict_stream(
     """Return the predictions and the content hashes of images that are never all in memory."""
     predictions: list[Prediction] = []
     hashes: list[int] = []
+    waiting: list[Tensor] = []
     for batch, features in state.embedder.stream(images, titles, hashes=True):
-        predictions += _predict(features, 1, state)
+        waiting.append(features)
         hashes += batch.hashes
-        report(len(predictions), len(images))
+        if len(waiting) == PREDICTED or len(hashes) == len(images):
+            predictions += _predict(state.embedder.whiten(torch.cat(waiting)), 1, state)
+            waiting.clear()
+        report(len(hashes), len(images))
     return predictions, hashes
 
 

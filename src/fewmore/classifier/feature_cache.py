@@ -1,15 +1,13 @@
 """Keep the features of training images on disk, so that none is embedded twice.
 
 A training that was stopped, or that is repeated with another seed or more images, goes on from
-there. A file holds one image's features in some rotations, under the hash of everything that
-decides them: backbone, weights, transform, code, engine, versions and pixels.
+there. A file holds one image's features, under the hash of everything that decides them: backbone,
+weights, transform, code, engine, versions and pixels.
 """
 
 import hashlib
-import math
 import os
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fewmore.classifier import engines
-from fewmore.classifier.embedding import Embedder
+from fewmore.classifier.embedding import Batch, Embedder, image_hash
 from fewmore.data.augment import Transform
 from fewmore.data.paths import cache_folder
 from fewmore.nn.backbones import Backbone
@@ -43,26 +41,25 @@ class CachedEmbedder(Embedder):
         self.key = _key(self)
         self.room = MAX_BYTES  # for what this training adds
 
-    def features(self, images: Tensor, rotations: Sequence[int] = (0,)) -> Tensor:
-        """Return the features of squares (n, 3, s, s) in each rotation: (rotations, n, d)."""
-        paths = [self._path(image, rotations) for image in images]
-        known = [_read(path, (len(rotations), self.dim)) for path in paths]
+    def features_of(self, batch: Batch) -> Tensor:
+        """Return the features of decoded images, (n, d) float32."""
+        paths = [self._path(digest) for digest in batch.hashes or map(image_hash, batch.images)]
+        known = [_read(path, self.dim) for path in paths]
         new = [i for i, features in enumerate(known) if features is None]
         if new:
             # A copy of all would take PyTorch's threads, which wait for those that decode.
-            unknown = images if len(new) == len(images) else images[new]
-            embedded = super().features(unknown, rotations).cpu()
-            for place, i in enumerate(new):
-                known[i] = embedded[:, place]
-                self.room -= embedded[:, place].nbytes
+            unknown = batch.images if len(new) == len(batch) else batch.images[new]
+            embedded = super().features_of(Batch(batch.start, unknown, ())).cpu()
+            for i, features in zip(new, embedded, strict=True):
+                known[i] = features
+                self.room -= features.nbytes
                 if self.room >= 0:
-                    _write(paths[i], embedded[:, place])
-        return torch.stack([one for one in known if one is not None], 1).to(self.device)
+                    _write(paths[i], features)
+        return torch.stack([one for one in known if one is not None]).to(self.device)
 
-    def _path(self, image: Tensor, rotations: Sequence[int]) -> Path:
-        digest = hashlib.blake2b(self.key + bytes(rotations), digest_size=16)
-        digest.update(image.contiguous().cpu().numpy().data)
-        name = digest.hexdigest()
+    def _path(self, digest: int) -> Path:
+        about = self.key + digest.to_bytes(8, "big", signed=True)
+        name = hashlib.blake2b(about, digest_size=16).hexdigest()
         return self.folder / name[:2] / name
 
     def prune(self) -> None:
@@ -89,7 +86,7 @@ def _key(embedder: Embedder) -> bytes:
     return digest.digest()
 
 
-def _read(path: Path, shape: tuple[int, int]) -> Tensor | None:
+def _read(path: Path, dim: int) -> Tensor | None:
     """Read features; None if they are not there or damaged."""
     try:
         data = path.read_bytes()
@@ -97,9 +94,9 @@ def _read(path: Path, shape: tuple[int, int]) -> Tensor | None:
     except OSError:
         return None
     checksum, values = data[:CHECKSUM], data[CHECKSUM:]
-    if len(values) != 4 * math.prod(shape) or _checksum(values) != checksum:
+    if len(values) != 4 * dim or _checksum(values) != checksum:
         return None
-    return torch.from_numpy(np.frombuffer(values, np.float32).reshape(shape).copy())
+    return torch.from_numpy(np.frombuffer(values, np.float32).copy())
 
 
 def _write(path: Path, features: Tensor) -> None:
@@ -108,10 +105,11 @@ def _write(path: Path, features: Tensor) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(_checksum(values) + values)
-        os.replace(temporary, path)
-    with suppress(OSError):
-        temporary.unlink(missing_ok=True)
+        try:
+            temporary.write_bytes(_checksum(values) + values)
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
 
 
 def _checksum(values: bytes) -> bytes:

@@ -4,7 +4,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
+
+import torch
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,3 +41,18 @@ def map_ahead(
     finally:
         for future in pending:
             future.cancel()
+
+
+@contextmanager
+def one_core_each() -> Iterator[None]:
+    """Let PyTorch compute on one core in this thread, and in each that begins meanwhile.
+
+    Several small problems at once are faster than one after the other on all cores, where in each
+    step the cores wait for one another; where another program uses one of them, many times so.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

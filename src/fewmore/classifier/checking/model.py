@@ -140,8 +140,7 @@ class _Photos:
 def _predict(classifier: IncrementalClassifier, features: Tensor) -> Tensor:
     """Return the positions of the classes that the model predicts from a backbone's features."""
     embedder = classifier.embedder
-    features = features.to(embedder.device)
-    whitened = embedder.whitening(features) if embedder.whitening else features
+    whitened = embedder.whiten(features.to(embedder.device))
     return classifier.scorer.scores(whitened).argmax(1).cpu()
 
 

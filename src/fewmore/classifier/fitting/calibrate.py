@@ -15,7 +15,7 @@ from fewmore.classifier.calibration import (
     fit_temperature,
 )
 from fewmore.classifier.fitting.base import FOLDS, BaseFeatures
-from fewmore.classifier.fitting.sessions import SHOTS, Session
+from fewmore.classifier.fitting.sessions import SHOTS, Session, map_alike
 from fewmore.classifier.heads import Head, Scorer
 
 GROWTH = 0.25  # of the threshold, in standard deviations of similarities to other classes
@@ -51,17 +51,19 @@ def calibrate(sessions: Sequence[Session], fit: Fit) -> Calibration:
 
 def _score(sessions: Sequence[Session], fit: Fit) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return scores (q, N), similarities (q, N), labels (q,) and shots (q,) of all queries."""
-    parts = []
-    rest = None
-    for session in sessions:
-        if session.rest is not rest:  # sessions that hold out the same images come together
-            rest = session.rest
-            base, head = fit(rest)
-        scorer = Scorer.build(head, base.select(session.learnt).classes())
-        features = base.features[session.queries]
-        labels = base.labels[session.queries]
-        shots = torch.full_like(labels, session.shots)
-        parts.append((scorer.scores(features), scorer.similarity(features), labels, shots))
+
+    def score(alike: list[Session]) -> list[tuple[Tensor, ...]]:
+        base, head = fit(alike[0].rest)
+        results = []
+        for session in alike:
+            scorer = Scorer.build(head, base.select(session.learnt).classes())
+            features = base.features[session.queries]
+            labels = base.labels[session.queries]
+            shots = torch.full_like(labels, session.shots)
+            results.append((scorer.scores(features), scorer.similarity(features), labels, shots))
+        return results
+
+    parts = map_alike(score, sessions, lambda session: session.rest)
     scores, similarity, labels, shots = (torch.cat(part).cpu() for part in zip(*parts, strict=True))
     return scores, similarity, labels, shots
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewmore.classifier.fitting.base import BaseFeatures
-from fewmore.classifier.fitting.sessions import Session
+from fewmore.classifier.fitting.sessions import Session, map_alike
 from fewmore.classifier.heads import Head, norm_correction
 from fewmore.classifier.whitening import Covariance, Whitening, class_roots, raise_to
 
@@ -131,20 +131,14 @@ def _compare(
     lost = {shots: torch.zeros(*shape, dtype=torch.float64) for shots in MAX_LOSS}
     old_queries = dict.fromkeys(MAX_LOSS, 0)
     features = _Features(base, classifier)
-    for session in sessions:
-        if not session.shots:
-            continue
+    with_new = [session for session in sessions if session.shots]
+    results = map_alike(features.compare, with_new, lambda session: session.known)
+    for session, (is_right, fewer) in zip(with_new, results, strict=True):
         queries = session.queries.cpu()
-        labels = base.labels[session.queries]
-        is_old = session.is_old[labels]
         asked[queries] += 1
-        old_queries[session.shots] += int(is_old.sum())
-        for place, scores in enumerate(features.scores(session)):
-            is_right = scores.argmax(-1) == labels
-            correct[place][:, queries] += is_right.cpu()
-            alone = scores.masked_fill(~session.is_old, -math.inf).argmax(-1) == labels
-            fewer = (alone & is_old).sum(1) - (is_right & is_old).sum(1)
-            lost[session.shots][place] += fewer.cpu()
+        old_queries[session.shots] += int(session.is_old[base.labels[session.queries]].sum())
+        correct[..., queries] += is_right.cpu()
+        lost[session.shots] += fewer.cpu()
     held = asked > 0
     losses = [
         lost[shots] / old_queries[shots] - most
@@ -157,7 +151,7 @@ def _compare(
 
 
 class _Features:
-    """Score queries by all candidates, and keep what sessions with the same images have in common.
+    """Score queries by all candidates.
 
     Whitened features are never made: a dot product of two of them is that of the centered ones,
     less what is removed of it along the directions.
@@ -167,25 +161,40 @@ class _Features:
         self.base = base
         self.roots = None if classifier is None else class_roots(base.features, classifier)
         self.raised = {power: raise_to(base.features, power) for power in POWERS}
-        self.known: Tensor | None = None
-        self.parts: list[_Part] = []
 
-    def scores(self, session: Session) -> Iterator[Tensor]:
+    def compare(self, sessions: Sequence[Session]) -> list[tuple[Tensor, Tensor]]:
+        """Compare all candidates in sessions that have the same old images.
+
+        For each session, say which queries are right, (candidates, corrections, q), and how many
+        fewer of the old classes are than without the new ones, (candidates, corrections).
+        """
+        parts = list(self.fit(sessions[0].known))
+        results = []
+        for session in sessions:
+            labels = self.base.labels[session.queries]
+            is_old = session.is_old[labels]
+            right = []
+            fewer = []
+            for scores in self.scores(session, parts):
+                right.append(scores.argmax(-1) == labels)
+                alone = scores.masked_fill(~session.is_old, -math.inf).argmax(-1) == labels
+                fewer.append((alone & is_old).sum(1) - (right[-1] & is_old).sum(1))
+            results.append((torch.stack(right), torch.stack(fewer)))
+        return results
+
+    def scores(self, session: Session, parts: Sequence["_Part"]) -> Iterator[Tensor]:
         """Yield the scores of the queries by each candidate, (corrections, q, C)."""
-        if session.known is not self.known:
-            self.known = session.known
-            self.parts = list(self._fit(session.known))
         own = None
         if self.roots is not None:
             (own,) = _Products.of(_Part(self.roots), self.base, session)
-        for part in self.parts:
+        for part in parts:
             for products in _Products.of(part, self.base, session):
                 yield products.scores()
                 if own is not None:
                     for share in SHARES[1:]:
                         yield products.mixed(own, share).scores()
 
-    def _fit(self, known: Tensor) -> Iterator["_Part"]:
+    def fit(self, known: Tensor) -> Iterator["_Part"]:
         """Yield features in the order of `WHITENINGS`, with what several of them leave."""
         yield _Part(F.normalize(self.base.features, dim=1))
         old = self.base.select(known)

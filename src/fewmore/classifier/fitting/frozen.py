@@ -5,6 +5,7 @@ of held-out images (contest.py), which calibrate the classifier as well. In the 
 counts in its class mean.
 """
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 from torch import Generator, Tensor
@@ -13,6 +14,7 @@ from fewmore.classifier.calibration import Calibration
 from fewmore.classifier.embedding import Progress
 from fewmore.classifier.feature_cache import CachedEmbedder
 from fewmore.classifier.fitting.base import (
+    MAX_SAMPLE,
     BaseFeatures,
     draw_folds,
     embed_base,
@@ -25,6 +27,7 @@ from fewmore.classifier.fitting.sessions import simulate_sessions
 from fewmore.classifier.heads import Head
 from fewmore.classifier.inputs import LabeledImages
 from fewmore.classifier.whitening import Whitening
+from fewmore.data.threads import one_core_each
 from fewmore.nn.backbones import Backbone
 from fewmore.random import derive_seed
 
@@ -50,6 +53,13 @@ def fit_features(
 
     The classifier (k, d + 1) is the one that the backbone had when its weights were trained.
     """
+    with one_core_each() if len(base.labels) <= MAX_SAMPLE else nullcontext():
+        return _fit_features(base, seed, classifier)
+
+
+def _fit_features(
+    base: BaseFeatures, seed: int, classifier: Tensor | None
+) -> tuple[BaseFeatures, Whitening, Head, Calibration]:
     classifier = None if classifier is None else classifier.to(base.features)
     generator = Generator().manual_seed(derive_seed(seed, "sample"))
     base = replace(base, folds=draw_folds(base.labels, held_out_counts(base.counts), generator))

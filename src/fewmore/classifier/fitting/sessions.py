@@ -3,18 +3,23 @@
 n: images   C: classes   q: queries
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
+from typing import TypeVar
 
 import torch
 from torch import Generator, Tensor
 
 from fewmore.classifier.fitting.base import BaseFeatures
+from fewmore.data.threads import one_core_each, threaded_map
 
 SHOTS = (1, 5)  # images of each new class
 NEW_SHARE = 1 / 3  # of the classes are new ones
 ENOUGH_QUERIES = 600  # for each number of shots; fewer held-out images are asked for repeatedly
 MAX_REPEATS = 5
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,3 +70,20 @@ def _simulate(
         for of_class in images:
             learnt[of_class[:shots]] = True
         yield Session(shots, rest, known, learnt, queries, is_old)
+
+
+def map_alike(
+    function: Callable[[list[Session]], list[R]],
+    sessions: Sequence[Session],
+    fitted: Callable[[Session], Tensor],
+) -> list[R]:
+    """Return what a function makes of the sessions, in their order.
+
+    It is called with those together whose `fitted` images are the same object, so that what is
+    fitted on them is fitted once. On a CPU each core has some of the calls.
+    """
+    alike = [list(group) for _, group in groupby(sessions, lambda session: id(fitted(session)))]
+    if not sessions or sessions[0].rest.device.type != "cpu":
+        return list(chain.from_iterable(map(function, alike)))
+    with one_core_each():
+        return list(chain.from_iterable(threaded_map(function, alike)))
