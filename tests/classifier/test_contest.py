@@ -19,7 +19,7 @@ from fewmore.classifier.fitting.contest import (
     is_proven,
 )
 from fewmore.classifier.fitting.frozen import fit_features
-from fewmore.classifier.fitting.sessions import simulate_sessions
+from fewmore.classifier.fitting.sessions import Session, map_alike, simulate_sessions
 from fewmore.classifier.heads import Scorer
 
 DIM = 24
@@ -108,6 +108,27 @@ def test_scores_of_the_contest_are_those_of_the_head_that_it_chooses():
             scorer = Scorer.build(head, whitened.select(session.learnt).classes())
             expected = scorer.similarity(whitened.features[session.queries])
             torch.testing.assert_close(scores[place], expected, atol=1e-4, rtol=1e-3)
+
+
+def test_threads_choose_what_one_thread_chooses(monkeypatch: pytest.MonkeyPatch):
+    """Sessions that share their images are fitted once; the results keep the sessions' order."""
+    base = World(9, nuisance=1.0).base(9, 8)
+    base = BaseFeatures(base.names, base.features, base.labels, torch.arange(72) % 5)
+    drawn = list(simulate_sessions(base, torch.Generator().manual_seed(0)))
+    calls: list[list[int]] = []
+
+    def note(alike: list[Session]) -> list[int]:
+        calls.append([id(session) for session in alike])
+        return calls[-1]
+
+    order = map_alike(note, drawn, lambda session: session.rest)
+    assert order == [id(session) for session in drawn]
+    assert len(calls) == len({id(session.rest) for session in drawn}) == 5
+    threaded = fit_features(base, seed=0)
+    monkeypatch.setattr("fewmore.classifier.fitting.sessions.threaded_map", map)
+    plain = fit_features(base, seed=0)
+    assert threaded[3] == plain[3], "the same calibration"
+    assert torch.equal(threaded[0].features, plain[0].features)
 
 
 @pytest.mark.parametrize("seed", range(3))

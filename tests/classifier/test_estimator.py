@@ -359,7 +359,16 @@ def test_the_threshold_follows_the_classes(clf: IncrementalClassifier, queries: 
     assert clf.calibration.threshold == trained
 
 
-def test_evaluation(clf: IncrementalClassifier, queries: Queries):
+@pytest.mark.parametrize("batches", [1, 3, 256])
+def test_evaluation(
+    clf: IncrementalClassifier,
+    queries: Queries,
+    batches: int,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """However many batches of two images are predicted at a time."""
+    monkeypatch.setattr(clf.embedder, "batch_size", 2)
+    monkeypatch.setattr("fewmore.classifier.estimator.PREDICTED", batches)
     reports = []
     images = {name: queries[name] for name in ("class 5", "class 0", "class 2")}
     evaluation = clf.evaluate(images, lambda *report: reports.append(report))

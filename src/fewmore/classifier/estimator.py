@@ -64,6 +64,7 @@ from fewmore.classifier.results import (
 from fewmore.classifier.text import NONE_OF_THESE, count_noun, join_names
 from fewmore.data.augment import Transform
 from fewmore.data.download import pretrained_weights
+from fewmore.data.threads import one_core_each
 from fewmore.errors import ConfigError, DataError, DownloadError, StateError
 from fewmore.methods.base import Recipe
 from fewmore.nn.adapter import Adapter
@@ -158,7 +159,8 @@ class IncrementalClassifier(SklearnManners):
                 "give more"
             )
         notes: list[str] = []
-        backbone = self._pretrained_backbone(notes, progress)
+        with one_core_each():
+            backbone = self._pretrained_backbone(notes, progress)
         if backbone is not None:
             name = (self.backbone or DEFAULT_BACKBONE).removesuffix(":pretrained")
             transform = pretrained_transform(name, backbone)
@@ -191,8 +193,9 @@ class IncrementalClassifier(SklearnManners):
         }
         if y is not None:
             origin["labels"] = "str" if np.asarray(y).dtype.kind in "OU" else "int"
-        model = fitted.to_model(name, transform, notes, origin)
-        self._set_model(model, fitted.backbone, fitted.head)
+        with one_core_each():
+            model = fitted.to_model(name, transform, notes, origin)
+            self._set_model(model, fitted.backbone, fitted.head)
         return self
 
     def _fit_pretrained(
@@ -211,7 +214,8 @@ class IncrementalClassifier(SklearnManners):
                 backbone, images, transform, device, seconds, self.seed, progress
             )
             notes = (note,)
-        embedder = CachedEmbedder(backbone, transform, device, self.engine)
+        with one_core_each():
+            embedder = CachedEmbedder(backbone, transform, device, self.engine)
         fitted = fit_frozen(embedder, backbone, images, self.seed, progress)
         return replace(fitted, notes=(*notes, *fitted.notes))
 

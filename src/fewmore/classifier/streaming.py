@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fewmore.classifier.embedding import Embedder, center_square, square_size
 from fewmore.data.streams import Chunk, PlaceList, Position, open_binary
-from fewmore.data.threads import map_ahead, threaded_map
+from fewmore.data.threads import map_ahead, one_core_each, threaded_map
 from fewmore.data.transform import Transform
 from fewmore.errors import FewmoreError, StateError
 
@@ -87,7 +87,8 @@ def embed_stream(
     decode = partial(decode_chunk, embedder.transform)
     embed = partial(embed_chunk, embedder)
     if not processes and embedder.engine.is_concurrent:  # a core decodes and embeds
-        yield from threaded_map(lambda chunk: embed(decode(chunk)), chunks)
+        with one_core_each():
+            yield from threaded_map(lambda chunk: embed(decode(chunk)), chunks)
         return
     workers = processes or os.cpu_count() or 1
     try:

@@ -244,8 +244,13 @@ def _pixels(
     upright = _apply_exif_orientation(image, _to_rgb(image))
     if not enlarge and short_side:
         short_side = min(short_side, *upright.size)
-    resized = _resize(upright, short_side, square, crop)
-    return np.ascontiguousarray(np.asarray(resized).transpose(2, 0, 1))
+    upright = _resize(upright, short_side, square)
+    pixels = np.asarray(upright)
+    if crop:
+        top = (pixels.shape[0] - crop) // 2
+        left = (pixels.shape[1] - crop) // 2
+        pixels = pixels[top : top + crop, left : left + crop]
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -277,9 +282,7 @@ def _apply_exif_orientation(file: Image.Image, image: Image.Image) -> Image.Imag
     return image.transpose(_TRANSPOSE_OF_ORIENTATION[orientation])
 
 
-def _resize(
-    image: Image.Image, short_side: int | None, square: int | None, crop: int | None
-) -> Image.Image:
+def _resize(image: Image.Image, short_side: int | None, square: int | None) -> Image.Image:
     width, height = image.size
     if square:
         width = height = square
@@ -291,18 +294,6 @@ def _resize(
         raise ValueError(
             f"it would be stored as {width} × {height} pixels, more than {MAX_STORED_PIXELS:,}"
         )
-    # Pillow resizes lines first and columns then, so that the columns beside the center need not be
-    # resized: the pixels are the same to the bit.
-    image = _resize_to(image, width, image.height)
-    if crop:
-        image = image.crop(((width - crop) // 2, 0, (width - crop) // 2 + crop, image.height))
-    image = _resize_to(image, image.width, height)
-    if crop:
-        image = image.crop((0, (height - crop) // 2, crop, (height - crop) // 2 + crop))
-    return image
-
-
-def _resize_to(image: Image.Image, width: int, height: int) -> Image.Image:
     if (width, height) == image.size:
         return image
     return image.resize((width, height), Image.Resampling.BILINEAR)

@@ -52,7 +52,7 @@ def calibrate(sessions: Sequence[Session], fit: Fit) -> Calibration:
 def _score(sessions: Sequence[Session], fit: Fit) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return scores (q, N), similarities (q, N), labels (q,) and shots (q,) of all queries."""
 
-    def score(alike: list[Session]) -> list[tuple[Tensor, ...]]:
+    def score(alike: list[Session]) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         base, head = fit(alike[0].rest)
         results = []
         for session in alike:
