@@ -7,7 +7,6 @@ weights, transform, code, engine, versions and pixels.
 
 import hashlib
 import os
-import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -100,16 +99,11 @@ def _read(path: Path, dim: int) -> Tensor | None:
 
 
 def _write(path: Path, features: Tensor) -> None:
-    """Write features; on a full disk they are computed again another time."""
+    """Write features; what is not written, or in part, is computed again another time."""
     values = features.contiguous().numpy().tobytes()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_bytes(_checksum(values) + values)
-            os.replace(temporary, path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
+        path.write_bytes(_checksum(values) + values)
 
 
 def _checksum(values: bytes) -> bytes:

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -27,6 +28,10 @@ INT8 = "onnxruntime-int8"
 EXTRA = {"onnxruntime": "fast", INT8: "fast", "openvino": "openvino"}  # that installs an engine
 NAMES = (AUTO, TORCH, *EXTRA)
 TOLERANCE = 1e-4  # between an engine's features and PyTorch's; relative to the largest above 1
+
+
+# Engines of this process, which classifiers with the same backbone share as long as one uses them.
+_IN_USE: WeakValueDictionary[tuple[str, str], "Engine"] = WeakValueDictionary()
 
 
 class Engine(Protocol):
@@ -85,6 +90,17 @@ def build(name: str, backbone: Backbone, transform: Transform, device: torch.dev
 
 
 def _build_fast(name: str, torch_engine: TorchEngine) -> Engine:
+    """Return an engine that runs a graph: one that is in use, or a new one."""
+    from fewmore.classifier.engines.graph import graph_key
+
+    key = name, graph_key(torch_engine)
+    engine = _IN_USE.get(key)
+    if engine is None:
+        engine = _IN_USE[key] = _build_new(name, torch_engine)
+    return engine
+
+
+def _build_new(name: str, torch_engine: TorchEngine) -> Engine:
     """Build an engine that runs a graph, and compare its features with PyTorch's."""
     from fewmore.classifier.engines.graph import onnx_graph
     from fewmore.classifier.engines.int8 import int8_graph

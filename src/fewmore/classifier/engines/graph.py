@@ -33,7 +33,7 @@ def onnx_graph(engine: TorchEngine) -> bytes:
 
 def cached_graph(engine: TorchEngine, kind: str, make: Callable[[], bytes]) -> bytes:
     """Return a graph of a kind from the cache folder, or make it."""
-    path = cache_folder() / "engines" / f"{_digest(engine)}-{kind}.onnx"
+    path = cache_folder() / "engines" / f"{graph_key(engine)}-{kind}.onnx"
     with suppress(OSError):
         graph = path.read_bytes()
         os.utime(path)
@@ -69,8 +69,8 @@ def _trace(engine: TorchEngine) -> bytes:
     return buffer.getvalue()
 
 
-def _digest(engine: TorchEngine) -> str:
-    """Hash what decides a graph, the code included."""
+def graph_key(engine: TorchEngine) -> str:
+    """Return a hash of what decides a graph, the code included."""
     transform = engine.transform
     about = (torch.__version__, source_digest(), transform.size, transform.mean, transform.std)
     digest = hashlib.blake2b(repr((about, engine.backbone)).encode(), digest_size=16)

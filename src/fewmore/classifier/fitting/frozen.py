@@ -5,7 +5,7 @@ of held-out images (contest.py), which calibrate the classifier as well. In the 
 counts in its class mean.
 """
 
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from torch import Generator, Tensor
@@ -14,7 +14,6 @@ from fewmore.classifier.calibration import Calibration
 from fewmore.classifier.embedding import Progress
 from fewmore.classifier.feature_cache import CachedEmbedder
 from fewmore.classifier.fitting.base import (
-    MAX_SAMPLE,
     BaseFeatures,
     draw_folds,
     embed_base,
@@ -53,13 +52,6 @@ def fit_features(
 
     The classifier (k, d + 1) is the one that the backbone had when its weights were trained.
     """
-    with one_core_each() if len(base.labels) <= MAX_SAMPLE else nullcontext():
-        return _fit_features(base, seed, classifier)
-
-
-def _fit_features(
-    base: BaseFeatures, seed: int, classifier: Tensor | None
-) -> tuple[BaseFeatures, Whitening, Head, Calibration]:
     classifier = None if classifier is None else classifier.to(base.features)
     generator = Generator().manual_seed(derive_seed(seed, "sample"))
     base = replace(base, folds=draw_folds(base.labels, held_out_counts(base.counts), generator))
@@ -71,12 +63,15 @@ def _fit_features(
         _, whitened, head = choice.fit(sample, classifier, rest)
         return whitened, head
 
-    whitening, base, head = choice.fit(base, classifier)
+    with one_core_each(), ThreadPoolExecutor(1) as pool:
+        fitting = pool.submit(choice.fit, base, classifier)  # beside the folds of the calibration
+        calibration = calibrate(sessions, fit) if sessions else Calibration()
+        whitening, base, head = fitting.result()
     base = replace(base, notes=(*base.notes, *hold_out_note(base), choice.note()))
     if not sessions:
-        return base, whitening, head, Calibration()
+        return base, whitening, head, calibration
     calibration = replace(
-        calibrate(sessions, fit),
+        calibration,
         closeness=typical_closeness(base, head),
         sessions_plain=choice.plain_accuracy,
         sessions_chosen=choice.accuracy,
