@@ -1,5 +1,6 @@
 """Features of training images are kept on disk, and what is kept changes no model."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -97,37 +98,69 @@ def test_what_is_kept_is_what_the_backbone_computes(
     """Of images whose content hashes are there already, and of those that have none yet."""
     network, cpu = build("resnet8", 0), torch.device("cpu")
     plain = Embedder(network, tiny_transform, cpu).features_of(squares(3))
-    embedder = CachedEmbedder(network, tiny_transform, cpu)
     hashed = replace(squares(3), hashes=tuple(map(image_hash, squares(3).images)))
     embedded.clear()
     for batch in (squares(3), hashed):
+        embedder = CachedEmbedder(network, tiny_transform, cpu)
         assert torch.equal(embedder.features_of(batch), plain)
     assert embedded == [3]
 
 
-def test_damaged_files_are_computed_again(
+def test_damaged_records_are_computed_again(
     tiny_transform: Transform, embedded: list[int], folder: Path
 ) -> None:
-    embedder = CachedEmbedder(build("resnet8", 0), tiny_transform, torch.device("cpu"))
-    right = embedder.features_of(squares(3))
-    first, second, _ = files(folder)
-    first.write_bytes(first.read_bytes()[:-4])
-    second.write_bytes(bytes(len(second.read_bytes())))
-    assert torch.allclose(embedder.features_of(squares(3)), right, atol=1e-5)
-    assert embedded == [3, 2]
+    def features() -> torch.Tensor:
+        embedder = CachedEmbedder(build("resnet8", 0), tiny_transform, torch.device("cpu"))
+        return embedder.features_of(squares(4))
+
+    right = features()
+    (file,) = files(folder)
+    data = bytearray(file.read_bytes())
+    record = len(data) // 4
+    data[record + 40] ^= 1
+    file.write_bytes(data[:-4])
+    for count in ([4, 2], [4, 2]):  # the second one and the last one, once
+        assert torch.allclose(features(), right, atol=1e-5)
+        assert embedded == count
+    assert len(files(folder)) == 2
+    file.write_bytes(b"damaged")
+    assert torch.allclose(features(), right, atol=1e-5)
+    assert embedded == [4, 2, 2]
 
 
 def test_the_size_is_bounded(
     tiny_transform: Transform, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feature_cache, "MAX_BYTES", 3 * (64 * 4 + 8))
+    record = 64 * 4 + 16
+    monkeypatch.setattr(feature_cache, "MAX_BYTES", 3 * record + 9)
     embedder = CachedEmbedder(build("resnet8", 0), tiny_transform, torch.device("cpu"))
-    embedder.features_of(squares(9))
-    assert len(files(folder)) == 3, "one training writes no more than is allowed"
+    embedder.features_of(squares(2))
+    embedder.features_of(squares(7))
+    (file,) = files(folder)
+    assert file.stat().st_size == 3 * record, "one training writes no more than is allowed"
+    os.utime(file, (0, 0))
     embedder = CachedEmbedder(build("resnet8", 1), tiny_transform, torch.device("cpu"))
     embedder.features_of(squares(2))
     embedder.prune()
-    assert len(files(folder)) == 3
+    assert files(folder) == [embedder.file], "the older file is gone"
+    assert list(folder.iterdir()) == [embedder.folder]
+
+
+def test_a_full_disk_ends_a_file(
+    tiny_transform: Transform, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    embedder = CachedEmbedder(build("resnet8", 0), tiny_transform, torch.device("cpu"))
+    embedder.features_of(squares(2))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", full)
+        embedder.features_of(squares(3))
+    embedder.features_of(squares(4))
+    (file,) = files(folder)
+    assert file.stat().st_size == 2 * (64 * 4 + 16)
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(
