@@ -6,7 +6,8 @@ The classifier has mobilenet_v2 at 224 pixels and 40 kinds of birds; the photos 
 bare loop opens files by Pillow, resizes and crops them, and runs the same network on batches: by
 PyTorch as it comes, by ONNX Runtime or by OpenVINO. It predicts nothing. Each is tried in several
 configurations, one loop on all cores or one a core in smaller and larger batches, and measured in
-its fastest. "predict as it was" is PyTorch by 64 photos at a time, one batch after the other.
+its fastest. "predict as it was" is PyTorch by 64 photos at a time, one batch after the other, each
+whitened when it is embedded.
 
 A machine's speed drifts, so rounds of `predict` alternate with what it is compared to, and each is
 compared with the mean of its two neighbours. A ratio is the median over the rounds. Times are of
@@ -33,6 +34,7 @@ from export import Listing, draw_photos
 from PIL import Image
 
 from fewmore import IncrementalClassifier
+from fewmore.classifier.embedding import decode_batches
 from fewmore.classifier.engines.base import INT8
 from fewmore.classifier.engines.graph import onnx_graph
 from fewmore.classifier.engines.pytorch import TorchEngine
@@ -171,8 +173,13 @@ def speed(call: Callable[[], object], photos: int) -> float:
 
 def predict_as_it_was(classifier: IncrementalClassifier, paths: Sequence[Path]) -> None:
     """Predict 64 photos at a time, one batch after the other."""
+    embedder = classifier.embedder
     for start in range(0, len(paths), BEFORE):
-        classifier.predict(paths[start : start + BEFORE], top=1)
+        part = paths[start : start + BEFORE]
+        titles = list(map(str, part))
+        batches = decode_batches(part, titles, embedder.transform, embedder.batch_size)
+        features = [embedder.features(batch.images)[0] for batch in batches]
+        classifier.predict_features(torch.cat(features), 1)
 
 
 def time_command(model: Path, paths: Sequence[Path], folder: Path) -> float:
