@@ -14,16 +14,19 @@ compared with the mean of its two neighbours. A ratio is the median over the rou
 calls in a process that has run before; the whole command, with its start, is measured as well.
 """
 
+import io
 import itertools
 import json
 import os
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from operator import eq
 from pathlib import Path
 
@@ -34,7 +37,6 @@ from export import Listing, draw_photos
 from PIL import Image
 
 from fewmore import IncrementalClassifier
-from fewmore.classifier.embedding import decode_batches
 from fewmore.classifier.engines.base import INT8
 from fewmore.classifier.engines.graph import onnx_graph
 from fewmore.classifier.engines.pytorch import TorchEngine
@@ -43,9 +45,24 @@ from fewmore.data.transform import Transform
 from fewmore.nn.backbones import Backbone, build
 from fewmore.nn.weights import set_tensors
 
+ROOT = Path(__file__).resolve().parent.parent
 TRIED = 96  # photos of a trial of a configuration
 SIZES = (1, 4, 16)  # of batches
-BEFORE = 64  # photos that `predict` took at a time
+BEFORE = "c9b6ee8"  # the commit before features came from ONNX Runtime or OpenVINO
+# It trains on the photos of its first line of input, and times a prediction for every further line.
+PREDICT_AS_ASKED = """
+import json, sys, time, torch
+from fewmore import IncrementalClassifier
+threads, learnt, paths = json.loads(sys.stdin.readline())
+torch.set_num_threads(threads)
+classifier = IncrementalClassifier(device="cpu").fit(learnt)
+classifier.predict(paths[:64], top=1)
+print("trained", flush=True)
+for _ in sys.stdin:
+    began = time.perf_counter()
+    classifier.predict(paths, top=1)
+    print(time.perf_counter() - began, flush=True)
+"""
 ENGINES = ("torch", "onnxruntime", "openvino")
 BARS = {"predict × fastest bare loop": 0.95, "predict × predict as it was": 2.0}
 
@@ -171,15 +188,38 @@ def speed(call: Callable[[], object], photos: int) -> float:
     return photos / (time.perf_counter() - began)
 
 
-def predict_as_it_was(classifier: IncrementalClassifier, paths: Sequence[Path]) -> None:
-    """Predict 64 photos at a time, one batch after the other."""
-    embedder = classifier.embedder
-    for start in range(0, len(paths), BEFORE):
-        part = paths[start : start + BEFORE]
-        titles = list(map(str, part))
-        batches = decode_batches(part, titles, embedder.transform, embedder.batch_size)
-        features = [embedder.features(batch.images)[0] for batch in batches]
-        classifier.predict_features(torch.cat(features), 1)
+class Before:
+    """Run `predict` of an earlier commit in a process of its own, trained on the same photos."""
+
+    def __init__(self, folder: Path, learnt: Listing, paths: Sequence[Path], threads: int) -> None:
+        archive = subprocess.run(["git", "archive", BEFORE, "src"], cwd=ROOT, capture_output=True)
+        archive.check_returncode()
+        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as file:
+            file.extractall(folder, filter="data")
+        self.paths = paths
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PREDICT_AS_ASKED],
+            env={**os.environ, "PYTHONPATH": str(folder / "src")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        photos = {name: list(map(str, of_class)) for name, of_class in learnt.items()}
+        self._ask(json.dumps([threads, photos, list(map(str, paths))]))
+
+    def __call__(self) -> float:
+        """Return photos a second."""
+        return len(self.paths) / float(self._ask("predict"))
+
+    def _ask(self, line: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(line, file=self.process.stdin, flush=True)
+        return self.process.stdout.readline()
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.communicate()
 
 
 def time_command(model: Path, paths: Sequence[Path], folder: Path) -> float:
@@ -275,13 +315,10 @@ def main() -> None:
             torch.set_num_threads(args.threads)
             return speed(lambda: fast.predict(paths, top=1), len(paths))
 
-        def before() -> float:
-            torch.set_num_threads(args.threads)
-            return speed(lambda: predict_as_it_was(by_engine["torch"], paths), len(paths))
-
         predict()
         beside_loop, of_loop = alternate(predict, loops[best], args.rounds)
-        as_it_was, beside_old = alternate(before, predict, max(1, args.rounds // 2))
+        with closing(Before(folder, learnt, paths, args.threads)) as before:
+            as_it_was, beside_old = alternate(before, predict, max(1, args.rounds // 2))
         command = time_command(model, paths, folder)
         int8 = measure_int8(learnt, known, model, paths)
         agreement = {

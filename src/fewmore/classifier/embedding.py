@@ -194,14 +194,6 @@ class Embedder:
         """Return how many images of a stream to embed at a time."""
         return self.core_batch if self.engine.is_concurrent else self.batch_size
 
-    def with_engine(self, name: str) -> "Embedder":
-        """Return the same embedder with another engine."""
-        other = copy.copy(self)
-        other.engine_name = engines.check_name(name, self.device)
-        other._engine = None
-        other._building = threading.Lock()
-        return other
-
     def shared_with(self, other: "Embedder") -> "Embedder | None":
         """Return an embedder with this backbone and the whitening of another one.
 
