@@ -68,7 +68,7 @@ from fewmore.data.threads import one_core_each
 from fewmore.errors import ConfigError, DataError, DownloadError, StateError
 from fewmore.methods.base import Recipe
 from fewmore.nn.adapter import Adapter
-from fewmore.nn.backbones import Backbone, build
+from fewmore.nn.backbones import Backbone, build, is_of_timm, plain_name
 from fewmore.nn.weights import set_tensors
 
 DEFAULT_BACKBONE = "mobilenet_v2"
@@ -93,6 +93,7 @@ class IncrementalClassifier(SklearnManners):
 
     Args:
         backbone: name of the network that computes features; by default mobilenet_v2.
+            "mirrored:mobilenet_v2" averages those of an image and of its mirror image.
         weights: "imagenet", the path of a weight file, or None to train from scratch. Pretrained
             weights are not trained further, unless `fine_tune` says for how long.
         device: "auto", "cpu", "cuda" or a torch.device.
@@ -224,13 +225,13 @@ class IncrementalClassifier(SklearnManners):
         if self.recipe is not None or self.weights is None:
             return None
         name = self.backbone or DEFAULT_BACKBONE
-        if name.startswith("timm:") and self.weights == "imagenet":
+        if is_of_timm(name) and self.weights == "imagenet":
             return build(f"{name.removesuffix(':pretrained')}:pretrained")
         path = Path(self.weights).expanduser()
         if self.weights == "imagenet":
             try:
                 path = pretrained_weights(
-                    name,
+                    plain_name(name),
                     on_progress=lambda done, total: progress(
                         "downloading weights", done, total or done
                     ),

@@ -29,7 +29,8 @@ def train(
     backbone: Annotated[
         str | None,
         typer.Option(
-            help="The network that computes features (table: docs/method.md).",
+            help="The network that computes features (table: docs/method.md); mirrored:NAME "
+            "averages those of a photo and of its mirror image, in twice the time.",
             show_default="mobilenet_v2",
         ),
     ] = None,

@@ -10,7 +10,7 @@ from fewmore.data.download import pretrained_weights
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError, DownloadError, NotFittedError
 from fewmore.methods.recipe import Recipe
-from fewmore.nn.backbones import TIMM_PREFIX, Backbone, TimmBackbone, build, check_weights
+from fewmore.nn.backbones import Backbone, build, check_weights, is_of_timm, plain_name
 from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.nn.weights import set_tensors
 from fewmore.random import derive_seed
@@ -100,7 +100,7 @@ class Network:
         if weights is None:
             return None
         backbone = self.recipe.backbone
-        if weights == "imagenet" and backbone.startswith(TIMM_PREFIX):
+        if weights == "imagenet" and is_of_timm(backbone):
             name = backbone.removesuffix(":pretrained")
             raise ConfigError(
                 f"weights 'imagenet' are not those of '{backbone}': for the weights that timm has "
@@ -108,7 +108,7 @@ class Network:
             )
         if weights == "imagenet":
             try:
-                return pretrained_weights(backbone, self.runtime.data_root)
+                return pretrained_weights(plain_name(backbone), self.runtime.data_root)
             except DownloadError as error:
                 raise DownloadError(f"{error}, or give a file with --set weights=FILE") from error
         check_weights(backbone, Path(weights))
@@ -119,8 +119,7 @@ class Network:
     ) -> None:
         recipe = self.recipe
         backbone = build(recipe.backbone, derive_seed(seed, "backbone"), weights)
-        if isinstance(backbone, TimmBackbone):
-            backbone.check_size(recipe.transform.size)
+        backbone.check_size(recipe.transform.size)
         self._place(backbone)
         generator = torch.Generator().manual_seed(derive_seed(seed, "classifier"))
         copies = recipe.pretrain.labels_per_class

@@ -50,7 +50,7 @@ class Recipe:
     """Hold all settings of an experiment: those common to all methods, and those of its method."""
 
     name: str
-    backbone: str  # resnet8, resnet20, resnet18, mobilenet_v2 or timm:NAME
+    backbone: str  # resnet8, resnet20, resnet18, mobilenet_v2, timm:NAME or mirrored:NAME
     transform: Transform
     weights: str | None = None  # initial weights: None for random ones, "imagenet", or a file
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)

@@ -1,7 +1,7 @@
 """Define backbones, which turn a batch of images into features: (n, 3, s, s) to (n, d).
 
 Parameters carry torchvision's names, so its published weight files fit as they are. Any model of
-timm is `timm:NAME`.
+timm is `timm:NAME`, and `mirrored:NAME` averages the features of an image and of its mirror image.
 """
 
 import threading
@@ -20,6 +20,7 @@ from fewmore.nn.layers import BatchNormAct2d
 from fewmore.nn.weights import check_weight_file, initialize, load_weights
 
 TIMM_PREFIX = "timm:"
+MIRRORED_PREFIX = "mirrored:"
 EARLY_STAGES = 2  # of a ResNet, which `early` computes
 ROWS = ("blocks", "stages", "layers")  # names of timm's children that hold stages or blocks
 _GLOBAL_GENERATOR = threading.Lock()  # runs in threads take turns with it
@@ -61,6 +62,14 @@ class Backbone(nn.Module):
     def last_stage(self) -> nn.Module:
         """Return the part that is trained when only "the last layer" is."""
         raise NotImplementedError
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Return what is known of the weights: size of the images, mean, std, …"""
+        return {}
+
+    def check_size(self, size: int) -> None:
+        """Refuse a side of images that the backbone cannot take."""
 
     def early(self, x: Tensor) -> Tensor:
         """Compute what `late` goes on from: the maps of the first stages, or the images."""
@@ -243,7 +252,6 @@ class TimmBackbone(Backbone):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """Return what timm says of the model's weights: size of the images, mean, std, …"""
         return getattr(self.body, "pretrained_cfg", None) or {}
 
     def load(self, path: Path) -> None:
@@ -275,6 +283,39 @@ class TimmBackbone(Backbone):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.body(x)
         return out
+
+
+class MirroredBackbone(Backbone):
+    """Average the features of images and of their mirror images, in one batch of twice the size."""
+
+    def __init__(self, body: Backbone) -> None:
+        super().__init__()
+        self.body = body
+        self.dim = body.dim
+        self.classifier = body.classifier
+
+    def maps(self, x: Tensor) -> Tensor:
+        plain, mirrored = self.body.maps(_with_mirror_images(x)).unflatten(0, (2, -1))
+        return (plain + mirrored.flip(3)) / 2
+
+    def last_stage(self) -> nn.Module:
+        return self.body.last_stage()
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        return self.body.config
+
+    def check_size(self, size: int) -> None:
+        self.body.check_size(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.body(_with_mirror_images(x))
+        return features.unflatten(0, (2, -1)).mean(0)
+
+
+def _with_mirror_images(x: Tensor) -> Tensor:
+    """Return images (n, 3, h, w) and then each of them mirrored, (2n, 3, h, w)."""
+    return torch.cat([x, x.flip(3)])
 
 
 def _import_timm(name: str) -> Any:
@@ -328,11 +369,20 @@ def build(name: str, seed: int = 0, weights: Path | None = None) -> Backbone:
     """Build a backbone by name, with random weights or those of a file in torchvision's format.
 
     `timm:NAME` is timm's model of that name, with timm's weights for `timm:NAME:pretrained`; a
-    file then holds the weights of that model.
+    file then holds the weights of that model. `mirrored:` before any name averages the features of
+    an image and of its mirror image, at twice the work, by the weights of that backbone.
     """
-    if not name.startswith(TIMM_PREFIX) and name not in BACKBONES:
-        names = [*BACKBONES, f"{TIMM_PREFIX}NAME"]
-        raise UnknownName("backbone", name, names, f"if timm has it: {TIMM_PREFIX}{name}")
+    plain = plain_name(name)
+    prefix = name.removesuffix(plain)
+    if not is_of_timm(name) and plain not in BACKBONES:
+        names = [f"{prefix}{known}" for known in (*BACKBONES, f"{TIMM_PREFIX}NAME")]
+        more = f"if timm has it: {prefix}{TIMM_PREFIX}{plain}"
+        raise UnknownName("backbone", name, names, more)
+    backbone = _build_plain(plain, seed, weights)
+    return MirroredBackbone(backbone) if prefix else backbone
+
+
+def _build_plain(name: str, seed: int, weights: Path | None) -> Backbone:
     # Constructors draw from the global generator, which is put back as it was.
     with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -345,9 +395,28 @@ def build(name: str, seed: int = 0, weights: Path | None = None) -> Backbone:
     return backbone
 
 
+def build_without_memory(name: str) -> Backbone:
+    """Build a backbone on the meta device; one of timm, with random weights in memory."""
+    if plain_name(name) not in BACKBONES:
+        return build(name)
+    with torch.device("meta"):
+        backbone = BACKBONES[plain_name(name)].build()
+        return backbone if name in BACKBONES else MirroredBackbone(backbone)
+
+
+def plain_name(name: str) -> str:
+    """Return the name of the backbone whose weights a backbone has."""
+    return name.removeprefix(MIRRORED_PREFIX)
+
+
+def is_of_timm(name: str) -> bool:
+    """Return whether a backbone is a model of timm."""
+    return plain_name(name).startswith(TIMM_PREFIX)
+
+
 def check_weights(name: str, path: Path) -> None:
     """Refuse a weight file that is not there, and say what the backbone of this name takes."""
-    if not name.startswith(TIMM_PREFIX):
+    if not is_of_timm(name):
         check_weight_file(path)
         return
     model = name.removesuffix(":pretrained")

@@ -36,6 +36,7 @@ from fewmore.errors import DataError
 from fewmore.methods.base import Recipe
 from fewmore.methods.cec import CEC
 from fewmore.methods.cec import Config as CECConfig
+from fewmore.nn.backbones import plain_name
 from fewmore.random import derive_seed
 from fewmore.training.pretrain import PretrainConfig
 from fewmore.training.pseudo_incremental import PseudoConfig
@@ -102,7 +103,7 @@ def recipe_for(backbone: str, counts: Sequence[int]) -> Recipe:
     pretrain = PretrainConfig(epochs=100, batch=batch, lr=0.1 * batch / 128, milestones=(60, 80))
     way = min(15, len(counts))
     query = min(15, min(counts) - 1)
-    is_small = backbone in ("resnet8", "resnet20")
+    is_small = plain_name(backbone) in ("resnet8", "resnet20")
     episodes = min(5000, max(50, images * pretrain.epochs // (4 * way * (1 + query))))
     pseudo = PseudoConfig(
         episodes=episodes,

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import IMAGENET_MEAN, IMAGENET_STD
-from fewmore.nn.backbones import Backbone, TimmBackbone
+from fewmore.nn.backbones import Backbone, plain_name
 
 
 def transform_for(backbone: str, pretrained: bool) -> Transform:
     """Return the transform at the size that a backbone was made for."""
+    backbone = plain_name(backbone)
     if backbone in ("resnet8", "resnet20"):
         return Transform(32, IMAGENET_MEAN, IMAGENET_STD, "pad")
     if backbone == "resnet18" and not pretrained:
@@ -19,9 +20,8 @@ def transform_for(backbone: str, pretrained: bool) -> Transform:
 def pretrained_transform(name: str, backbone: Backbone) -> Transform:
     """Return the transform that a backbone's pretrained weights were made for."""
     transform = transform_for(name, pretrained=True)
-    if not isinstance(backbone, TimmBackbone):
+    if not (config := backbone.config):
         return transform
-    config = backbone.config
     size = config.get("input_size", (3, transform.size))[-1]
     share = config.get("crop_pct") or transform.size / (transform.resize or transform.size)
     return replace(

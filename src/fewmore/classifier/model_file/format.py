@@ -35,7 +35,7 @@ import torch
 from torch import nn
 
 from fewmore.nn.adapter import Adapter, AdapterConfig
-from fewmore.nn.backbones import BACKBONES, build
+from fewmore.nn.backbones import build_without_memory
 
 FORMAT = 5  # 1: without whitening; 2: a power; 3: removed images; 4: own classes
 METADATA = "fewmore"  # name of the metadata entry
@@ -82,7 +82,7 @@ def expected_layout(
     directions, if there is none. `dim` includes the `own_classes` of the backbone's classifier.
     `classes` and `hashes` are numbers that include what undo steps restore.
     """
-    layout = _layout(_backbone_without_memory(backbone), "backbone/")
+    layout = _layout(build_without_memory(backbone), "backbone/")
     if adapter is not None:
         with torch.device("meta"):
             layout |= _layout(Adapter(projected_dim or dim, adapter), "adapter/")
@@ -98,14 +98,6 @@ def expected_layout(
         layout["feature_sums"] = ((classes, dim), torch.float64)
     layout["hashes"] = ((hashes,), torch.int64)
     return layout
-
-
-def _backbone_without_memory(name: str) -> nn.Module:
-    """Build a backbone on the meta device, if it is one of ours."""
-    if name not in BACKBONES:
-        return build(name)
-    with torch.device("meta"):
-        return BACKBONES[name].build()
 
 
 def _layout(module: nn.Module, prefix: str) -> Layout:
