@@ -2,17 +2,20 @@
 
     python benchmarks/heads.py [--data-root DATA] [--work FOLDER] [--choices 10] [--record results]
 
-Features are mobilenet_v2's, embedded once and kept in the work folder. Each result is the mean over
+Features are mobilenet_v2's, plain and averaged with those of mirror images, embedded once and kept
+in the work folder; every method is measured on both. Each result is the mean over
 choices of classes: base classes of 30 images, ten new ones of few, ten that are never shown. The
 alternatives are trained anew when the new classes come. Their settings are tuned by
 cross-validation for balanced accuracy on the training images of the first choice; ours are chosen
 by `fit` on base images. Candidates and rules of `fit` were settled on every second class of birds
-and the last 40 glyphs (`--design` measures on those birds); the recorded numbers are of the others.
-"Before" is the head of commit c2715c9.
+and the last 40 classes of miniImageNet and of glyphs, on which `--design` measures; the recorded
+numbers are of the others. "Before" is the head of commit c2715c9.
 """
 
+import itertools
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -40,8 +43,8 @@ from fewmore.data import glyphs
 from fewmore.data.paths import data_root
 from fewmore.nn.backbones import build
 
-BACKBONE = "mobilenet_v2"
-POOL = 60  # classes of miniImageNet and glyphs
+BACKBONES = {"plain": "mobilenet_v2", "mirrored": "mirrored:mobilenet_v2"}  # by kind of features
+POOL = 60  # classes of miniImageNet and glyphs; the rest is for design
 TRAIN, TEST = 30, 20  # images of each of their classes
 SHOTS = (1, 3, 5, 10, 30)
 FOLDERS = ((5, 6), (5, 10), (3, 20), (10, 10), (20, 10), (20, 30))  # base classes × images
@@ -65,24 +68,24 @@ class Features:
     classifier: Tensor  # (k, d + 1): the backbone's own
 
 
-def load_features(name: str, root: Path, work: Path, design: bool = False) -> Features:
+def load_features(name: str, kind: str, root: Path, work: Path, design: bool = False) -> Features:
     """Read the features of a data set, embedded the first time.
 
     Of the birds these are every second class; neighbors in their list are alike.
     """
-    file = work / f"{name}_{BACKBONE}.pt"
-    backbone = build(BACKBONE, weights=root / "weights" / "mobilenet_v2-b0353104.pth")
+    file = work / f"{name}-{kind}.pt"
+    backbone = build(BACKBONES[kind], weights=root / "weights" / "mobilenet_v2-b0353104.pth")
     if not file.exists():
         images, labels, train = IMAGES[name](root)
-        embedder = Embedder(backbone, transform_for(BACKBONE, True), torch.device("cpu"))
+        embedder = Embedder(backbone, transform_for(BACKBONES[kind], True), torch.device("cpu"))
         features = embedder.embed(images, [f"image {i}" for i in range(len(images))])[0]
         content = {"features": features, "labels": labels, "train": train}
         torch.save({name: torch.as_tensor(value) for name, value in content.items()}, file)
     content = torch.load(file)
     features, labels, train = (content[key] for key in ("features", "labels", "train"))
-    if name == "cub":
-        kept = labels % 2 == (0 if design else 1)
-        features, labels, train = features[kept], labels[kept] // 2, train[kept]
+    kept = (labels % 2 == 0 if name == "cub" else labels >= POOL) == design
+    labels = labels[kept] // 2 if name == "cub" else labels[kept] % POOL
+    features, train = features[kept], train[kept]
     assert backbone.classifier is not None
     return Features(features, labels, train, backbone.classifier)
 
@@ -103,34 +106,34 @@ def list_birds(root: Path) -> tuple[list[object], list[int], list[bool]]:
 
 
 def list_miniimagenet(root: Path) -> tuple[list[object], list[int], list[bool]]:
-    """List images of the base classes of miniImageNet."""
+    """List images of miniImageNet."""
     names: dict[str, int] = {}
     files: list[object] = []
     labels: list[int] = []
     train: list[bool] = []
     for part, most in (("train", TRAIN), ("test", TEST)):
+        counts: Counter[int] = Counter()
         table = root / "miniimagenet" / "split" / f"{part}.csv"
         for line in table.read_text().splitlines()[1:]:
             file, name = line.split(",")
             label = names.setdefault(name, len(names))
-            is_train = part == "train"
-            count = sum(a == label and b == is_train for a, b in zip(labels, train, strict=True))
-            if label < POOL and count < most:
+            counts[label] += 1
+            if counts[label] <= most:
                 files.append(root / "miniimagenet" / "images" / file)
                 labels.append(label)
-                train.append(is_train)
+                train.append(part == "train")
     return files, labels, train
 
 
 def list_glyphs(root: Path) -> tuple[list[object], list[int], list[bool]]:
-    """Render the first characters of glyphs."""
+    """Render the characters of glyphs."""
     files: list[object] = []
     labels: list[int] = []
     train: list[bool] = []
     for images, most, is_train in zip(
         glyphs.load(root / "glyphs"), (TRAIN, TEST), (True, False), strict=True
     ):
-        for label in range(POOL):
+        for label in range(len(images.class_names)):
             for place in (images.labels == label).nonzero().squeeze(1)[:most].tolist():
                 files.append(images.image(place))
                 labels.append(label)
@@ -378,11 +381,11 @@ def summary(results: list[Result]) -> Row:
     return row
 
 
-_fitted: dict[tuple[int, int, int], Ours] = {}  # by seed, base classes and base images
+_fitted: dict[tuple[int, int, int], Ours] = {}  # of a part, by seed, base classes and images
 
 
 def fit_ours(split: Split, seed: int) -> Ours:
-    """Fit on the base classes of a choice, once in a process for all numbers of shots."""
+    """Fit on the base classes of a choice, once in a part for all numbers of shots."""
     key = (seed, len(split.base), sum(map(len, split.base)))
     if key not in _fitted:
         _fitted[key] = Ours(split.base, split.classifier, seed)
@@ -446,21 +449,24 @@ def measure_settings(file: str, settings: list[Setting], choices: int, data: Fea
         splits = [draw_split(data, i, base, images, new, shots) for i in range(choices)]
         about: Row = {"what": "accuracy", "data": TITLES[file], "folder": f"{base} × {images}"}
         about |= {"new classes": new, "shots": shots, "choices": choices}
-        rows += [print_row({**about, **row}) for row in compare(splits)]
+        rows += [{**about, **row} for row in compare(splits)]
     return rows
 
 
 def measure_part(
-    part: str, choices: int, root: Path, work: Path, design: bool = False
+    part: str, kind: str, choices: int, root: Path, work: Path, design: bool = False
 ) -> list[Row]:
-    """Measure one part, in a process of its own."""
+    """Measure one part on one kind of features, on one core."""
     torch.set_num_threads(1)
-    data = load_features(part.split()[0], root, work, design)
+    _fitted.clear()  # the process may have measured another part before
+    data = load_features(part.split()[0], kind, root, work, design)
     if part == "cub additions":
         rows = [{"what": "additions", **row} for row in measure_additions(data, choices)]
-        return rows + [{"what": "one image", **row} for row in measure_single(data, choices)]
-    settings = BY_FOLDER[:-1] if part == "cub folders" else BY_SHOTS
-    return measure_settings(part.split()[0], settings, choices, data)
+        rows += [{"what": "one image", **row} for row in measure_single(data, choices)]
+    else:
+        settings = BY_FOLDER[:-1] if part == "cub folders" else BY_SHOTS
+        rows = measure_settings(part.split()[0], settings, choices, data)
+    return [print_row({"features": kind, **row}) for row in rows]
 
 
 def main() -> None:
@@ -469,25 +475,24 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--work", type=Path, default=Path("/tmp/features"), help="for features")
     parser.add_argument("--choices", type=int, default=10, help="of bird classes")
-    parser.add_argument("--design", action="store_true", help="birds that were designed on")
+    parser.add_argument("--design", action="store_true", help="classes that were designed on")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     root = data_root(args.data_root)
     few = max(1, 2 * args.choices // 5)
-    parts = {"cub": args.choices, "cub additions": args.choices}
-    parts |= {"cub folders": args.choices}
-    if not args.design:
-        parts |= {"mini": few, "glyphs": few}
+    parts = {"cub": args.choices, "cub additions": args.choices, "cub folders": args.choices}
+    parts |= {"mini": few, "glyphs": few}
     os.environ["OMP_NUM_THREADS"] = "1"  # one core for each process
-    for file in IMAGES:
-        load_features(file, root, args.work)
-    with ProcessPoolExecutor(len(parts), get_context("spawn")) as pool:
+    for name, kind in itertools.product(IMAGES, BACKBONES):
+        load_features(name, kind, root, args.work)
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         running = [
-            pool.submit(measure_part, part, choices, root, args.work, args.design)
+            pool.submit(measure_part, part, kind, choices, root, args.work, args.design)
+            for kind in BACKBONES
             for part, choices in parts.items()
         ]
         rows = [row for part in running for row in part.result()]
-    about: Row = {"backbone": BACKBONE, "choices of bird classes": args.choices}
+    about: Row = {"backbone": BACKBONES["plain"], "choices of bird classes": args.choices}
     about["remark"] = "ImageNet weights have seen the classes of miniImageNet"
     record("heads", torch.device("cpu"), rows, about, args.record)
 

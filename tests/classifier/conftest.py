@@ -106,6 +106,23 @@ def assert_same() -> Callable[..., None]:
     return check
 
 
+@pytest.fixture(scope="session")
+def mirrored_model(
+    small_weights: Path, small_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Write a model file of the same photos, whose features are averaged over mirror images."""
+    path = tmp_path_factory.mktemp("mirrored") / "birds.fewmore"
+    classifier = IncrementalClassifier("mirrored:resnet8", small_weights, device="cpu")
+    classifier.fit(small_model.parent / "photos").save(path)
+    return path
+
+
+@pytest.fixture
+def mirrored(mirrored_model: Path) -> IncrementalClassifier:
+    """Load a small model of features averaged over mirror images, to be changed at will."""
+    return IncrementalClassifier.load(mirrored_model, "cpu")
+
+
 @pytest.fixture
 def classifier(small_model: Path) -> IncrementalClassifier:
     """Load a small model, to be changed at will."""

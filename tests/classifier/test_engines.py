@@ -32,7 +32,7 @@ def squares(count: int, size: int = 40) -> Tensor:
 
 
 @pytest.mark.parametrize("engine", base.FAST)
-@pytest.mark.parametrize("backbone", ["resnet8", "mobilenet_v2"])
+@pytest.mark.parametrize("backbone", ["resnet8", "mobilenet_v2", "mirrored:mobilenet_v2"])
 def test_features_are_those_of_pytorch(engine: str, backbone: str) -> None:
     pytest.importorskip(engine)
     network = build(backbone, seed=0)
@@ -59,9 +59,10 @@ def test_predictions_are_those_of_pytorch(
         assert one.confidences == pytest.approx(other.confidences, abs=1e-4)
 
 
-def test_int8_is_close_to_pytorch() -> None:
+@pytest.mark.parametrize("backbone", ["resnet8", "mirrored:resnet8"])
+def test_int8_is_close_to_pytorch(backbone: str) -> None:
     pytest.importorskip("onnxruntime")
-    network = build("resnet8", seed=0)
+    network = build(backbone, seed=0)
     int8 = Embedder(network, SMALL, CPU, engine="onnxruntime-int8")
     plain = Embedder(network, SMALL, CPU, engine="torch")
     assert int8.engine.name.endswith(" int8")
@@ -155,3 +156,15 @@ def test_classifiers_with_the_same_backbone_share_an_engine() -> None:
     assert one.engine is same.engine is not other.engine
     images = squares(2)
     assert not torch.equal(one.features(images), other.features(images))
+
+
+def test_cached_features_know_whether_mirror_images_are_averaged() -> None:
+    plain, mirrored = (
+        CachedEmbedder(build(name, seed=0), SMALL, CPU, "torch")
+        for name in ("resnet8", "mirrored:resnet8")
+    )
+    assert plain.key != mirrored.key
+    images = squares(3)
+    expected = (plain.features(images) + plain.features(images.flip(3))) / 2
+    assert torch.allclose(mirrored.features(images), expected, atol=1e-5)
+    assert torch.equal(mirrored.features(images), mirrored.features(images))

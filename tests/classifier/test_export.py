@@ -125,6 +125,15 @@ def test_whitening_is_part_of_the_backbone(
     assert_agree(classifier, tmp_path, 3)
 
 
+def test_mirror_images_are_averaged_in_the_graph(
+    mirrored: IncrementalClassifier, classifier: IncrementalClassifier, tmp_path: Path
+) -> None:
+    assert [file.written for file in to_onnx(classifier, tmp_path)] == [True] * 4
+    assert next(file.written for file in to_onnx(mirrored, tmp_path)), "it is another graph"
+    assert_agree(mirrored, tmp_path, 3)
+    assert_agree(mirrored, tmp_path, 1)
+
+
 def test_a_damaged_file_is_not_kept(
     classifier: IncrementalClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,25 @@ def test_photos_of_any_size_get_the_answers_of_the_classifier(
     assert json.loads(about["threshold"]) == classifier.calibration.threshold
 
 
+def test_mirror_images_are_averaged_in_the_graph(
+    mirrored: IncrementalClassifier, photos: Photos, tmp_path: Path
+) -> None:
+    folder = photos("some", {"robin": 4, "wren": 4, "owl": 2}, 97)
+    file = to_onnx_file(mirrored, tmp_path / "birds.onnx").path
+    assert_agree(mirrored, file, sorted(folder.rglob("*.png")))
+    int8 = to_onnx_file(mirrored, tmp_path / "int8.onnx", int8=folder)
+    assert "QuantizeLinear" in {node.op_type for node in onnx.load(int8.path).graph.node}
+    session = onnxruntime.InferenceSession(int8.path)
+    image = read(next(folder.rglob("*.png")))
+    one, other = (
+        session.run(["features"], {"image": np.ascontiguousarray(view)})[0]
+        for view in (image, image[:, ::-1])
+    )
+    assert one == pytest.approx(other, abs=1e-4)
+    cosine = torch.cosine_similarity(torch.from_numpy(one), mirrored.embed([image]))
+    assert float(cosine) > 0.9
+
+
 def test_an_adapter_and_no_threshold(
     classifier: IncrementalClassifier, photos: Photos, tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ def test_train_says_what_it_chose_and_what_to_type_next(photos: Photos, fewmore:
         (["photos", "-o", "no/such/a.fewmore"], "-o no/such/a.fewmore: there is no folder no/such"),
         (["photos", "-o", "photos"], "-o photos is a folder"),
         (["photos", "--backbone", "mobilnet"], "no backbone with ImageNet weights is named"),
+        (["photos", "--backbone", "mirrored:mobilnet"], "no backbone with ImageNet weights is"),
         (["photos", "--weights", "none.pth"], "there is no weight file none.pth"),
         (["photos", "--device", "tpu"], "device 'tpu' cannot be used"),
     ],
@@ -84,6 +85,23 @@ def test_train_refuses_with_a_sentence(
     assert err.startswith(f"fewmore: {complaint}")
     assert err.count("\n") == 1
     assert not list(tmp_path.glob("*.fewmore"))
+
+
+@pytest.mark.usefixtures("small_pretrained")
+def test_train_with_mirror_images(photos: Photos, fewmore: Fewmore) -> None:
+    photos("photos", BASE)
+    code, out, _ = fewmore("train", "photos", "--backbone", "mirrored:resnet8", "-o", "a.fewmore")
+    assert code == 0
+    assert "mirrored:resnet8 with ImageNet weights" in out
+    code, out, _ = fewmore("info", "a.fewmore")
+    assert code == 0
+    assert "mirrored:resnet8, weights: imagenet; 64 features an image" in out
+    assert json.loads(fewmore("info", "a.fewmore", "--json")[1])["backbone"] == "mirrored:resnet8"
+    code, out, _ = fewmore("card", "a.fewmore")
+    assert (code, "are computed by mirrored:resnet8 " in out) == (0, True), out
+    photo = next(Path("photos").rglob("*.png"))
+    code, out, _ = fewmore("predict", "a.fewmore", photo)
+    assert (code, photo.parent.name in out) == (0, True), out
 
 
 @pytest.mark.usefixtures("small_pretrained")

@@ -16,7 +16,7 @@ from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError, DataError, MissingData, UnknownName
 from fewmore.methods.network import Network
 from fewmore.methods.recipe import Recipe
-from fewmore.nn.backbones import BACKBONES, build
+from fewmore.nn.backbones import BACKBONES, build, build_without_memory, check_weights
 from fewmore.training.runtime import Runtime
 
 
@@ -173,6 +173,57 @@ def test_mobilenet_v2_learns() -> None:
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in backbone.parameters())
 
 
+# Mirror images
+
+
+@pytest.mark.parametrize(("name", "size"), [("resnet8", 16), ("mobilenet_v2", 64)])
+@torch.no_grad()
+def test_features_of_mirror_images_are_averaged(name: str, size: int) -> None:
+    plain = build(name, 3).eval()
+    mirrored = build(f"mirrored:{name}", 3).eval()
+    assert same(plain, mirrored.body)
+    assert mirrored.dim == plain.dim
+    images = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(0))
+    expected = (plain(images) + plain(images.flip(3))) / 2
+    features = mirrored(images)
+    assert torch.allclose(features, expected, atol=1e-5)
+    assert torch.allclose(mirrored(images.flip(3)), features, atol=1e-5)
+    assert not torch.allclose(plain(images.flip(3)), plain(images), atol=1e-3)
+    assert torch.allclose(mirrored.maps(images).mean((2, 3)), features, atol=1e-5)
+    assert torch.allclose(mirrored.maps(images.flip(3)).flip(3), mirrored.maps(images), atol=1e-4)
+    assert mirrored.last_stage() is mirrored.body.last_stage()
+
+
+def test_weights_of_a_mirrored_backbone_are_those_of_the_plain_one(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pth"
+    classifier = {"fc.weight": torch.randn(5, 64), "fc.bias": torch.randn(5)}
+    torch.save(build("resnet8", 1).state_dict() | classifier, path)
+    plain, mirrored = (build(name, 0, path) for name in ("resnet8", "mirrored:resnet8"))
+    assert same(plain, mirrored.body)
+    assert mirrored.classifier is not None
+    assert torch.equal(mirrored.classifier, plain.classifier)
+    without_memory = build_without_memory("mirrored:resnet8").state_dict()
+    assert without_memory.keys() == mirrored.state_dict().keys()
+    assert all(tensor.is_meta for tensor in without_memory.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mirrored:resnet81", "'mirrored:resnet81': did you mean mirrored:resnet8 or"),
+        ("mirrored:resnet50", r"\(if timm has it: mirrored:timm:resnet50\)"),
+        ("mirrored:", "'mirrored:': "),
+        ("mirrored:mirrored:resnet8", "did you mean mirrored:resnet8 or"),
+        ("resnet8:mirrored", "did you mean resnet8 or"),
+    ],
+)
+def test_a_mirrored_backbone_that_is_not_in_the_table(name: str, message: str) -> None:
+    with pytest.raises(UnknownName, match=message):
+        build(name)
+    with pytest.raises(UnknownName, match=message):
+        build_without_memory(name)
+
+
 # timm
 
 
@@ -229,6 +280,18 @@ def test_a_model_of_timm_comes_without_its_classifier(fake_timm: SimpleNamespace
     assert backbone(torch.randn(2, 3, 8, 8)).shape == (2, 6)
     assert backbone.maps(torch.randn(2, 3, 8, 8)).shape == (2, 6, 6, 6)
     assert isinstance(backbone.last_stage(), nn.Linear)
+
+
+def test_a_mirrored_model_of_timm(fake_timm: SimpleNamespace, tmp_path: Path) -> None:
+    mirrored = build("mirrored:timm:large_net:pretrained")
+    assert fake_timm.calls == [("large_net", True, 0)]
+    images = torch.randn(2, 3, 8, 8)
+    expected = (mirrored.body(images) + mirrored.body(images.flip(3))) / 2
+    assert torch.allclose(mirrored(images), expected, atol=1e-6)
+    with pytest.raises(ConfigError, match=r"images of 2 × 2 pixels"):
+        mirrored.check_size(2)
+    with pytest.raises(MissingData, match="of that model of timm"):
+        check_weights("mirrored:timm:tiny_net", tmp_path / "none.pth")
 
 
 @pytest.mark.usefixtures("fake_timm")

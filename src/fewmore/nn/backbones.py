@@ -295,7 +295,7 @@ class MirroredBackbone(Backbone):
         self.classifier = body.classifier
 
     def maps(self, x: Tensor) -> Tensor:
-        plain, mirrored = self.body.maps(_with_mirror_images(x)).unflatten(0, (2, -1))
+        plain, mirrored = self.body.maps(_with_mirror_images(x)).chunk(2)
         return (plain + mirrored.flip(3)) / 2
 
     def last_stage(self) -> nn.Module:
@@ -310,7 +310,7 @@ class MirroredBackbone(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         features: Tensor = self.body(_with_mirror_images(x))
-        return features.unflatten(0, (2, -1)).mean(0)
+        return features.reshape(2, -1, self.dim).mean(0)
 
 
 def _with_mirror_images(x: Tensor) -> Tensor:

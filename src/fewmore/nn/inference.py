@@ -63,7 +63,7 @@ class _PointwiseConv(nn.Module):
         conv = self.conv
         # While tracing, asking for the length of a batch would fix that length in the graph, and
         # ONNX has no such operator.
-        is_traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        is_traced = torch.compiler.is_compiling() or torch.onnx.is_in_onnx_export()
         if not is_traced and _suits_onednn(x):
             return torch.mkldnn_convolution(
                 x, conv.weight, conv.bias, (0, 0), conv.stride, conv.dilation, conv.groups
