@@ -8,6 +8,7 @@ from sections.markdown import markdown_table, paragraph
 FILE = recorded.RESULTS / "bench-heads-cpu.json"
 COLUMNS = ("old", "new", "all", "ece", "chance ece", "pooled ece")
 OURS = ("fewmore", "before")  # every other method is an alternative
+KINDS = ("plain", "mirrored")  # of features
 
 Json = dict[str, Any]
 
@@ -18,34 +19,49 @@ def heads() -> str:
         return "Not measured yet.\n"
     measured = recorded.read_benchmark(FILE)
     rows = [row for row in measured["rows"] if row["what"] == "accuracy"]
+    plain, mirrored = ([row for row in rows if row["features"] == kind] for kind in KINDS)
     main = [row for row in rows if _setting(row) == ("birds", "20 × 30", 5)]
+    alone = {row["features"]: row["old alone"] for row in main if row["method"] == "fewmore"}
     lines = [
         f"{measured['machine']}, {measured['date']}: `{measured['command']}`",
         "",
         paragraph(
             f"Birds, 20 classes of 30 photos, then 10 of 5: mean of {main[0]['choices']} choices "
             "of classes, in percent. Before the new ones come, the old classes have "
-            f"{main[0]['old alone']:.1f} %."
+            f"{alone['plain']:.1f} %, mirrored {alone['mirrored']:.1f} %."
         ),
         "",
         *markdown_table(
-            ("method", *COLUMNS),
-            [(row["method"], *(_number(row.get(key)) for key in COLUMNS)) for row in main],
+            ("features", "method", *COLUMNS),
+            [
+                (row["features"], row["method"], *(_number(row.get(key)) for key in COLUMNS))
+                for row in main
+            ],
         ),
         "",
-        "Every setting beside the best alternative on all classes:",
+        "Every setting beside the best alternative on all classes, plain features:",
         "",
-        *_settings(rows),
+        *_settings(plain),
         "",
-        "Classes of five photos added one by one to 20; ten classes are never shown:",
+        "The same with mirrored features, which the alternatives get as well:",
         "",
-        *_additions([row for row in measured["rows"] if row["what"] == "additions"]),
+        *_settings(mirrored),
+        "",
+        "Classes of five photos added one by one to 20; ten classes are never shown (plain):",
+        "",
+        *_additions(rows_of("additions", "plain")),
         "",
         "One class of one photo added to 20, and what these lose, in points:",
         "",
-        *_single([row for row in measured["rows"] if row["what"] == "one image"]),
+        *_single(rows_of("one image", *KINDS)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def rows_of(what: str, *kinds: str) -> list[Json]:
+    """Return what was recorded of one measurement, on some kinds of features."""
+    rows = recorded.read_benchmark(FILE)["rows"]
+    return [row for row in rows if row["what"] == what and row["features"] in kinds]
 
 
 def _settings(rows: list[Json]) -> list[str]:
@@ -86,8 +102,11 @@ def _additions(rows: list[Json]) -> list[str]:
 def _single(rows: list[Json]) -> list[str]:
     keys = ("mean loss", "90 % below", "worst loss")
     return markdown_table(
-        ("head", "cases", *keys),
-        [(row["method"], str(row["cases"]), *(_number(row[key]) for key in keys)) for row in rows],
+        ("features", "head", "cases", *keys),
+        [
+            (row["features"], row["method"], str(row["cases"]), *(_number(row[key]) for key in keys))
+            for row in rows
+        ],
     )
 
 

@@ -1,6 +1,6 @@
 """Write measurements of speed, memory and calibration from results/bench-*.json."""
 
-from sections import recorded
+from sections import heads, recorded
 from sections.markdown import bullet, markdown_table, paragraph, short
 
 UNMEASURED = "Not measured yet.\n"
@@ -58,11 +58,7 @@ def one_seed() -> str:
 
 def confidences() -> str:
     """Write how far confidences and "none of these" can be trusted as classes are added."""
-    birds = [
-        row
-        for row in recorded.read_benchmark(recorded.RESULTS / "bench-heads-cpu.json")["rows"]
-        if row["what"] == "additions"
-    ]
+    birds = heads.rows_of("additions", "plain")
     scratch = recorded.read_benchmark(recorded.RESULTS / "bench-calibration-gpu.json")
     about = scratch["about"]
     first, *_, before_last, last = scratch["rows"]  # no class is unknown after the last session
