@@ -195,14 +195,17 @@ def test_training_input_that_cannot_be(tmp_path: Path, tiny_images: MakeImages, 
 # From scratch
 
 
+@pytest.mark.parametrize("backbone", ["resnet8", "mirrored:resnet8"])
 def test_from_scratch_by_a_recipe(
+    backbone: str,
     tiny_images: MakeImages,
     tiny_recipe: Recipe,
     assert_same: Callable[..., None],
     tmp_path: Path,
 ):
     stages = []
-    recipe = replace(tiny_recipe, method=CECConfig(TWO_EPISODES, AdapterConfig(heads=2)))
+    method = CECConfig(TWO_EPISODES, AdapterConfig(heads=2))
+    recipe = replace(tiny_recipe, backbone=backbone, method=method)
     clf = IncrementalClassifier(weights=None, recipe=recipe)
     clf.fit(tiny_images(4, 12), progress=lambda stage, done, total: stages.append(stage))
     assert set(stages) == {
@@ -214,7 +217,7 @@ def test_from_scratch_by_a_recipe(
     assert clf.info()["classifier"] == "adapter"
     assert clf.calibration.held_out == 4, "a tenth, at least one a class"
     assert clf.info()["images"] == 48, "in the end, all of them count"
-    assert "resnet8 was trained from scratch" in clf.notes_
+    assert f"{backbone} was trained from scratch" in clf.notes_
     assert clf.evaluate(tiny_images(4, 6, seed=3)).accuracy > 0.8
     images = tiny_images(5, 3, seed=2)
     clf.learn({"new": [images.image(i) for i in range(12, 15)]})

@@ -359,6 +359,9 @@ def test_images_have_the_size_and_normalization_of_timms_weights() -> None:
     backbone.body.pretrained_cfg = config
     transform = pretrained_transform("timm:tiny_net", backbone)
     assert (transform.size, transform.resize, transform.mean) == (518, 576, half)
+    mirrored = build("mirrored:timm:tiny_net")
+    mirrored.body.body.pretrained_cfg = config
+    assert pretrained_transform("mirrored:timm:tiny_net", mirrored) == transform
 
 
 # Weights of timm's models from a file
