@@ -45,7 +45,7 @@ from fewmore.nn.backbones import build
 
 BACKBONES = {"plain": "mobilenet_v2", "mirrored": "mirrored:mobilenet_v2"}  # by kind of features
 POOL = 60  # classes of miniImageNet and glyphs; the rest is for design
-TRAIN, TEST = 30, 20  # images of each of their classes
+TRAIN = 30  # images of each of their classes; all of their test images count
 SHOTS = (1, 3, 5, 10, 30)
 FOLDERS = ((5, 6), (5, 10), (3, 20), (10, 10), (20, 10), (20, 30))  # base classes × images
 ADDITIONS = 30  # classes added one by one, of five images each
@@ -111,14 +111,14 @@ def list_miniimagenet(root: Path) -> tuple[list[object], list[int], list[bool]]:
     files: list[object] = []
     labels: list[int] = []
     train: list[bool] = []
-    for part, most in (("train", TRAIN), ("test", TEST)):
+    for part in ("train", "test"):
         counts: Counter[int] = Counter()
         table = root / "miniimagenet" / "split" / f"{part}.csv"
         for line in table.read_text().splitlines()[1:]:
             file, name = line.split(",")
             label = names.setdefault(name, len(names))
             counts[label] += 1
-            if counts[label] <= most:
+            if part == "test" or counts[label] <= TRAIN:
                 files.append(root / "miniimagenet" / "images" / file)
                 labels.append(label)
                 train.append(part == "train")
@@ -130,11 +130,10 @@ def list_glyphs(root: Path) -> tuple[list[object], list[int], list[bool]]:
     files: list[object] = []
     labels: list[int] = []
     train: list[bool] = []
-    for images, most, is_train in zip(
-        glyphs.load(root / "glyphs"), (TRAIN, TEST), (True, False), strict=True
-    ):
+    for images, is_train in zip(glyphs.load(root / "glyphs"), (True, False), strict=True):
         for label in range(len(images.class_names)):
-            for place in (images.labels == label).nonzero().squeeze(1)[:most].tolist():
+            places = (images.labels == label).nonzero().squeeze(1).tolist()
+            for place in places[:TRAIN] if is_train else places:
                 files.append(images.image(place))
                 labels.append(label)
                 train.append(is_train)

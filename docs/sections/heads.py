@@ -104,7 +104,12 @@ def _single(rows: list[Json]) -> list[str]:
     return markdown_table(
         ("features", "head", "cases", *keys),
         [
-            (row["features"], row["method"], str(row["cases"]), *(_number(row[key]) for key in keys))
+            (
+                row["features"],
+                row["method"],
+                str(row["cases"]),
+                *(_number(row[key]) for key in keys),
+            )
             for row in rows
         ],
     )
