@@ -144,9 +144,9 @@ class IncrementalClassifier(SklearnManners):
         With a pretrained backbone each image is embedded, and an adapter is trained and kept only
         if it helps. A fifth of the images at a time (from scratch: a tenth) is held out to
         calibrate confidences and to set the threshold for "none of these"; with fewer than 4
-        images in a class nothing is. `notes_` says what was decided. Memory hardly grows with the
-        number of images: see `fewmore.classifier.fitting`. Files that cannot be read are all named
-        in one error, or left out with a note if `skip_broken`.
+        images in a class nothing is. `notes_` says what was decided. Features are kept in memory,
+        and images are not: see `fewmore.classifier.fitting`. Files that cannot be read are all
+        named in one error, or left out with a note if `skip_broken`.
         """
         progress = progress or _no_progress
         device = _resolve_device(self.device)
