@@ -149,11 +149,12 @@ def test_cached_features_know_their_engine() -> None:
 def test_classifiers_with_the_same_backbone_share_an_engine() -> None:
     pytest.importorskip("onnxruntime")
 
-    def embedder(seed: int) -> Embedder:
-        return Embedder(build("resnet8", seed=seed), SMALL, CPU, engine="onnxruntime")
+    def embedder(seed: int, name: str = "resnet8") -> Embedder:
+        return Embedder(build(name, seed=seed), SMALL, CPU, engine="onnxruntime")
 
     one, same, other = embedder(0), embedder(0), embedder(1)
     assert one.engine is same.engine is not other.engine
+    assert one.engine is not embedder(0, "mirrored:resnet8").engine
     images = squares(2)
     assert not torch.equal(one.features(images), other.features(images))
 
