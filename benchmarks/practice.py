@@ -93,14 +93,11 @@ def measure_training(train: Paths, test: Paths) -> tuple[IncrementalClassifier, 
     began = time.perf_counter()
     classifier = IncrementalClassifier().fit(base)
     seconds = time.perf_counter() - began
-    embedding = embedding_seconds(classifier, base)
     calibration = classifier.calibration
     plain = 100 * (calibration.sessions_plain or 0)
     chosen = 100 * (calibration.sessions_chosen or 0)
     rows: list[Row] = [
         {"what": "train, seconds", "value": seconds},
-        {"what": "embedding the images, seconds", "value": embedding},
-        {"what": "train × embedding", "value": seconds / embedding, "bar": 1.3},
         {"what": "simulated sessions, plain cosine, %", "value": plain},
         {"what": f"simulated sessions, {classifier.model.head_name}, %", "value": chosen},
         {"what": "AUROC, base classes left out in turn", "value": calibration.auroc},
@@ -129,17 +126,6 @@ def measure_training(train: Paths, test: Paths) -> tuple[IncrementalClassifier, 
         after = f"{what} after learning {NEW_CLASSES} × {SHOTS}"
         rows += accuracy_rows(after, predictions, part)
     return classifier, rows
-
-
-def embedding_seconds(classifier: IncrementalClassifier, base: Paths) -> float:
-    """Time the engine alone on the images that training uses, decoded beforehand."""
-    given = collect_images(base)
-    embedder = classifier.embedder
-    decoding = (given.images, given.titles, embedder.transform, embedder.stream_batch)
-    squares = [batch.images for batch in decode_batches(*decoding)]
-    began = time.perf_counter()
-    embed_squares(embedder, squares)
-    return time.perf_counter() - began
 
 
 def embed_squares(embedder: Embedder, squares: Sequence[Tensor]) -> None:
