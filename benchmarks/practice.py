@@ -29,7 +29,7 @@ from torch import Tensor
 from fewmore import IncrementalClassifier
 from fewmore.classifier import model_file
 from fewmore.classifier.calibration import auroc, expected_calibration_error
-from fewmore.classifier.embedding import Embedder, decode_batches, square_size
+from fewmore.classifier.embedding import Embedder, square_size
 from fewmore.classifier.fitting.from_scratch import HELD_OUT_ONE_IN, recipe_for
 from fewmore.classifier.inputs import collect_images
 from fewmore.classifier.model import Model
