@@ -27,7 +27,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     def press(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Embedder, "features", press)
+    monkeypatch.setattr(Embedder, "features_of", press)
 
 
 # Ctrl-C and locks
