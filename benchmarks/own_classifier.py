@@ -27,6 +27,8 @@ ENOUGH = 4000  # images of new classes to test
 VIEWS: dict[str, tuple[str, ...]] = {
     "one": ("plain",),
     "rotated": ("plain", "rot180"),
+    "usual": ("plain", "flip", "rot180", "rot180-flip"),
+    "large": ("large", "flip-large", "rot180-large", "rot180-flip-large"),
     "all": (),
 }
 

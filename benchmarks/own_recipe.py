@@ -35,7 +35,10 @@ METHOD = "evolve"
 # Test views by the number of rotations that a network was trained with.
 VIEWS = {
     1: ("plain", "flip"),
-    2: ("plain", "flip", "rot180", "rot180-flip"),
+    2: (
+        *("plain", "flip", "rot180", "rot180-flip"),
+        *("large", "flip-large", "rot180-large", "rot180-flip-large"),
+    ),
     4: ("plain", "rot90", "rot180", "rot270"),
 }
 
@@ -78,7 +81,7 @@ def run_variants(
     }
     transforms = [experiment.recipe.transform for experiment in experiments.values()]
     loaded = runner.load_task(args.benchmark, options, args.data_root, transforms=transforms)
-    task = validation_task(loaded)
+    task = validation_task(loaded, args.draw)
     print(f"{task.split.name}: {len(task.train):,} images to train on, {len(task.test):,} held out")
     for number, (name, experiment) in enumerate(experiments.items(), 1):
         folder = args.out / "runs" / f"trial{number}"
@@ -117,6 +120,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("own-recipe"))
     parser.add_argument("--part", help="name of this part of the search in the record")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--draw", type=int, default=0, help="of held-out images and shots")
     parser.add_argument("--device")
     parser.add_argument("--parallel", type=int, help="runs side by side")
     args = parser.parse_args()

@@ -20,6 +20,10 @@ TestView = Literal[
     "rot90-flip",
     "rot180-flip",
     "rot270-flip",
+    "large",
+    "flip-large",
+    "rot180-large",
+    "rot180-flip-large",
     "gbr",
     "rot90-gbr",
     "rot180-gbr",
@@ -63,7 +67,8 @@ class Transform:
         grayscale: share of the training views that lose their color.
         cutout: side of a square that is cut out of each training view, in pixels; 0 for none.
         test_views: views of an image that testing uses all of, such as plain,flip; gbr and brg take
-            green for red and so on; rot90-gbr and rot90-flip are rotated first.
+            green for red and so on; large enlarges the view, so that the network sees more pixels;
+            rot90-gbr and rot90-flip are rotated first.
         view_features: "mean" averages the features of the test views; "separate" compares each
             view with prototypes of that view, and averages the scores.
     """

@@ -13,6 +13,14 @@ from fewmore.nn.backbones import Backbone
 from fewmore.training.views import permuted_colors
 
 BATCH = 500
+LARGE = 1.25  # side of a large test view to that of a plain one
+
+
+def _enlarge(view: Tensor) -> Tensor:
+    """Enlarge views by bilinear interpolation: things in training crops are larger than at test."""
+    size = [round(LARGE * side) for side in view.shape[2:]]
+    return F.interpolate(view, size=size, mode="bilinear", align_corners=False)
+
 
 _TEST_VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "plain": lambda view: view,
@@ -20,6 +28,7 @@ _TEST_VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "rot90": lambda view: torch.rot90(view, 1, (2, 3)),
     "rot180": lambda view: torch.rot90(view, 2, (2, 3)),
     "rot270": lambda view: torch.rot90(view, 3, (2, 3)),
+    "large": _enlarge,
     "gbr": lambda view: permuted_colors(view, 1),
     "brg": lambda view: permuted_colors(view, 2),
 }
