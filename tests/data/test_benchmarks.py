@@ -733,6 +733,7 @@ def write_photos(root: Path, width: int, height: int) -> Path:
         ([{"size": 224, "resize": 256}], (256, 384)),
         ([{"stored": 300}], (300, 450)),
         ([{"size": 64, "resize": 64}, {"size": 128, "resize": 160}], (160, 240)),
+        ([{"size": 64, "resize": 64, "test_views": ("plain", "large")}], (80, 120)),
         ([{"size": 32, "resize": None}], (32, 32)),
         ([{"size": 32, "crop": "pad"}], (32, 32)),
     ],

@@ -43,13 +43,15 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 def expected_scores(
     views: list[dict[str, np.ndarray]],
     labels: dict[str, np.ndarray],
+    power: float,
     shrinkage: float,
     share: float,
 ) -> np.ndarray:
     """Compute the scores of test images, image by image, from features of each view."""
     total: Any = 0
     for features in views:
-        base, new, test = (unit(features[name]) for name in ("base", "new", "test"))
+        raised = {name: of**power for name, of in features.items()}  # none is negative
+        base, new, test = (unit(raised[name]) for name in ("base", "new", "test"))
         means = np.array([base[labels["base"] == c].mean(0) for c in range(4)])
         rest = base - means[labels["base"]]
         covariance = rest.T @ rest / (len(base) - 4)
@@ -72,18 +74,25 @@ def expected_scores(
     return total
 
 
-@pytest.mark.parametrize(("shrinkage", "share"), [(0.2, 0.6), (0.5, 0.0), (0.1, 1.0)])
+@pytest.mark.parametrize(
+    ("power", "shrinkage", "share"), [(0.75, 0.2, 0.6), (0.5, 0.5, 0.0), (1.0, 0.1, 1.0)]
+)
 def test_scores_are_cosines_of_whitened_features(
-    shrinkage: float, share: float, fitted: Fitted, tiny_task: Task, sessions: list[ImageSet]
+    power: float,
+    shrinkage: float,
+    share: float,
+    fitted: Fitted,
+    tiny_task: Task,
+    sessions: list[ImageSet],
 ) -> None:
-    method = fitted(f"shrinkage={shrinkage}", f"correction={share}")
+    method = fitted(f"power={power}", f"shrinkage={shrinkage}", f"correction={share}")
     images = {"base": sessions[0], "new": sessions[1], "test": tiny_task.test}
     parts = {name: method.split_views(method.embed(of).double()) for name, of in images.items()}
     count = len(parts["base"])
     assert count == 4
     views = [{name: of[view].numpy() for name, of in parts.items()} for view in range(count)]
     labels = {name: of.labels.numpy() for name, of in images.items()}
-    expected = expected_scores(views, labels, shrinkage, share)
+    expected = expected_scores(views, labels, power, shrinkage, share)
     scores = method.scores(tiny_task.test).double().numpy()
     assert np.allclose(scores, expected, atol=2e-3)
 
@@ -117,6 +126,7 @@ def test_the_corrected_length_is_that_of_a_mean_of_many_images() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"power": 0.0}, "power must lie in"),
         ({"shrinkage": 0.0}, "shrinkage must lie in"),
         ({"correction": 1.5}, "correction must lie in"),
     ],

@@ -183,10 +183,10 @@ METHOD_NUMBERS = {
     "joint": {"similarity": "cosine"},
 }
 TEEN_ALPHA = {"cifar100": 0.1, "miniimagenet": 0.5, "cub200": 0.5}
-EVOLVE_CLASSIFIER = {  # shrinkage and correction
-    "cifar100": (0.2, 0.6),
-    "miniimagenet": (0.2, 0.75),
-    "cub200": (1.0, 0.6),
+EVOLVE_CLASSIFIER = {  # power, shrinkage and correction
+    "cifar100": (0.75, 0.2, 0.6),
+    "miniimagenet": (0.75, 0.2, 0.75),
+    "cub200": (0.75, 0.4, 0.75),
 }
 
 # Of feature recipes, by benchmark: settings of stage 1, and of the transform where they differ from
@@ -313,8 +313,13 @@ EVOLVE = {
     "views": 2,
     "rotations": 2,
 }
-MIRRORED = {
-    "test_views": ("plain", "flip", "rot180", "rot180-flip"),
+LARGE = {
+    "test_views": ("large", "flip-large", "rot180-large", "rot180-flip-large"),
+    "view_features": "separate",
+}
+BOTH_SIZES = {
+    "test_views": ("plain", "flip", "rot180", "rot180-flip", *LARGE["test_views"]),
+    "large": 1.5,
     "view_features": "separate",
 }
 FEATURE_NUMBERS = {
@@ -448,7 +453,7 @@ FEATURE_NUMBERS = {
     ("evolve", "cifar100"): (
         EVOLVE,
         {
-            **MIRRORED,
+            **BOTH_SIZES,
             "crop": "mixed",
             "scale": (0.25, 1.0),
             "ratio": (1.0, 1.0),
@@ -457,9 +462,9 @@ FEATURE_NUMBERS = {
         },
     ),
     ("evolve", "miniimagenet"): (
-        {**EVOLVE, "epochs": 100},
+        {**EVOLVE, "epochs": 80},
         {
-            **MIRRORED,
+            **LARGE,
             "scale": (0.25, 1.0),
             "policy": "autoaugment-imagenet",
             "policy_probability": 0.5,
@@ -475,7 +480,7 @@ FEATURE_NUMBERS = {
             "closeness": 3.0,
             "ema": 0.99,
         },
-        {**MIRRORED, "scale": (0.25, 1.0), "ratio": (1.0, 1.0), "stored": 448},
+        {**LARGE, "scale": (0.25, 1.0), "ratio": (1.0, 1.0), "stored": 448},
     ),
 }
 
@@ -551,7 +556,7 @@ def test_the_official_calibration_of_teen(benchmark):
 @pytest.mark.parametrize("benchmark", EVOLVE_CLASSIFIER)
 def test_the_classifier_of_evolve_depends_on_the_benchmark(benchmark):
     made = recipe("official", BENCHMARKS[benchmark], "evolve").method
-    assert (made.shrinkage, made.correction) == EVOLVE_CLASSIFIER[benchmark]
+    assert (made.power, made.shrinkage, made.correction) == EVOLVE_CLASSIFIER[benchmark]
 
 
 def test_a_method_has_its_own_features():

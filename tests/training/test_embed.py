@@ -111,6 +111,41 @@ def test_an_image_and_its_mirror_image_have_the_same_features_with_both_views(
     )
 
 
+@pytest.mark.parametrize("name", ["large", "flip-large", "rot180-large", "rot180-flip-large"])
+def test_a_large_view_of_small_images_is_interpolated(
+    backbone: Backbone,
+    tiny_images: Callable[..., ImageSet],
+    tiny_transform: Transform,
+    name: str,
+) -> None:
+    images = tiny_images(2, 3)
+    view = augment.test_view(images, torch.arange(6), tiny_transform)
+    assert view.shape[2:] == (8, 8)
+    large = torch.nn.functional.interpolate(view, (12, 12), mode="bilinear", align_corners=False)
+    if "rot180" in name:
+        large = large.flip(2, 3)
+    if "flip" in name:
+        large = large.flip(3)
+    transform = replace(tiny_transform, test_views=(name,), large=1.5)  # type: ignore[arg-type]
+    features = embed(backbone, images, transform)
+    assert torch.allclose(features, of_view(backbone, large), atol=1e-5)
+
+
+def test_a_large_view_of_a_large_image_shows_its_own_pixels(
+    backbone: Backbone, tiny_images: Callable[..., ImageSet], tiny_transform: Transform
+) -> None:
+    images = tiny_images(2, 3)
+    small = replace(tiny_transform, size=4, crop="resized", resize=4)  # stored are 8 × 8 pixels
+    large = replace(small, test_views=("plain", "large"), large=2.0, view_features="separate")
+    features = embed(backbone, images, large)
+    whole = augment.test_view(images, torch.arange(6), replace(small, size=8, resize=8))
+    plain = augment.test_view(images, torch.arange(6), small)
+    expected = torch.cat([of_view(backbone, plain), of_view(backbone, whole)], 1)
+    assert torch.allclose(features, expected, atol=1e-5)
+    blurred = torch.nn.functional.interpolate(plain, (8, 8), mode="bilinear", align_corners=False)
+    assert not torch.allclose(features[:, 64:], of_view(backbone, blurred), atol=1e-3)
+
+
 def test_the_plain_view_alone_gives_the_same_bits(
     backbone: Backbone, tiny_images: Callable[..., ImageSet], tiny_transform: Transform
 ) -> None:

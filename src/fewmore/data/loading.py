@@ -127,8 +127,9 @@ def stored_size(transforms: Sequence[Transform]) -> StoredSize:
     Views that are resized begin with images whose short side the transform says, by default that
     of a test image. A transform that takes the pixels as they are needs squares of the view's size.
     """
-    exact = {t.size for t in transforms if t.crop == "pad" or t.resize is None}
-    resized = [t.stored or t.resize for t in transforms if t.crop != "pad" and t.resize is not None]
+    sides = {transform: _short_side(transform) for transform in transforms}
+    exact = {transform.size for transform, side in sides.items() if side is None}
+    resized = [side for side in sides.values() if side is not None]
     if not exact:
         return StoredSize(short_side=max(resized))
     if resized or len(exact) > 1:
@@ -137,6 +138,15 @@ def stored_size(transforms: Sequence[Transform]) -> StoredSize:
             "different sizes: run them one by one"
         )
     return StoredSize(square=exact.pop())
+
+
+def _short_side(transform: Transform) -> int | None:
+    """Return the short side that images are stored with, or None for squares of the view's size."""
+    if transform.crop == "pad" or transform.resize is None:
+        return None
+    return (
+        transform.stored or (transform.enlarged if transform.has_large_views else transform).resize
+    )
 
 
 def _check_complete(benchmark: Benchmark, images: BenchmarkImages) -> None:

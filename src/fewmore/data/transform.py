@@ -36,6 +36,7 @@ TestView = Literal[
 ViewFeatures = Literal["mean", "separate"]
 ASPECT_RATIO = (3 / 4, 4 / 3)  # width to height of a random resized crop
 MAX_MAGNITUDE = 30  # of RandAugment
+LARGE = 1.25  # side of a large test view to that of a plain one, unless set
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,10 @@ class Transform:
         grayscale: share of the training views that lose their color.
         cutout: side of a square that is cut out of each training view, in pixels; 0 for none.
         test_views: views of an image that testing uses all of, such as plain,flip; gbr and brg take
-            green for red and so on; large enlarges the view, so that the network sees more pixels;
-            rot90-gbr and rot90-flip are rotated first.
+            green for red and so on; large ones have more pixels; rot90-gbr and rot90-flip are
+            rotated first.
+        large: side of a large test view to that of a plain one. Things look larger in random crops
+            than in whole images, so enlarged test images are more like what was trained on.
         view_features: "mean" averages the features of the test views; "separate" compares each
             view with prototypes of that view, and averages the scores.
     """
@@ -90,6 +93,7 @@ class Transform:
     grayscale: float = 0.0
     cutout: int = 0
     test_views: tuple[TestView, ...] = ("plain",)
+    large: float = LARGE
     view_features: ViewFeatures = "mean"
     ratio: tuple[float, float] = ASPECT_RATIO
 
@@ -101,7 +105,19 @@ class Transform:
     @property
     def plain(self) -> "Transform":
         """Return the same transform with the plain test view alone."""
-        return replace(self, test_views=("plain",), view_features="mean")
+        return replace(self, test_views=("plain",), large=LARGE, view_features="mean")
+
+    @property
+    def enlarged(self) -> "Transform":
+        """Return the same transform with the sizes of large test views."""
+        resize = None if self.resize is None else round(self.large * self.resize)
+        stored = None if self.stored is None else max(self.stored, resize or 0)
+        return replace(self, size=round(self.large * self.size), resize=resize, stored=stored)
+
+    @property
+    def has_large_views(self) -> bool:
+        """Return whether one of the test views is large."""
+        return any(is_large(view) for view in self.test_views)
 
     @property
     def separate_views(self) -> int:
@@ -121,6 +137,8 @@ class Transform:
             unread["stored"] = "resize=none"
         if len(self.test_views) == 1:
             unread["view_features"] = "a single test view"
+        if not self.has_large_views:
+            unread["large"] = "no large test view"
         return unread
 
     def _problems_of_the_crop(self) -> Iterator[str]:
@@ -167,8 +185,15 @@ class Transform:
         views, known = self.test_views, get_args(TestView)
         if not views or len(set(views)) < len(views) or not set(views) <= set(known):
             yield f"test_views must be different ones of {', '.join(known)}, not {views}"
+        if self.large < 1:
+            yield f"large must be at least 1, not {self.large}"
         if self.view_features not in get_args(ViewFeatures):
             yield f"view_features must be {_either(ViewFeatures)}, not '{self.view_features}'"
+
+
+def is_large(view: str) -> bool:
+    """Return whether a test view is a large one."""
+    return view.split("-")[-1] == "large"
 
 
 def _either(names: object) -> str:

@@ -24,3 +24,8 @@ def inverse_root(covariance: Tensor) -> Tensor:
     variances, directions = torch.linalg.eigh(covariance)
     root: Tensor = directions * variances.rsqrt() @ directions.T
     return root
+
+
+def raise_to(features: Tensor, power: float) -> Tensor:
+    """Raise the absolute value of each feature to a power, and keep its sign."""
+    return features if power == 1 else features.sign() * features.abs().pow(power)

@@ -1,6 +1,6 @@
 """Compute features of a whole set of images with a network as it is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -8,27 +8,20 @@ from torch import Tensor
 
 from fewmore.data.augment import Transform, test_view
 from fewmore.data.images import ImageSet
+from fewmore.data.transform import is_large
 from fewmore.errors import ConfigError
 from fewmore.nn.backbones import Backbone
 from fewmore.training.views import permuted_colors
 
 BATCH = 500
-LARGE = 1.25  # side of a large test view to that of a plain one
-
-
-def _enlarge(view: Tensor) -> Tensor:
-    """Enlarge views by bilinear interpolation: things in training crops are larger than at test."""
-    size = [round(LARGE * side) for side in view.shape[2:]]
-    return F.interpolate(view, size=size, mode="bilinear", align_corners=False)
-
 
 _TEST_VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "plain": lambda view: view,
+    "large": lambda view: view,
     "flip": lambda view: view.flip(3),
     "rot90": lambda view: torch.rot90(view, 1, (2, 3)),
     "rot180": lambda view: torch.rot90(view, 2, (2, 3)),
     "rot270": lambda view: torch.rot90(view, 3, (2, 3)),
-    "large": _enlarge,
     "gbr": lambda view: permuted_colors(view, 1),
     "brg": lambda view: permuted_colors(view, 2),
 }
@@ -41,21 +34,41 @@ def make_test_view(view: Tensor, name: str) -> Tensor:
     return view
 
 
+def make_test_views(images: ImageSet, indices: Tensor, transform: Transform) -> Iterator[Tensor]:
+    """Yield images in each of the test views of a transform."""
+    plain = test_view(images, indices, transform)
+    large = large_view(images, indices, transform) if transform.has_large_views else plain
+    for name in transform.test_views:
+        yield make_test_view(large if is_large(name) else plain, name)
+
+
+def large_view(images: ImageSet, indices: Tensor, transform: Transform) -> Tensor:
+    """Return the view of a test image in more pixels, of the stored image if it has them."""
+    if transform.resize is not None:
+        return test_view(images, indices, transform.enlarged)
+    side = transform.enlarged.size
+    view = test_view(images, indices, transform)
+    enlarged = F.interpolate(view, (side, side), mode="bilinear", align_corners=False)
+    return enlarged.contiguous(memory_format=torch.channels_last)
+
+
 def embed(backbone: Backbone, images: ImageSet, transform: Transform) -> Tensor:
     """Compute the features of every image, (n, d), in evaluation mode.
 
     They are the mean over the test views of the transform; or, with `view_features="separate"`, the
     features of all views side by side, (n, views · d).
     """
-    separate = transform.view_features == "separate"
 
-    def features(view: Tensor) -> Tensor:
-        of_views = [backbone(make_test_view(view, name)).float() for name in transform.test_views]
-        if separate or len(of_views) == 1:
-            return of_views[0] if len(of_views) == 1 else torch.cat(of_views, 1)
+    def features(indices: Tensor) -> Tensor:
+        views = make_test_views(images, indices, transform)
+        of_views: list[Tensor] = [backbone(view).float() for view in views]
+        if len(of_views) == 1:
+            return of_views[0]
+        if transform.view_features == "separate":
+            return torch.cat(of_views, 1)
         return torch.stack(of_views).mean(0)
 
-    return _in_batches(backbone, features, images, transform)
+    return _in_batches(backbone, features, images)
 
 
 def require_plain_view(transform: Transform) -> None:
@@ -71,8 +84,8 @@ def embed_maps(backbone: Backbone, images: ImageSet, transform: Transform, side:
     """Compute the last feature maps, averaged down to at most side × side cells: (n, cells, d)."""
     require_plain_view(transform)
 
-    def cells(views: Tensor) -> Tensor:
-        maps = backbone.maps(views)
+    def cells(indices: Tensor) -> Tensor:
+        maps = backbone.maps(test_view(images, indices, transform))
         if maps.dim() != 4:
             raise ConfigError(
                 "the earth mover's distance compares feature maps, (images, d, h, w), and this "
@@ -82,21 +95,18 @@ def embed_maps(backbone: Backbone, images: ImageSet, transform: Transform, side:
         size = (min(side, maps.shape[2]), min(side, maps.shape[3]))
         return F.adaptive_avg_pool2d(maps, size).flatten(2).transpose(1, 2)
 
-    return _in_batches(backbone, cells, images, transform)
+    return _in_batches(backbone, cells, images)
 
 
 @torch.no_grad()
 def _in_batches(
-    backbone: Backbone,
-    function: Callable[[Tensor], Tensor],
-    images: ImageSet,
-    transform: Transform,
+    backbone: Backbone, function: Callable[[Tensor], Tensor], images: ImageSet
 ) -> Tensor:
-    """Apply a function of the backbone to every image, in the test view and evaluation mode."""
+    """Apply a function of the backbone to the positions of all images, in evaluation mode."""
     training = backbone.training
     backbone.eval()
     positions = torch.arange(len(images), device=images.device)
     batches = torch.split(positions, BATCH)
-    outputs = [function(test_view(images, batch, transform)).float() for batch in batches]
+    outputs = [function(batch).float() for batch in batches]
     backbone.train(training)
     return torch.cat(outputs)
