@@ -1,15 +1,19 @@
 """Compare classifiers on features of the validation split, which benchmarks/own_recipe.py wrote.
 
     python benchmarks/own_classifier.py FOLDER/*.npz [--draws 6] [--record results]
+    python benchmarks/own_classifier.py FOLDER/*.npz --views usual,large,all --powers 1,0.75,0.5
 
 Base classes are tested on held-out images, new ones on all images but their shots, which are drawn
 several times: many more than the benchmark's own validation split has, so that small differences
 show. "Last" weighs base and new classes as in the last session of the benchmark. Compared are class
 means, TEEN's calibration, and whitened means of corrected length (methods/evolve.py), for
-several settings and test views. Everything runs on the CPU, in a minute a file.
+several settings and test views. With `--powers`, features are raised to each of them first, and
+whitened means alone are compared. Everything runs on the CPU, in a minute a file.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +23,7 @@ from common import Row, make_parser, print_row, record
 from torch import Tensor
 
 from fewmore.methods.evolve import correct_length
-from fewmore.nn.covariance import inverse_root, shrink, within_class_covariance
+from fewmore.nn.covariance import inverse_root, raise_to, shrink, within_class_covariance
 from fewmore.nn.prototypes import class_means
 
 SHOTS = 5
@@ -93,6 +97,7 @@ def _draw(labels: np.ndarray, random: np.random.Generator) -> np.ndarray:
 class Head:
     """Hold a classifier's settings: whitening, corrected length, and TEEN's calibration."""
 
+    power: float = 1.0  # that features are raised to
     shrinkage: float | None = None  # of the covariance; None: features are not whitened
     correction: float = 0.0
     alpha: float = 0.0
@@ -103,6 +108,7 @@ class Head:
     def settings(self) -> Row:
         """Return what it is, for a row."""
         return {
+            "power": self.power,
             "shrinkage": self.shrinkage,
             "correction": self.correction,
             "alpha": self.alpha,
@@ -113,13 +119,13 @@ class Head:
         labels, classes = data.base_labels, data.classes[0]
         self.fitted.clear()
         for features in data.base.unbind(1):
-            unit = F.normalize(features, dim=1)
+            unit = self.unit(features)
             root = torch.eye(unit.shape[1])
             if self.shrinkage is not None:
                 means = class_means(unit, labels, classes)
                 covariance = within_class_covariance(unit, labels, means)
                 root = inverse_root(shrink(covariance, self.shrinkage)).float()
-            whitened = whiten(features, root)
+            whitened = self.whiten(features, root)
             means = class_means(whitened, labels, classes)
             variance = (whitened - means[labels]).square().sum(1).mean()
             self.fitted.append((root, F.normalize(means, dim=1), variance))
@@ -129,7 +135,7 @@ class Head:
         base, classes = data.classes
         totals = [torch.zeros(len(each), classes) for each in queries]
         for view, (root, known, variance) in enumerate(self.fitted):
-            few = whiten(data.new[shots, view], root)
+            few = self.whiten(data.new[shots, view], root)
             means = class_means(few, data.new_labels[shots] - base, classes - base)
             means = correct_length(means, self.correction * variance / SHOTS)
             if self.alpha:
@@ -138,13 +144,16 @@ class Head:
                 means = F.normalize((1 - self.alpha) * means + self.alpha * mixed, dim=1)
             prototypes = torch.cat([known, means])
             for total, images in zip(totals, queries, strict=True):
-                total += whiten(images[:, view], root) @ prototypes.T
+                total += self.whiten(images[:, view], root) @ prototypes.T
         return totals
 
+    def unit(self, features: Tensor) -> Tensor:
+        """Return features that are raised to the power and of length 1."""
+        return F.normalize(raise_to(features, self.power), dim=1)
 
-def whiten(features: Tensor, root: Tensor) -> Tensor:
-    """Return features that are whitened and of length 1."""
-    return F.normalize(F.normalize(features, dim=1) @ root, dim=1)
+    def whiten(self, features: Tensor, root: Tensor) -> Tensor:
+        """Return features that are whitened and of length 1."""
+        return F.normalize(self.unit(features) @ root, dim=1)
 
 
 def measure(data: Data, head: Head) -> Row:
@@ -178,14 +187,17 @@ def measure(data: Data, head: Head) -> Row:
     }
 
 
-def heads(whole: bool) -> list[Head]:
-    """Return the classifiers that are compared: few, or a grid."""
+def heads(whole: bool, powers: Sequence[float] = ()) -> list[Head]:
+    """Return the classifiers that are compared: few, or a grid; with powers, a smaller grid."""
+    if powers:
+        sizes = product(powers, (0.2, 0.4, 0.6, 1.0), (0.5, 0.6, 0.75))
+        return [Head(power, shrinkage, correction) for power, shrinkage, correction in sizes]
     plain = [Head(), Head(alpha=0.1), Head(alpha=0.3)]
     if not whole:
-        return [*plain, Head(0.2, 0.6)]
+        return [*plain, Head(1.0, 0.2, 0.6)]
     shrinkages = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)  # 1: not whitened
-    grid = [Head(s, c) for s in shrinkages for c in (0.0, 0.4, 0.5, 0.6, 0.75, 1.0)]
-    return [*plain, Head(correction=0.6), *grid, Head(0.2, 0.0, 0.3)]
+    grid = [Head(1.0, s, c) for s in shrinkages for c in (0.0, 0.4, 0.5, 0.6, 0.75, 1.0)]
+    return [*plain, Head(correction=0.6), *grid, Head(1.0, 0.2, 0.0, 0.3)]
 
 
 def main() -> None:
@@ -193,15 +205,17 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--draws", type=int, default=6)
-    parser.add_argument("--views", default="all", choices=list(VIEWS), help="test views")
+    parser.add_argument("--views", default="all", help=f"test views: {', '.join(VIEWS)}")
+    parser.add_argument("--powers", default="", help="powers that features are raised to")
     parser.add_argument("--few", action="store_true", help="few classifiers instead of a grid")
     parser.add_argument("--part", help="name of this part of the search in the record")
     args = parser.parse_args()
+    powers = [float(power) for power in args.powers.split(",") if power]
     rows: list[Row] = []
-    for path in args.files:
-        data = Data.load(path, VIEWS[args.views], args.draws)
-        for head in heads(not args.few):
-            about: Row = {"features": path.stem, "views": args.views, **head.settings}
+    for path, views in product(args.files, args.views.split(",")):
+        data = Data.load(path, VIEWS[views], args.draws)
+        for head in heads(not args.few, powers):
+            about: Row = {"features": path.stem, "views": views, **head.settings}
             rows.append(print_row({**about, **measure(data, head)}))
     about = {"shots": SHOTS, "draws": args.draws, "views": args.views}
     record("own_classifier", torch.device("cpu"), rows, about, args.record, part=args.part)

@@ -127,6 +127,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "own recipe": own_recipe.chosen,
     "own recipe cub200": partial(own_recipe.chosen_on, "cub200"),
     "own recipe miniimagenet": partial(own_recipe.chosen_on, "miniimagenet"),
+    "own recipe views": own_recipe.views,
     "one seed": speed.one_seed,
     "selection": differences.selection,
     "search cub200-ghost": partial(differences.search, "cub200-ghost"),

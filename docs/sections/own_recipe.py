@@ -1,6 +1,9 @@
 """Write how the settings of fewmore's own recipe were chosen on the validation split."""
 
 import re
+from collections.abc import Iterator
+from itertools import product
+from statistics import fmean
 from typing import Any
 
 from fewmore.research.reporting import tables
@@ -76,6 +79,54 @@ def chosen_on(benchmark: str) -> str:
         "\n".join(_matrix([row for row in rows if row["features"] == best["features"]])),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def views() -> str:
+    """Write what the size of test images and the power of features are worth, by benchmark."""
+    files = sorted((recorded.RESULTS / "searches").glob("*-evolve-views.json"))
+    records = {path.name.split("-")[0]: recorded.read_benchmark(path) for path in files}
+    lines = [
+        [name, size, *cells] for name, each in records.items() for size, *cells in _view_rows(each)
+    ]
+    titles = ("benchmark", "large", "test views", "power", "shrinkage", "correction")
+    measures = ("first", "average", "last", "harmonic")
+    table = markdown_table((*titles, *measures), lines, "lll" + "r" * 7)
+    first = next(iter(records.values()))
+    about = (
+        f"Means over {first['about']['draws']} draws of {first['about']['shots']} shots, and over "
+        "networks where there are two; of shrinkages and corrections those with the largest sum of "
+        f"last and average accuracy are shown. {first['date']}, commit {first['commit']}: "
+        f"`{_without_folders(first['command'])}` and the like."
+    )
+    return "\n".join([*table, "", paragraph(about)]) + "\n"
+
+
+def _view_rows(record: Json) -> Iterator[list[str]]:
+    """Yield the best classifier for each size, test views and power, of all networks together."""
+    names = {row["features"] for row in record["rows"]}
+    sizes = sorted({name.split("-large")[1] for name in names})
+    for size, views in product(sizes, ("usual", "large", "all")):
+        by_power: dict[float, dict[tuple[float, float], list[Json]]] = {}
+        for row in record["rows"]:
+            if row["features"].endswith(f"-large{size}") and row["views"] == views:
+                settings = (row["shrinkage"], row["correction"])
+                by_power.setdefault(row["power"], {}).setdefault(settings, []).append(row)
+        if views == "usual" and size != sizes[0]:
+            continue  # they have no large view: the same for every size
+        for power, rows in by_power.items():
+            means = {
+                settings: {m: fmean(row[m] for row in of) for m in MEASURES}
+                for settings, of in rows.items()
+            }
+            (shrinkage, correction), best = max(
+                means.items(), key=lambda item: _last_and_average(item[1])
+            )
+            yield [
+                f"× {size}" if views != "usual" else "–",
+                views,
+                *(f"{value:g}" for value in (power, shrinkage, correction)),
+                *_numbers(best, ("first", "average", "last", "harmonic")),
+            ]
 
 
 def _matrix(rows: list[Json]) -> list[str]:
