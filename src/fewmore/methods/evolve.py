@@ -1,16 +1,17 @@
 """Learn features by views, rotations and close classes, and whiten them (fewmore's own).
 
 Of others it takes the strong views, the contrast and the closeness of CLOSER (Oh, Baik, Lee, ECCV
-2024, https://arxiv.org/abs/2410.05627) and rotations as classes of their own, as in S3C (Kalla,
-Biswas, ECCV 2022).
+2024, https://arxiv.org/abs/2410.05627), rotations as classes of their own, as in S3C (Kalla, Biswas,
+ECCV 2022), and test images that are larger than training views (Touvron, Vedaldi, Douze, Jégou,
+NeurIPS 2019, https://arxiv.org/abs/1906.06423).
 
 Features are frozen after the base session, and a class is the mean of its whitened features. A test
 image is seen plain, mirrored, and both rotated by 180°; each view is compared with means of images
 that were seen alike, and the scores are averaged. Random crops of training show things larger than
-whole images do, so test images are enlarged (Touvron, Vedaldi, Douze, Jégou, NeurIPS 2019,
-https://arxiv.org/abs/1906.06423); on CIFAR100 they are seen at both sizes. Features are raised to a
-power below 1, so that a few large ones do not decide alone. Two things are estimated on the base
-classes:
+whole images do, so test images are enlarged; on CIFAR100 they are seen at both sizes.
+
+Features are raised to a power below 1, so that a few large ones do not decide alone. Two things are
+estimated on the base classes:
 
 - **Whitening.** Within a class, features vary more in some directions than in others, and much
   alike in all classes. The base session has enough images to estimate that covariance. Unit
