@@ -1,9 +1,9 @@
 """Learn features by views, rotations and close classes, and whiten them (fewmore's own).
 
 Of others it takes the strong views, the contrast and the closeness of CLOSER (Oh, Baik, Lee, ECCV
-2024, https://arxiv.org/abs/2410.05627), rotations as classes of their own, as in S3C (Kalla, Biswas,
-ECCV 2022), and test images that are larger than training views (Touvron, Vedaldi, Douze, Jégou,
-NeurIPS 2019, https://arxiv.org/abs/1906.06423).
+2024, https://arxiv.org/abs/2410.05627), rotations as classes of their own, as in S3C (Kalla,
+Biswas, ECCV 2022), and test images that are larger than training views (Touvron, Vedaldi, Douze,
+Jégou, NeurIPS 2019, https://arxiv.org/abs/1906.06423).
 
 Features are frozen after the base session, and a class is the mean of its whitened features. A test
 image is seen plain, mirrored, and both rotated by 180°; each view is compared with means of images
