@@ -40,6 +40,7 @@ from sections import (
     listings,
     own_recipe,
     quality,
+    ranking_figure,
     recorded,
     reference,
     speed,
@@ -147,9 +148,10 @@ def pages() -> Iterator[Path]:
 
 
 def draw_figures() -> None:
-    """Draw accuracy by session for each benchmark, and a sheet of augmented images."""
+    """Draw accuracy by session for each benchmark, the ranking, and a sheet of augmented images."""
     folder = recorded.ROOT / "docs" / "figures"
     figures.save(augmentations.sheet(), folder / "augmentations.png")
+    figures.save(ranking_figure.draw(), folder / "leaderboard.png")
     for name in BENCHMARKS:
         rows = [
             result

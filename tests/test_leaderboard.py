@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -312,6 +313,8 @@ def opened(
     )
     file = tmp_path / "leaderboard.html"
     file.write_text(board.page(text))
+    (tmp_path / "figures").mkdir()
+    shutil.copy(ROOT / "docs" / "figures" / "leaderboard.png", tmp_path / "figures")
     contexts, messages = [], []
 
     def opened(width: int = 1200, scheme: Any = "light") -> "Page":

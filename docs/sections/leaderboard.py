@@ -59,11 +59,11 @@ LEAK = " (scores depend on the batch)"
 
 def ranking(benchmark: str) -> str:
     """Write all methods by last accuracy, by the published one where nothing is measured."""
-    rows = _ranked(benchmark)
+    rows = ranked(benchmark)
     lines = [
         (fmean(row.last), _measured_cells(row, below)) for row, below in zip_longest(rows, rows[1:])
     ]
-    beside = {name for row in rows if (name := _published_name(row))}
+    beside = {name for row in rows if (name := published_name(row))}
     lines += _published_only(benchmark, beside)
     lines.sort(key=lambda line: line[0], reverse=True)
     cells = [[cells.get(column, MISSING) for column in COLUMNS] for _, cells in lines]
@@ -78,7 +78,7 @@ def overview() -> str:
     rows = {
         (row.method, name): row
         for name in NAMES
-        for row in _ranked(name)
+        for row in ranked(name)
         if not row.settings and row.recipe == "official" and _is_compared(row.method)
     }
     methods = list(dict.fromkeys(method for method, _ in rows))
@@ -142,7 +142,7 @@ def _first(benchmark: str, rows: Sequence[RunResult]) -> str:
     )
 
 
-def _ranked(benchmark: str) -> list[RunResult]:
+def ranked(benchmark: str) -> list[RunResult]:
     """Return the results under the published protocol, the highest last accuracy first."""
     rows = filter(follows_protocol, recorded.read_results(benchmark))
     return sorted(rows, key=lambda row: fmean(row.last), reverse=True)
@@ -225,7 +225,7 @@ def _signed(value: float) -> str:
     return tables.Cell(value, signed=True).text
 
 
-def _published_name(row: RunResult) -> str | None:
+def published_name(row: RunResult) -> str | None:
     """Return the name of the published row of what a result measures, or None."""
     if row.settings or row.recipe != "official" or "method_source" in row.machine:
         return None
@@ -238,7 +238,7 @@ def _published_name(row: RunResult) -> str | None:
 
 def _published_cells(row: RunResult) -> dict[str, str]:
     """Return the published last and average of a result's method, and its choice of the epoch."""
-    name, printed = _published_name(row), published_row(row)
+    name, printed = published_name(row), published_row(row)
     if name is None:
         return {}
     # Rows of CEC's ablation are of CEC's program.
@@ -300,7 +300,7 @@ def _notes(benchmark: str, rows: Sequence[RunResult]) -> list[str]:
 def features(benchmark: str) -> str:
     """Write last accuracy / harmonic mean of every classifier on every features."""
     measured: dict[tuple[str, str], RunResult] = {}
-    for row in _ranked(benchmark):
+    for row in ranked(benchmark):
         settings = {key: value for key, value in row.settings.items() if key != FEATURES_SETTING}
         if row.method not in METHODS or settings or row.recipe != "official":
             continue
