@@ -102,8 +102,8 @@ def test_scores_of_the_contest_are_those_of_the_head_that_it_chooses():
     candidates = list(product(WHITENINGS, SHARES, CORRECTIONS))
     for session in sessions[1:3]:
         scores = torch.cat(list(features.scores(session, list(features.fit(session.known)))))
-        for place, (kind, share, correction) in enumerate(candidates):
-            choice = Choice(*kind, share, correction)
+        for place, (kind, own, correction) in enumerate(candidates):
+            choice = Choice(*kind, *own, correction)
             _, whitened, head = choice.fit(base, classifier, session.known)
             scorer = Scorer.build(head, whitened.select(session.learnt).classes())
             expected = scorer.similarity(whitened.features[session.queries])
@@ -162,6 +162,15 @@ def test_sessions_keep_queries_and_shots_apart():
         assert (learnt[~session.is_old] == session.shots).all()
         assert int((~session.is_old).sum()) == (3 if session.shots else 0)
         assert not bool((~session.is_old)[base.labels[session.known]].any())
+
+
+def test_new_classes_are_drawn_several_times_for_six_hundred_images():
+    """Which classes are new decides on the losses of old ones more than which images are."""
+    base = World(20, nuisance=1.0).base(20, 30)
+    base = replace(base, folds=torch.arange(600) % 5)
+    sessions = list(simulate_sessions(base, torch.Generator().manual_seed(0)))
+    drawn = {tuple(session.is_old.tolist()) for session in sessions if session.shots}
+    assert len(drawn) == 3 * 5
 
 
 def test_a_gain_on_one_class_of_three_proves_nothing():

@@ -104,14 +104,11 @@ class Covariance:
     def whitening(self, shrinkage: float | None) -> Whitening:
         """Return the whitening by this covariance, shrunk towards a multiple of the identity.
 
-        With a shrinkage of one, features are centered and scaled alone; with None, scaled alone.
+        With None, features are scaled alone.
         """
-        directions = self.directions
         if shrinkage is None:
-            return Whitening(torch.zeros_like(self.center), directions[:, :0], self.power)
-        if shrinkage == 1.0:
-            return Whitening(self.center, directions[:, :0], self.power)
-        damping = (directions * (1 - self.left(shrinkage)).sqrt()).float()
+            return Whitening(torch.zeros_like(self.center), self.directions[:, :0], self.power)
+        damping = (self.directions * (1 - self.left(shrinkage)).sqrt()).float()
         return Whitening(self.center, damping, self.power)
 
     def left(self, shrinkage: float) -> Tensor:
