@@ -1,10 +1,10 @@
 """Choose how features are whitened, by sessions simulated on held-out base images.
 
 In each session the old classes alone decide on mean, covariance and variance, as they do when
-classes are learnt later. The plain cosine and whitened ones of square roots of features compete,
-each with several strengths of the correction for few images, and with several shares of the
-probabilities of the backbone's own classifier. They are few: among many candidates that differ by
-less than sessions can tell, the luckiest wins (docs/log.md).
+classes are learnt later. The plain cosine and whitened ones compete, each with several strengths of
+the correction for few images, and with several shares of the probabilities of the backbone's own
+classifier. They are few: among many candidates that differ by less than sessions can tell, the
+luckiest wins (docs/log.md).
 
 n: images   C: classes   q: queries   k: classes of the backbone's own classifier
 """
@@ -23,10 +23,7 @@ from fewmore.classifier.fitting.sessions import Session, map_alike
 from fewmore.classifier.heads import Head, norm_correction
 from fewmore.classifier.whitening import Covariance, Whitening, class_roots, raise_to
 
-POWER = 0.5  # that features are raised to before they are whitened
-SHRINKAGES = (0.8, 0.4)
-PLAIN = (1.0, None)  # the plain cosine
-WHITENINGS = (PLAIN, *product([POWER], SHRINKAGES))  # powers and shrinkages; in this order
+SHRINKAGES = (None, 0.8, 0.4)  # None: the plain cosine; in this order
 # Shares of the backbone's own classes, and temperatures of their probabilities; 0: without them. A
 # large share is for things that the backbone knows, a small one of milder opinions for others.
 SHARES = ((0.0, 1.0), (0.1, 2.0), (0.25, 1.0))
@@ -61,9 +58,8 @@ class Choice:
         whitening = covariance.whitening(self.shrinkage)
         if self.share:
             assert classifier is not None
-            whitening = replace(
-                whitening, classifier=classifier / self.temperature, share=self.share
-            )
+            softer = classifier / self.temperature
+            whitening = replace(whitening, classifier=softer, share=self.share)
         whitened = base.whitened(whitening)
         rest = whitened if kept is None else whitened.select(kept)
         variance = self.correction * rest.variance()
@@ -75,7 +71,9 @@ class Choice:
             return "classes are compared by the plain cosine: nothing is held out to choose by"
         kind = "the plain cosine"
         if self.shrinkage is not None:
-            kind = f"a cosine of square roots whitened with shrinkage {self.shrinkage:g}"
+            kind = f"a cosine whitened with shrinkage {self.shrinkage:g}"
+        if self.power != 1:
+            kind += " after a square root"
         if self.share:
             kind += f" and to {100 * self.share:.0f} % by the classes that the backbone knows"
         return (
@@ -93,7 +91,11 @@ def choose(
     taken over classes, because images of one class are right or wrong together: with three classes
     there is little evidence for anything.
     """
-    candidates = [(*kind, *own) for kind, own in product(WHITENINGS, _shares(classifier))]
+    power = power_for(base.features)
+    candidates = [
+        (1.0 if shrinkage is None else power, shrinkage, *own)
+        for shrinkage, own in product(SHRINKAGES, _shares(classifier))
+    ]
     correct, labels, losses = _compare(base, sessions, classifier)
     allowed = (losses <= 0).all(-1)  # (candidates, corrections)
     means = correct.mean(-1)
@@ -109,6 +111,14 @@ def choose(
         float(accuracies[chosen].mean()),
         float(accuracies[0].mean()),
     )
+
+
+def power_for(features: Tensor) -> float:
+    """Return the power to raise features to before they are whitened.
+
+    Where none is negative they are like counts, of which a root is taken.
+    """
+    return 1.0 if bool((features < 0).any()) else 0.5
 
 
 def is_proven(gain: Tensor, labels: Tensor) -> bool:
@@ -130,7 +140,7 @@ def _compare(
     The shapes are (candidates, corrections, images), (images,) and (candidates, corrections,
     shots).
     """
-    shape = (len(WHITENINGS) * len(_shares(classifier)), len(CORRECTIONS))
+    shape = (len(SHRINKAGES) * len(_shares(classifier)), len(CORRECTIONS))
     correct = torch.zeros(*shape, len(base.labels), dtype=torch.float64)
     asked = torch.zeros(len(base.labels), dtype=torch.float64)
     lost = {shots: torch.zeros(*shape, dtype=torch.float64) for shots in MAX_LOSS}
@@ -169,7 +179,8 @@ class _Features:
             for share, temperature in SHARES[1:]
             if classifier is not None
         ]
-        self.raised = raise_to(base.features, POWER)
+        self.power = power_for(base.features)
+        self.raised = raise_to(base.features, self.power)
 
     def compare(self, sessions: Sequence[Session]) -> list[tuple[Tensor, Tensor]]:
         """Compare all candidates in sessions that have the same old images.
@@ -205,12 +216,12 @@ class _Features:
                     yield products.mixed(of_own, share).scores()
 
     def fit(self, known: Tensor) -> Iterator["_Part"]:
-        """Yield features in the order of `WHITENINGS`, with what some of them leave."""
+        """Yield features in the order of `SHRINKAGES`, with what these leave."""
         yield _Part(F.normalize(self.base.features, dim=1))
         old = self.base.select(known)
-        covariance = Covariance.within(old.features, old.labels, POWER)
+        covariance = Covariance.within(old.features, old.labels, self.power)
         unit = F.normalize(self.raised - covariance.center, dim=1)
-        left = [covariance.left(shrinkage).to(unit) for shrinkage in SHRINKAGES]
+        left = [covariance.left(shrinkage).to(unit) for shrinkage in SHRINKAGES if shrinkage]
         yield _Part(unit, unit @ covariance.directions, left)
 
 
