@@ -13,10 +13,11 @@ from fewmore.classifier.fitting.contest import (
     CORRECTIONS,
     MAX_LOSS,
     SHARES,
-    WHITENINGS,
+    SHRINKAGES,
     Choice,
     _Features,
     is_proven,
+    power_for,
 )
 from fewmore.classifier.fitting.frozen import fit_features
 from fewmore.classifier.fitting.sessions import Session, map_alike, simulate_sessions
@@ -93,17 +94,20 @@ def test_the_backbones_own_classes_win_where_they_tell_the_classes_apart():
     assert "by the classes that the backbone knows" in base.notes[-1]
 
 
-def test_scores_of_the_contest_are_those_of_the_head_that_it_chooses():
+@pytest.mark.parametrize("power", [1.0, 0.5])
+def test_scores_of_the_contest_are_those_of_the_head_that_it_chooses(power: float):
     base = World(9, nuisance=1.0).base(9, 8)
+    if power == 0.5:
+        base = replace(base, features=base.features.abs())
     classifier = torch.randn(5, DIM + 1, generator=torch.Generator().manual_seed(0))
     base = BaseFeatures(base.names, base.features, base.labels, torch.arange(72) % 5)
     sessions = list(simulate_sessions(base, torch.Generator().manual_seed(0)))
     features = _Features(base, classifier)
-    candidates = list(product(WHITENINGS, SHARES, CORRECTIONS))
+    candidates = list(product(SHRINKAGES, SHARES, CORRECTIONS))
     for session in sessions[1:3]:
         scores = torch.cat(list(features.scores(session, list(features.fit(session.known)))))
-        for place, (kind, share, correction) in enumerate(candidates):
-            choice = Choice(*kind, share, correction)
+        for place, (shrinkage, own, correction) in enumerate(candidates):
+            choice = Choice(1.0 if shrinkage is None else power, shrinkage, *own, correction)
             _, whitened, head = choice.fit(base, classifier, session.known)
             scorer = Scorer.build(head, whitened.select(session.learnt).classes())
             expected = scorer.similarity(whitened.features[session.queries])
@@ -162,6 +166,26 @@ def test_sessions_keep_queries_and_shots_apart():
         assert (learnt[~session.is_old] == session.shots).all()
         assert int((~session.is_old).sum()) == (3 if session.shots else 0)
         assert not bool((~session.is_old)[base.labels[session.known]].any())
+
+
+def test_roots_are_taken_of_features_that_are_never_negative():
+    """A root of signed features, such as a rotation of them, says nothing."""
+    base = World(12, nuisance=4.0).base(12, 20)
+    assert bool((base.features < 0).any())
+    _, whitening, _, _ = fit_features(base, seed=0)
+    assert (power_for(base.features), whitening.power) == (1.0, 1.0)
+    _, whitening, _, _ = fit_features(replace(base, features=base.features + 30), seed=0)
+    assert whitening.damping.shape[1] > 0
+    assert whitening.power == 0.5
+
+
+def test_new_classes_are_drawn_several_times_for_six_hundred_images():
+    """Which classes are new decides on the losses of old ones more than which images are."""
+    base = World(20, nuisance=1.0).base(20, 30)
+    base = replace(base, folds=torch.arange(600) % 5)
+    sessions = list(simulate_sessions(base, torch.Generator().manual_seed(0)))
+    drawn = {tuple(session.is_old.tolist()) for session in sessions if session.shots}
+    assert len(drawn) == 3 * 5
 
 
 def test_a_gain_on_one_class_of_three_proves_nothing():

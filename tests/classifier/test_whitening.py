@@ -38,7 +38,6 @@ def test_it_is_the_inverse_root_of_the_shrunk_covariance(images: int):
 def test_without_shrinkage_to_less_than_one_features_are_centered_alone():
     features, labels = draw(3, 4, 10, torch.ones(10))
     whitening = Covariance.within(features, labels).whitening(1.0)
-    assert whitening.damping.shape == (10, 0)
     torch.testing.assert_close(
         whitening(features), F.normalize(features - features.mean(0), dim=1), atol=1e-6, rtol=1e-5
     )

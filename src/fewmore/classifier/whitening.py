@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewmore.nn.covariance import raise_to
+
 MAX_DIRECTIONS = 512  # which keeps a model file small
 
 
@@ -63,11 +65,6 @@ def class_roots(features: Tensor, classifier: Tensor) -> Tensor:
     return (logits.log_softmax(-1) / 2).exp()
 
 
-def raise_to(features: Tensor, power: float) -> Tensor:
-    """Raise the absolute value of each feature to a power, and keep its sign."""
-    return features if power == 1 else features.sign() * features.abs().pow(power)
-
-
 @dataclass(frozen=True, eq=False)
 class Covariance:
     """Hold the mean of features, and the covariance within classes of their unit vectors."""
@@ -104,14 +101,11 @@ class Covariance:
     def whitening(self, shrinkage: float | None) -> Whitening:
         """Return the whitening by this covariance, shrunk towards a multiple of the identity.
 
-        With a shrinkage of one, features are centered and scaled alone; with None, scaled alone.
+        With None, features are scaled alone.
         """
-        directions = self.directions
         if shrinkage is None:
-            return Whitening(torch.zeros_like(self.center), directions[:, :0], self.power)
-        if shrinkage == 1.0:
-            return Whitening(self.center, directions[:, :0], self.power)
-        damping = (directions * (1 - self.left(shrinkage)).sqrt()).float()
+            return Whitening(torch.zeros_like(self.center), self.directions[:, :0], self.power)
+        damping = (self.directions * (1 - self.left(shrinkage)).sqrt()).float()
         return Whitening(self.center, damping, self.power)
 
     def left(self, shrinkage: float) -> Tensor:

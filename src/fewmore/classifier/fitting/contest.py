@@ -1,9 +1,10 @@
 """Choose how features are whitened, by sessions simulated on held-out base images.
 
 In each session the old classes alone decide on mean, covariance and variance, as they do when
-classes are learnt later. The plain cosine, centered ones and whitened ones with several shrinkages,
-of features and of their square roots, compete, each with several strengths of the correction for
-few images, and with several shares of the probabilities of the backbone's own classifier.
+classes are learnt later. The plain cosine and whitened ones compete, each with several strengths of
+the correction for few images, and with several shares of the probabilities of the backbone's own
+classifier. They are few: among many candidates that differ by less than sessions can tell, the
+luckiest wins (docs/log.md).
 
 n: images   C: classes   q: queries   k: classes of the backbone's own classifier
 """
@@ -20,13 +21,13 @@ from torch import Tensor
 from fewmore.classifier.fitting.base import BaseFeatures
 from fewmore.classifier.fitting.sessions import Session, map_alike
 from fewmore.classifier.heads import Head, norm_correction
-from fewmore.classifier.whitening import Covariance, Whitening, class_roots, raise_to
+from fewmore.classifier.whitening import Covariance, Whitening, class_roots
+from fewmore.nn.covariance import raise_to
 
-POWERS = (1.0, 0.5)  # that features are raised to
-SHRINKAGES = (1.0, 0.9, 0.7, 0.5, 0.3)  # 1: centered alone
-PLAIN = (1.0, None)  # the plain cosine
-WHITENINGS = (PLAIN, *product(POWERS, SHRINKAGES))  # powers and shrinkages; in this order
-SHARES = (0.0, 0.1, 0.25)  # of the backbone's own classes; 0: without them
+SHRINKAGES = (None, 0.8, 0.4)  # None: the plain cosine; in this order
+# Shares of the backbone's own classes, and temperatures of their probabilities; 0: without them. A
+# large share is for things that the backbone knows, a small one of milder opinions for others.
+SHARES = ((0.0, 1.0), (0.1, 2.0), (0.25, 1.0))
 CORRECTIONS = (1.0, 0.8, 0.6, 0.4, 0.2)  # shares of the variance that few images are corrected by
 MAX_LOSS = {1: 0.05, 5: 0.03}  # accuracy that old classes may lose, by shots of the new ones
 MIN_QUERIES = 200  # of old classes, or their losses are too uncertain to decide anything
@@ -41,6 +42,7 @@ class Choice:
     power: float = 1.0
     shrinkage: float | None = None
     share: float = 0.0  # of the backbone's own classes
+    temperature: float = 1.0  # of their probabilities
     correction: float = DEFAULT_CORRECTION
     accuracy: float | None = None
     plain_accuracy: float | None = None
@@ -56,7 +58,9 @@ class Choice:
         covariance = Covariance.within(rest.features, rest.labels, self.power)
         whitening = covariance.whitening(self.shrinkage)
         if self.share:
-            whitening = replace(whitening, classifier=classifier, share=self.share)
+            assert classifier is not None
+            softer = classifier / self.temperature
+            whitening = replace(whitening, classifier=softer, share=self.share)
         whitened = base.whitened(whitening)
         rest = whitened if kept is None else whitened.select(kept)
         variance = self.correction * rest.variance()
@@ -88,7 +92,11 @@ def choose(
     taken over classes, because images of one class are right or wrong together: with three classes
     there is little evidence for anything.
     """
-    candidates = [(*kind, share) for kind, share in product(WHITENINGS, _shares(classifier))]
+    power = power_for(base.features)
+    candidates = [
+        (1.0 if shrinkage is None else power, shrinkage, *own)
+        for shrinkage, own in product(SHRINKAGES, _shares(classifier))
+    ]
     correct, labels, losses = _compare(base, sessions, classifier)
     allowed = (losses <= 0).all(-1)  # (candidates, corrections)
     means = correct.mean(-1)
@@ -106,6 +114,14 @@ def choose(
     )
 
 
+def power_for(features: Tensor) -> float:
+    """Return the power to raise features to before they are whitened.
+
+    Where none is negative they are like counts, of which a root is taken.
+    """
+    return 1.0 if bool((features < 0).any()) else 0.5
+
+
 def is_proven(gain: Tensor, labels: Tensor) -> bool:
     """Say whether the mean gain over images (n,) is beyond what classes differ by chance."""
     by_class = torch.stack([gain[labels == label].mean() for label in sorted(set(labels.tolist()))])
@@ -113,7 +129,7 @@ def is_proven(gain: Tensor, labels: Tensor) -> bool:
     return float(by_class.mean()) > MIN_GAIN * float(error)
 
 
-def _shares(classifier: Tensor | None) -> tuple[float, ...]:
+def _shares(classifier: Tensor | None) -> tuple[tuple[float, float], ...]:
     return SHARES[:1] if classifier is None else SHARES
 
 
@@ -125,7 +141,7 @@ def _compare(
     The shapes are (candidates, corrections, images), (images,) and (candidates, corrections,
     shots).
     """
-    shape = (len(WHITENINGS) * len(_shares(classifier)), len(CORRECTIONS))
+    shape = (len(SHRINKAGES) * len(_shares(classifier)), len(CORRECTIONS))
     correct = torch.zeros(*shape, len(base.labels), dtype=torch.float64)
     asked = torch.zeros(len(base.labels), dtype=torch.float64)
     lost = {shots: torch.zeros(*shape, dtype=torch.float64) for shots in MAX_LOSS}
@@ -159,8 +175,13 @@ class _Features:
 
     def __init__(self, base: BaseFeatures, classifier: Tensor | None) -> None:
         self.base = base
-        self.roots = None if classifier is None else class_roots(base.features, classifier)
-        self.raised = {power: raise_to(base.features, power) for power in POWERS}
+        self.own = [
+            (share, _Part(class_roots(base.features, classifier / temperature)))
+            for share, temperature in SHARES[1:]
+            if classifier is not None
+        ]
+        self.power = power_for(base.features)
+        self.raised = raise_to(base.features, self.power)
 
     def compare(self, sessions: Sequence[Session]) -> list[tuple[Tensor, Tensor]]:
         """Compare all candidates in sessions that have the same old images.
@@ -184,25 +205,25 @@ class _Features:
 
     def scores(self, session: Session, parts: Sequence["_Part"]) -> Iterator[Tensor]:
         """Yield the scores of the queries by each candidate, (corrections, q, C)."""
-        own = None
-        if self.roots is not None:
-            (own,) = _Products.of(_Part(self.roots), self.base, session)
+        own = [
+            (share, products)
+            for share, part in self.own
+            for products in _Products.of(part, self.base, session)
+        ]
         for part in parts:
             for products in _Products.of(part, self.base, session):
                 yield products.scores()
-                if own is not None:
-                    for share in SHARES[1:]:
-                        yield products.mixed(own, share).scores()
+                for share, of_own in own:
+                    yield products.mixed(of_own, share).scores()
 
     def fit(self, known: Tensor) -> Iterator["_Part"]:
-        """Yield features in the order of `WHITENINGS`, with what several of them leave."""
+        """Yield features in the order of `SHRINKAGES`, with what these leave."""
         yield _Part(F.normalize(self.base.features, dim=1))
         old = self.base.select(known)
-        for power in POWERS:
-            covariance = Covariance.within(old.features, old.labels, power)
-            unit = F.normalize(self.raised[power] - covariance.center, dim=1)
-            left = [covariance.left(shrinkage).to(unit) for shrinkage in SHRINKAGES]
-            yield _Part(unit, unit @ covariance.directions, left)
+        covariance = Covariance.within(old.features, old.labels, self.power)
+        unit = F.normalize(self.raised - covariance.center, dim=1)
+        left = [covariance.left(shrinkage).to(unit) for shrinkage in SHRINKAGES if shrinkage]
+        yield _Part(unit, unit @ covariance.directions, left)
 
 
 @dataclass(frozen=True, eq=False)

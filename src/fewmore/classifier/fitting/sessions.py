@@ -16,7 +16,7 @@ from fewmore.data.threads import one_core_each, threaded_map
 
 SHOTS = (1, 5)  # images of each new class
 NEW_SHARE = 1 / 3  # of the classes are new ones
-ENOUGH_QUERIES = 600  # for each number of shots; fewer held-out images are asked for repeatedly
+ENOUGH_QUERIES = 1800  # of each number of shots; fewer held-out images are asked for repeatedly
 MAX_REPEATS = 5
 
 R = TypeVar("R")
