@@ -13,6 +13,7 @@ import torch
 from fewmore import IncrementalClassifier
 from fewmore.classifier import estimator
 from fewmore.classifier.fitting import from_scratch
+from fewmore.classifier.fitting.transform import pretrained_transform, transform_for
 from fewmore.data.images import ImageSet
 from fewmore.errors import (
     ConfigError,
@@ -24,6 +25,7 @@ from fewmore.errors import (
 from fewmore.methods.base import Recipe
 from fewmore.methods.cec import Config as CECConfig
 from fewmore.nn.adapter import AdapterConfig
+from fewmore.nn.backbones import build
 from fewmore.training.pseudo_incremental import PseudoConfig
 
 MakeImages = Callable[..., ImageSet]
@@ -275,3 +277,42 @@ def test_without_weights_nothing_is_trained_instead(
         classifier.fit(tiny_images(3, 5))
     assert "save it as weights.pth; or train from scratch" in str(caught.value)
     assert "--weights none (in Python: weights=None)" in str(caught.value)
+
+
+def test_a_backbone_may_see_images_in_more_pixels(
+    weights: Path, tiny_images: Callable[..., ImageSet], tmp_path: Path
+) -> None:
+    images = tiny_images(3, 5, size=48)
+    usual = IncrementalClassifier("resnet8", weights).fit(images)
+    large = IncrementalClassifier("resnet8", weights, image_size=40).fit(images)
+    assert (usual.info()["image size"], large.info()["image size"]) == (32, 40)
+    query = [images.image(2)]
+    assert not torch.allclose(usual.embed(query), large.embed(query), atol=1e-3)
+    large.save(tmp_path / "large.fewmore")
+    again = IncrementalClassifier.load(tmp_path / "large.fewmore")
+    assert again.info()["image size"] == 40
+    assert torch.equal(again.embed(query), large.embed(query))
+
+
+def test_photos_are_cropped_alike_at_any_size() -> None:
+    backbone = build("mobilenet_v2")
+    assert pretrained_transform("mobilenet_v2", backbone) == transform_for("mobilenet_v2", True)
+    larger = pretrained_transform("mobilenet_v2", backbone, 280)
+    assert (larger.size, larger.resize) == (280, 320)
+
+
+@pytest.mark.parametrize(
+    ("size", "message"), [(8, "an image size of 8 is too small: give 16"), (-3, "too small")]
+)
+def test_an_image_size_that_cannot_be(
+    weights: Path, tiny_images: Callable[..., ImageSet], size: int, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        IncrementalClassifier("resnet8", weights, image_size=size).fit(tiny_images(3, 5))
+
+
+def test_a_network_from_scratch_has_the_size_of_its_recipe(
+    tiny_images: Callable[..., ImageSet],
+) -> None:
+    with pytest.raises(ConfigError, match="image_size is for pretrained weights"):
+        IncrementalClassifier(weights=None, image_size=64).fit(tiny_images(3, 5))

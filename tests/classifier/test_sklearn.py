@@ -220,6 +220,7 @@ def test_parameters(empty: IncrementalClassifier, weights: Path):
         "device": "cpu",
         "seed": 0,
         "recipe": None,
+        "image_size": None,
         "fine_tune": None,
         "engine": "auto",
     }

@@ -37,6 +37,14 @@ def train(
     weights: Annotated[
         str, typer.Option(help="imagenet, the path of a weight file, or none: train from scratch.")
     ] = "imagenet",
+    image_size: Annotated[
+        int | None,
+        typer.Option(
+            help="The side of the images that a pretrained network sees, in pixels. A quarter more "
+            "than it was made for is often right more often, in half as much time again.",
+            show_default="what the weights were made for",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn at random.")] = 0,
     fine_tune: Annotated[
         str | None,
@@ -72,6 +80,7 @@ def train(
         None if weights == "none" else weights,
         device=device,
         seed=seed,
+        image_size=image_size,
         fine_tune=fine_tune,
         engine=engine,
     )

@@ -4,7 +4,10 @@ from dataclasses import replace
 
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import IMAGENET_MEAN, IMAGENET_STD
+from fewmore.errors import ConfigError
 from fewmore.nn.backbones import Backbone, plain_name
+
+SMALLEST = 16  # side of an image
 
 
 def transform_for(backbone: str, pretrained: bool) -> Transform:
@@ -17,7 +20,19 @@ def transform_for(backbone: str, pretrained: bool) -> Transform:
     return Transform(224, IMAGENET_MEAN, IMAGENET_STD, "resized", resize=256)
 
 
-def pretrained_transform(name: str, backbone: Backbone) -> Transform:
+def pretrained_transform(name: str, backbone: Backbone, size: int | None = None) -> Transform:
+    """Return the transform that a backbone's weights were made for, or the same at another size."""
+    transform = _own_transform(name, backbone)
+    if size is None:
+        return transform
+    if size < SMALLEST:
+        raise ConfigError(f"an image size of {size} is too small: give {SMALLEST} pixels or more")
+    backbone.check_size(size)
+    resize = None if transform.resize is None else round(transform.resize * size / transform.size)
+    return replace(transform, size=size, resize=resize)
+
+
+def _own_transform(name: str, backbone: Backbone) -> Transform:
     """Return the transform that a backbone's pretrained weights were made for."""
     transform = transform_for(name, pretrained=True)
     if not (config := backbone.config):
