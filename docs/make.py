@@ -69,6 +69,8 @@ MEASURED = (
     "spread",
     "inference",
     "first_class",
+    "image_size",
+    "fine_tune",
 )
 
 OUTPUTS = ("check", "train", "learn", "predict", "evaluate", "undo")  # of docs/outputs.py

@@ -65,6 +65,20 @@ def test_training_separates_classes_and_leaves_the_original_alone(images: ImageS
 
 
 @pytest.mark.usefixtures("clock")
+def test_weights_are_averaged_with_those_before(
+    images: ImageSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = build("resnet8", seed=1)
+    averaged = train(backbone, images)
+    monkeypatch.setattr(module, "SHARE", 1.0)
+    trained = train(backbone, images)
+    parts = zip(*(net.parameters() for net in (backbone, averaged, trained)), strict=True)
+    for before, half, after in parts:
+        assert torch.allclose(half, (before + after) / 2, atol=1e-6)
+        assert not torch.equal(before, after)
+
+
+@pytest.mark.usefixtures("clock")
 def test_it_ends_with_its_time(images: ImageSet) -> None:
     reports = []
     generator = torch.Generator().manual_seed(0)
