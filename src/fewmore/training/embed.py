@@ -36,10 +36,11 @@ def make_test_view(view: Tensor, name: str) -> Tensor:
 
 def make_test_views(images: ImageSet, indices: Tensor, transform: Transform) -> Iterator[Tensor]:
     """Yield images in each of the test views of a transform."""
-    plain = test_view(images, indices, transform)
-    large = large_view(images, indices, transform) if transform.has_large_views else plain
+    makers = {False: test_view, True: large_view}
+    sizes = {is_large(name) for name in transform.test_views}
+    views = {size: makers[size](images, indices, transform) for size in sizes}
     for name in transform.test_views:
-        yield make_test_view(large if is_large(name) else plain, name)
+        yield make_test_view(views[is_large(name)], name)
 
 
 def large_view(images: ImageSet, indices: Tensor, transform: Transform) -> Tensor:
