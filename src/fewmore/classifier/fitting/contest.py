@@ -122,11 +122,14 @@ def power_for(features: Tensor) -> float:
     return 1.0 if bool((features < 0).any()) else 0.5
 
 
-def is_proven(gain: Tensor, labels: Tensor) -> bool:
-    """Say whether the mean gain over images (n,) is beyond what classes differ by chance."""
+def is_proven(gain: Tensor, labels: Tensor, errors: float = MIN_GAIN) -> bool:
+    """Say whether the mean gain over images (n,) is beyond so many of its standard errors.
+
+    These are taken over classes, whose images are right or wrong together.
+    """
     by_class = torch.stack([gain[labels == label].mean() for label in sorted(set(labels.tolist()))])
     error = by_class.std() / math.sqrt(len(by_class)) if len(by_class) > 1 else math.inf
-    return float(by_class.mean()) > MIN_GAIN * float(error)
+    return float(by_class.mean()) > errors * float(error)
 
 
 def _shares(classifier: Tensor | None) -> tuple[tuple[float, float], ...]:

@@ -42,9 +42,10 @@ BATCH = 16
 SCALE = (0.4, 1.0)  # share of an image that a random crop shows
 RATE = 1e-4  # of AdamW at the beginning; it falls to nothing over the time
 SHARE = 0.5  # of the trained weights in the average with those before
+MIN_GAIN = 1.0  # in standard errors: averaged weights that win by little are seldom worse
 SHOTS = 5  # of each new class of the trial
 ONE_IN = 5  # images of an old class of the trial is held out
-MIN_CLASSES = 6  # or two standard errors over classes say nothing
+MIN_CLASSES = 6  # or standard errors over classes say nothing
 
 UNITS = {"s": 1, "m": 60, "h": 3600}  # in seconds
 
@@ -103,7 +104,7 @@ def _try_and_train(
     before, after = (100 * float(each.mean()) for each in correct)
     queries = images.labels.cpu()[is_held]
     compared = f"{after:.1f} % of {len(queries)} held-out images are right, {before:.1f} % without"
-    if not is_proven(correct[1] - correct[0], queries):
+    if not is_proven(correct[1] - correct[0], queries, MIN_GAIN):
         return backbone, f"the backbone is not fine-tuned: in a trial {compared}"
     everything = torch.arange(len(images))
     tuned = _train(backbone, images, everything, transform, seconds / 2, generator, progress)
