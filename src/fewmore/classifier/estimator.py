@@ -100,7 +100,7 @@ class IncrementalClassifier(SklearnManners):
         seed: of everything that is drawn at random.
         recipe: settings for training from scratch; by default they follow the images.
         image_size: side of the images that a pretrained backbone sees, in pixels; by default that
-            which its weights were made for. A quarter more is often right more often, and slower.
+            which its weights were made for. A little more may be right a little more often.
         fine_tune: how long to train pretrained weights further, such as "10m"; by default not at
             all. It is kept only where it wins on held-out classes and images.
         engine: "torch", "onnxruntime" or "openvino"; "auto" is the fastest that is installed. They

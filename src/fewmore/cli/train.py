@@ -40,8 +40,8 @@ def train(
     image_size: Annotated[
         int | None,
         typer.Option(
-            help="The side of the images that a pretrained network sees, in pixels. A quarter more "
-            "than it was made for is often right more often, in half as much time again.",
+            help="The side of the images that a pretrained network sees, in pixels. A little more "
+            "than it was made for may be right a little more often, and takes longer.",
             show_default="what the weights were made for",
         ),
     ] = None,
