@@ -40,8 +40,7 @@ def train(
     image_size: Annotated[
         int | None,
         typer.Option(
-            help="The side of the images that a pretrained network sees, in pixels. A little more "
-            "than it was made for may be right a little more often, and takes longer.",
+            help="The side of the images that a pretrained network sees, in pixels.",
             show_default="what the weights were made for",
         ),
     ] = None,

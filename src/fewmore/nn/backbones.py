@@ -270,7 +270,8 @@ class TimmBackbone(Backbone):
         except Exception as error:
             raise ConfigError(
                 f"this model of timm cannot take images of {size} × {size} pixels "
-                f"({_first_line(error)}): give another size"
+                f"({_first_line(error)}): set transform.size and transform.resize, or another "
+                "image_size"
             ) from error
         finally:
             self.train(mode)
