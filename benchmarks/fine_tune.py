@@ -9,12 +9,14 @@ depends on the machine.
 """
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 
 import torch
 from common import Row, parse_photos, print_row, record
-from heads import list_birds
+from heads import Features, draw_split, list_measured_birds
+from torch import Tensor
 
 from fewmore import IncrementalClassifier
 
@@ -24,27 +26,16 @@ Classes = dict[str, list[Path]]
 
 def draw_classes(root: Path, seed: int) -> tuple[Classes, Classes, Classes]:
     """Draw photos of base classes and of new ones, and the test photos of both, by class."""
-    files, labels, train = list_birds(root)
-    generator = torch.Generator().manual_seed(seed)
-    measured = sorted({label for label in labels if label % 2})
-    order = [measured[i] for i in torch.randperm(len(measured), generator=generator)]
-    base: Classes = {}
-    new: Classes = {}
-    test: Classes = {}
-    for label in order[: BASE + NEW]:
-        of_class = [
-            Path(str(file)) for file, each in zip(files, labels, strict=True) if each == label
-        ]
-        is_train = [flag for flag, each in zip(train, labels, strict=True) if each == label]
-        learnt = [file for file, flag in zip(of_class, is_train, strict=True) if flag]
-        learnt = [learnt[i] for i in torch.randperm(len(learnt), generator=generator)]
-        name = of_class[0].parent.name
-        if len(base) < BASE:
-            base[name] = learnt[:PHOTOS]
-        else:
-            new[name] = learnt[:SHOTS]
-        test[name] = [file for file, flag in zip(of_class, is_train, strict=True) if not flag]
-    return base, new, test
+    files, labels, train = list_measured_birds(root)
+    # The draw of benchmarks/heads.py, with the number of a photo in place of its features.
+    data = Features(torch.arange(len(files))[:, None], labels, train, torch.empty(0))
+    split = draw_split(data, seed, BASE, PHOTOS, NEW, SHOTS)
+
+    def by_class(groups: list[Tensor]) -> Classes:
+        photos = [[Path(str(files[i])) for i in group.flatten().tolist()] for group in groups]
+        return {group[0].parent.name: group for group in photos}
+
+    return by_class(split.base), by_class(split.new), by_class(split.test)
 
 
 def measure(root: Path, seed: int, minutes: int) -> Row:
@@ -59,34 +50,25 @@ def measure(root: Path, seed: int, minutes: int) -> Row:
     )
     birds.fit(base)
     seconds = time.perf_counter() - began
-    alone = _accuracy(birds, {name: test[name] for name in base})
+    alone = _accuracy(birds, test, base)
     birds.learn(new)
-    correct = {name: _accuracy(birds, {name: photos}) for name, photos in test.items()}
-    counts = {name: len(photos) for name, photos in test.items()}
-
-    def mean(names: Classes) -> float:
-        return sum(correct[n] * counts[n] for n in names) / sum(counts[n] for n in names)
-
     return {
         "choice": seed,
         "minutes": minutes,
-        "all": mean(test),
-        "new": mean(new),
-        "old": mean(base),
+        "all": _accuracy(birds, test, test),
+        "new": _accuracy(birds, test, new),
+        "old": _accuracy(birds, test, base),
         "old alone": alone,
         "seconds": seconds,
         "note": next((note for note in birds.notes_ if "fine-tuned" in note), ""),
     }
 
 
-def _accuracy(birds: IncrementalClassifier, photos: Classes) -> float:
-    """Return the percentage of photos that are right."""
-    right = [
-        prediction.names[0] == name
-        for name, files in photos.items()
-        for prediction in birds.predict(files)
-    ]
-    return 100 * sum(right) / len(right)
+def _accuracy(birds: IncrementalClassifier, photos: Classes, names: Iterable[str]) -> float:
+    """Return the percentage of the photos of some classes that are right."""
+    return 100 * fmean(
+        prediction.names[0] == name for name in names for prediction in birds.predict(photos[name])
+    )
 
 
 def main() -> None:

@@ -105,6 +105,14 @@ def list_birds(root: Path) -> tuple[list[object], list[int], list[bool]]:
     return files, [int(labels[i]) - 1 for i in order], [train[i] == "1" for i in order]
 
 
+def list_measured_birds(root: Path) -> tuple[list[object], Tensor, Tensor]:
+    """List the files of the classes that are measured on, every second one, numbered anew."""
+    files, labels, train = list_birds(root)
+    kept = [place for place, label in enumerate(labels) if label % 2]
+    numbers = torch.tensor([labels[place] // 2 for place in kept])
+    return [files[place] for place in kept], numbers, torch.tensor([train[place] for place in kept])
+
+
 def list_miniimagenet(root: Path) -> tuple[list[object], list[int], list[bool]]:
     """List images of miniImageNet."""
     names: dict[str, int] = {}

@@ -12,7 +12,16 @@ from pathlib import Path
 
 import torch
 from common import Row, parse_photos, print_row, record
-from heads import TRAIN, Features, draw_split, fit_ours, list_birds, measure, old_alone, summary
+from heads import (
+    TRAIN,
+    Features,
+    Ours,
+    draw_split,
+    list_measured_birds,
+    measure,
+    old_alone,
+    summary,
+)
 
 from fewmore import IncrementalClassifier
 
@@ -20,24 +29,17 @@ SIZES = (224, 256, 288)
 
 
 def load_features(root: Path, size: int) -> tuple[Features, float]:
-    """Embed the measured classes, every second one; return the seconds a photo too."""
-    files, labels, train = list_birds(root)
-    kept = [place for place, label in enumerate(labels) if label % 2]
+    """Embed the measured classes; return the seconds a photo too."""
+    files, labels, train = list_measured_birds(root)
     weights = root / "weights" / "mobilenet_v2-b0353104.pth"
     embedder = IncrementalClassifier(
         "mobilenet_v2", weights, image_size=size, device="cpu"
     ).build_embedder()
     began = time.perf_counter()
-    embedded, _ = embedder.embed([files[i] for i in kept], [str(files[i]) for i in kept])
-    seconds = (time.perf_counter() - began) / len(kept)
+    embedded, _ = embedder.embed(files, [str(file) for file in files])
+    seconds = (time.perf_counter() - began) / len(files)
     assert embedder.backbone.classifier is not None
-    features = Features(
-        embedded,
-        torch.tensor([labels[i] // 2 for i in kept]),
-        torch.tensor([train[i] for i in kept]),
-        embedder.backbone.classifier,
-    )
-    return features, seconds
+    return Features(embedded, labels, train, embedder.backbone.classifier), seconds
 
 
 def main() -> None:
@@ -49,7 +51,7 @@ def main() -> None:
         results = []
         for seed in range(args.choices):
             split = draw_split(data, seed, 20, TRAIN, 10, 5)
-            ours = fit_ours(split, 1000 * size + seed)
+            ours = Ours(split.base, split.classifier, seed)
             alone = old_alone(ours.scores, split)
             results.append(measure(ours.learn(split.new).scores, split))
             results[-1].accuracies["old alone"] = alone

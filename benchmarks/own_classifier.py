@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from common import Row, make_parser, print_row, record
 from torch import Tensor
 
+from fewmore.methods import evolve
 from fewmore.methods.evolve import correct_length
 from fewmore.nn.covariance import inverse_root, raise_to, shrink, within_class_covariance
 from fewmore.nn.prototypes import class_means
@@ -31,8 +32,8 @@ ENOUGH = 4000  # images of new classes to test
 VIEWS: dict[str, tuple[str, ...]] = {
     "one": ("plain",),
     "rotated": ("plain", "rot180"),
-    "usual": ("plain", "flip", "rot180", "rot180-flip"),
-    "large": ("large", "flip-large", "rot180-large", "rot180-flip-large"),
+    "usual": evolve.VIEWS,
+    "large": evolve.LARGE_VIEWS,
     "all": (),
 }
 
@@ -212,6 +213,8 @@ def main() -> None:
     args = parser.parse_args()
     powers = [float(power) for power in args.powers.split(",") if power]
     rows: list[Row] = []
+    if unknown := set(args.views.split(",")) - set(VIEWS):
+        parser.error(f"--views {', '.join(sorted(unknown))}: choose from {', '.join(VIEWS)}")
     for path, views in product(args.files, args.views.split(",")):
         data = Data.load(path, VIEWS[views], args.draws)
         for head in heads(not args.few, powers):

@@ -19,7 +19,7 @@ from common import Row, make_parser, print_row, record
 
 from fewmore.cli.research_options import run_options
 from fewmore.data.benchmarks import Task
-from fewmore.methods import find
+from fewmore.methods import evolve, find
 from fewmore.research import runner
 from fewmore.research.fitting import fit_to_base
 from fewmore.research.results import RunResult
@@ -35,10 +35,7 @@ METHOD = "evolve"
 # Test views by the number of rotations that a network was trained with.
 VIEWS = {
     1: ("plain", "flip"),
-    2: (
-        *("plain", "flip", "rot180", "rot180-flip"),
-        *("large", "flip-large", "rot180-large", "rot180-flip-large"),
-    ),
+    2: (*evolve.VIEWS, *evolve.LARGE_VIEWS),
     4: ("plain", "rot90", "rot180", "rot270"),
 }
 

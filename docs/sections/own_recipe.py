@@ -106,13 +106,13 @@ def _view_rows(record: Json) -> Iterator[list[str]]:
     names = {row["features"] for row in record["rows"]}
     sizes = sorted({name.split("-large")[1] for name in names})
     for size, views in product(sizes, ("usual", "large", "all")):
+        if views == "usual" and size != sizes[0]:
+            continue  # they have no large view: the same for every size
         by_power: dict[float, dict[tuple[float, float], list[Json]]] = {}
         for row in record["rows"]:
             if row["features"].endswith(f"-large{size}") and row["views"] == views:
                 settings = (row["shrinkage"], row["correction"])
                 by_power.setdefault(row["power"], {}).setdefault(settings, []).append(row)
-        if views == "usual" and size != sizes[0]:
-            continue  # they have no large view: the same for every size
         for power, rows in by_power.items():
             means = {
                 settings: {m: fmean(row[m] for row in of) for m in MEASURES}
