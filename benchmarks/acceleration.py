@@ -38,7 +38,7 @@ BATCH = 128
 CLASSES = 60
 MOST_IMAGES = 6000
 ROUNDS = 4
-ALL = frozenset({"batch-norm", "conv", "side-streams", "graphs"})
+ALL = frozenset({"batch-norm", "conv", "max-pool", "side-streams", "graphs"})
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ VARIANTS = {
     "fewmore": Variant(ALL),
     "fewmore without batch-norm": Variant(ALL - {"batch-norm"}),
     "fewmore without conv": Variant(ALL - {"conv"}),
+    "fewmore without max-pool": Variant(ALL - {"max-pool"}),
     "fewmore without side-streams": Variant(ALL - {"side-streams"}),
 }
 STARTED_APART = ("torch.compile, captured", "fewmore")

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fewmore.accel import batch_norm, conv
+from fewmore.accel import batch_norm, conv, max_pool
 from fewmore.accel.conv import COLORS, FEW
 from fewmore.accel.side_streams import SideStreams
 
@@ -64,21 +64,31 @@ def test_a_convolution_of_few_channels(
 @pytest.mark.parametrize("relu", [True, False], ids=["relu", "no relu"])
 @pytest.mark.parametrize("shortcut", [True, False], ids=["shortcut", "no shortcut"])
 @pytest.mark.parametrize("aside", [True, False], ids=["aside", "at once"])
+@pytest.mark.parametrize("large", [False, True], ids=["small map", "large map"])
 def test_batch_norm_shortcut_and_relu(
-    training: bool, relu: bool, shortcut: bool, aside: bool, at_once: SideStreams
+    monkeypatch: pytest.MonkeyPatch,
+    training: bool,
+    relu: bool,
+    shortcut: bool,
+    aside: bool,
+    large: bool,
+    at_once: SideStreams,
 ) -> None:
     """Pixels for several programs, the last of them not full; two blocks of channels."""
-    shape = (9, 32, 8, 7)
+    channels = 128 if large else 32
+    monkeypatch.setattr(batch_norm, "LARGE_MAP", 0 if large else 2**21)
+    shape = (9, channels, 8, 7)
     x, other, gradient = (
         maps(*shape[:3], width)[..., :7].contiguous(memory_format=torch.channels_last)
         for width in (7, 8, 9)
     )
-    layers = [nn.BatchNorm2d(32), nn.BatchNorm2d(32)]
+    layers = [nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)]
+    assert batch_norm.tile_of(x) is (batch_norm.LARGE if large else batch_norm.SMALL)
     found = []
     for layer, ours in zip(layers, (True, False), strict=True):
         with torch.no_grad():
-            layer.weight.copy_(torch.linspace(0.5, 2, 32))
-            layer.bias.copy_(torch.linspace(-1, 1, 32))
+            layer.weight.copy_(torch.linspace(0.5, 2, channels))
+            layer.bias.copy_(torch.linspace(-1, 1, channels))
         layer.train(training)
         own, side = x.clone().requires_grad_(), other.clone().requires_grad_() if shortcut else None
         if ours:
@@ -111,5 +121,23 @@ def test_batch_norm_shortcut_and_relu(
         )
         if side is not None:
             found[-1].append(side.grad)
+    for mine, expected in zip(*found, strict=True):
+        assert_close(mine, expected)
+
+
+@pytest.mark.parametrize("size", [(3, 7, 5), (2, 16, 16), (1, 1, 1), (2, 8, 9)], ids=str)
+@pytest.mark.parametrize("channels", [16, 64])
+def test_max_pooling(size: tuple[int, int, int], channels: int) -> None:
+    """Whole numbers have many equal maxima in a window: the first one gets the gradient."""
+    n, height, width = size
+    x = maps(n, channels, height, width).round()
+    gradient = maps(n, channels, (height + 1) // 2, (width + 1) // 2)
+    gradient = gradient.contiguous(memory_format=torch.channels_last)
+    found = []
+    for pool in (max_pool._MaxPool.apply, nn.MaxPool2d(3, 2, 1)):
+        own = x.clone().requires_grad_()
+        out = pool(own)
+        out.backward(gradient)
+        found.append((out.detach(), own.grad))
     for mine, expected in zip(*found, strict=True):
         assert_close(mine, expected)

@@ -121,8 +121,8 @@ def assert_close(ours: dict[str, Tensor], expected: dict[str, Tensor], tolerance
 
 
 # Pixels that do not fill a program, that fill several, one an image, more than the groups take at
-# once; one to three blocks of channels.
-SHAPES = [(3, 16, 5, 7), (5, 48, 17, 13), (13, 32, 1, 1), (11, 16, 57, 59)]
+# once; one to three blocks of channels; and a large map.
+SHAPES = [(3, 16, 5, 7), (5, 48, 17, 13), (13, 32, 1, 1), (11, 16, 57, 59), (17, 128, 31, 33)]
 
 
 @training
@@ -152,9 +152,10 @@ def test_the_fused_layer_sums_bfloat16_in_float32(fused: list[bool], training: b
     assert fused == [True]
 
 
-def test_the_fused_layer_repeats_bit_for_bit() -> None:
-    inputs = make_inputs(SHAPES[-1], True)
-    first, second = (make_layers(16)[0] for _ in range(2))
+@pytest.mark.parametrize("shape", SHAPES[-2:], ids=str)
+def test_the_fused_layer_repeats_bit_for_bit(shape: tuple[int, ...]) -> None:
+    inputs = make_inputs(shape, True)
+    first, second = (make_layers(shape[1])[0] for _ in range(2))
     one = run(first, first, inputs)
     again = run(second, second, inputs)
     assert all(torch.equal(one[name], again[name]) for name in one)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fewmore.accel import batch_norm, conv
+from fewmore.accel import batch_norm, conv, max_pool
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -56,12 +56,20 @@ FULL = {
     "bias_grad",
     "parts",
 }  # tensors in float32, others in bfloat16
+SMALL = {"PIXELS": 256, "CHANNELS": 16, "GROUPS": 128}
+LARGE = {"PIXELS": 128, "CHANNELS": 64, "GROUPS": 1}
+POOL = {"PIXELS": 64, "CHANNELS": 64}
 KERNELS = [
-    (batch_norm._sums, {"BACKWARD": True}, 4),
-    (batch_norm._apply, {"TRAINING": True}, 4),
-    (batch_norm._apply, {"TRAINING": False}, 4),
-    (batch_norm._apply_backward, {"TRAINING": True}, 4),
-    (batch_norm._apply_backward, {"TRAINING": False}, 4),
+    (batch_norm._sums, {**SMALL, "BACKWARD": True}, 4),
+    (batch_norm._sums, {**LARGE, "GROUPS": 256, "BACKWARD": True}, 4),
+    (batch_norm._apply, {**SMALL, "TRAINING": True}, 4),
+    (batch_norm._apply, {**SMALL, "TRAINING": False}, 4),
+    (batch_norm._apply, {**LARGE, "TRAINING": True}, 4),
+    (batch_norm._apply_backward, {**SMALL, "TRAINING": True}, 4),
+    (batch_norm._apply_backward, {**SMALL, "TRAINING": False}, 4),
+    (batch_norm._apply_backward, {**LARGE, "TRAINING": True}, 4),
+    (max_pool._pool, POOL, 4),
+    (max_pool._pool_backward, POOL, 4),
     (conv._conv, {"C": 16, "PIXELS": 128, "BACKWARD": False}, 2),
     (conv._conv, {"C": 32, "PIXELS": 128, "BACKWARD": True}, 4),
     (conv._weight_grad, {"C": 32, "PIXELS": 64}, 2),
@@ -89,6 +97,8 @@ def test_a_kernel_compiles_for_a_gpu(
             return "constexpr"
         if name in NUMBERS | FRACTIONS:
             return "i32" if name in NUMBERS else "fp32"
+        if name == "taps":
+            return "*u8"
         return (
             "*fp32"
             if name in FULL or (name == "weight" and kernel.__module__ == batch_norm.__name__)

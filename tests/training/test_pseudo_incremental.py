@@ -385,6 +385,35 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+def assert_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    """Compare what was learnt, to the rounding of batches in another memory layout."""
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, other[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("angles", [(), (180,), (90, 180, 270), (-5, 5)])
+def test_views_are_made_once_where_the_whole_encoder_is_trained(
+    images: ImageSet,
+    tiny_transform: Transform,
+    monkeypatch: pytest.MonkeyPatch,
+    angles: tuple[int, ...],
+) -> None:
+    """Compare with a run that has no memory for them, and count the images that are viewed."""
+    seen: list[int] = []
+
+    def count(base: ImageSet, indices: Tensor, transform: Transform) -> Tensor:
+        seen.append(len(indices))
+        return augment.test_view(base, indices, transform)
+
+    config = replace(CONFIG, angles=angles, episodes=8, augmented_rounds=1)
+    monkeypatch.setattr(module, "test_view", count)
+    known = learnt(images, tiny_transform, config)
+    assert sum(seen) == (1 + len(angles)) * len(images)
+    monkeypatch.setattr(module, "MOST_BYTES", 0)
+    assert_close(known, learnt(images, tiny_transform, config))
+
+
 @pytest.mark.parametrize("encoder", ["last", "none"])
 @pytest.mark.parametrize("angles", [(), (180,), (90, 180, 270), (-5, 5)])
 def test_what_is_frozen_is_computed_once(
@@ -411,10 +440,7 @@ def test_what_is_frozen_is_computed_once(
     augmented = 2 * 2 * 3 * 3 if encoder == "none" else 0  # the round of two augmented episodes
     assert sum(seen) == expected_images + augmented
     monkeypatch.setattr(module, "MOST_BYTES", 0)
-    live = learnt(images, tiny_transform, config)
-    assert known.keys() == live.keys()
-    for name, tensor in known.items():
-        torch.testing.assert_close(tensor, live[name], rtol=1e-4, atol=1e-6)
+    assert_close(known, learnt(images, tiny_transform, config))
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,17 @@ from fewmore.accel import warm_up
 from fewmore.accel.batch_norm import FusedBatchNormAct2d
 from fewmore.accel.conv import FastConv2d
 from fewmore.accel.graphs import capture
+from fewmore.accel.max_pool import FastMaxPool2d
 from fewmore.accel.sgd import LightSGD
 from fewmore.accel.side_streams import SideStreams
 from fewmore.nn.layers import BatchNormAct2d
 
 # The parts that can be switched on one by one, to measure or to test them.
-PARTS = frozenset({"batch-norm", "conv", "side-streams", "graphs"})
+PARTS = frozenset({"batch-norm", "conv", "max-pool", "side-streams", "graphs"})
 FAST_LAYERS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "batch-norm": (BatchNormAct2d, FusedBatchNormAct2d),
     "conv": (nn.Conv2d, FastConv2d),
+    "max-pool": (nn.MaxPool2d, FastMaxPool2d),
 }
 
 Step = Callable[[Tensor], None]

@@ -6,7 +6,7 @@ and yet look like one another. Each episode is a whole incremental session with 
 the adapter (and, at a small rate, the encoder) learns from its loss.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
@@ -26,8 +26,11 @@ from fewmore.training.loop import train
 from fewmore.training.optimizer import OptimizerConfig, ParameterGroup
 from fewmore.training.runtime import Runtime
 
+Part = Callable[[Tensor], Tensor]  # of a backbone
+
 ROUND = 50  # episodes between two reports
-MOST_BYTES = 5 * 2**29  # of what the frozen part makes of all images in all rotations
+MOST_BYTES = 2**30  # of what is made once of all images in all rotations, on a CPU
+MOST_OF_GPU = 1 / 16  # of a GPU's memory, likewise
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,8 @@ def pseudo_incremental(
     # Batch-norm statistics are frozen; the affine weights are trained with the rest.
     backbone.eval()
     adapter.train()
-    known = _frozen_maps(backbone, base, transform, config, runtime)
+    frozen_part, trained_part = _split_backbone(backbone, config.encoder)
+    known = _known_inputs(frozen_part, base, transform, config, runtime)
 
     def loss_of(row: Tensor, generator: Generator, augmented: bool) -> Tensor:
         base_positions, new_positions, angles = episodes.unpack(row)
@@ -171,8 +175,8 @@ def pseudo_incremental(
         positions = torch.cat([base_positions.flatten(), new_positions.flatten()])
         angle_of_image = angles.repeat_interleave(new_positions.shape[1])
         if known is not None and not augmented:
-            maps = known[_known_rows(positions, angle_of_image, len(base), config)]
-            features = maps if config.encoder == "none" else backbone.from_last(maps)
+            rows = _known_rows(positions, angle_of_image, len(base), config)
+            features = trained_part(known[rows])
         else:
             if augmented:
                 view = train_view(base, positions, transform, generator)
@@ -203,19 +207,28 @@ def pseudo_incremental(
     adapter.eval()
 
 
-@torch.no_grad()
-def _frozen_maps(
-    backbone: Backbone, base: ImageSet, transform: Transform, config: PseudoConfig, runtime: Runtime
-) -> Tensor | None:
-    """Compute what the frozen part of the backbone makes of all images in all rotations, once.
+def _split_backbone(backbone: Backbone, encoder: str) -> tuple[Part, Part]:
+    """Return the part of the backbone that is frozen, and the part behind it that is trained."""
+    if encoder == "all":
+        return nn.Identity(), backbone
+    if encoder == "last":
+        return backbone.before_last, backbone.from_last
+    return backbone, nn.Identity()
 
-    Upright images come first, then those in each of the angles: ((1 + angles) · n, …). None where
-    nothing is frozen, or where that takes too much memory.
+
+@torch.no_grad()
+def _known_inputs(
+    frozen_part: Part, base: ImageSet, transform: Transform, config: PseudoConfig, runtime: Runtime
+) -> Tensor | None:
+    """Compute the inputs of the trained part once: of all images in all rotations.
+
+    Without augmentation an image is the same in every episode, and rotations are few. Upright
+    images come first, then those in each of the angles: ((1 + angles) · n, …). None where all
+    rounds are augmented, or where that takes too much memory.
     """
     # With several processes, the whole backbone is what splits a batch.
-    if config.encoder == "all" or config.augmented_rounds >= config.rounds or world_size() > 1:
+    if config.augmented_rounds >= config.rounds or world_size() > 1:
         return None
-    frozen = backbone.before_last if config.encoder == "last" else backbone
     known: Tensor | None = None
     images = (1 + len(config.angles)) * len(base)
     for first in range(0, images, BATCH):
@@ -226,19 +239,27 @@ def _frozen_maps(
             if config.angles:
                 rotated = _rotate(view, (rotations - 1).clamp(min=0), config.angles)
                 view = torch.where(rotations.view(-1, 1, 1, 1) > 0, rotated, view)
-            maps = frozen(view)
+            # What autocast would round views to in every episode, they are rounded to once.
+            inputs = frozen_part(view.to(runtime.compute_dtype))
         if known is None:
-            if images * maps[0].numel() * maps.element_size() > MOST_BYTES:
+            if images * inputs[0].numel() * inputs.element_size() > _most_bytes(base.device):
                 return None
-            known = maps.new_empty((images, *maps.shape[1:]))
-            if maps.dim() == 4:
+            known = inputs.new_empty((images, *inputs.shape[1:]))
+            if inputs.is_cuda and inputs.dim() == 4:
                 known = known.to(memory_format=torch.channels_last)
-        known[rows] = maps
+        known[rows] = inputs
     return known
 
 
+def _most_bytes(device: torch.device) -> int:
+    """Return how much memory of a device the known inputs may take."""
+    if device.type != "cuda":
+        return MOST_BYTES
+    return int(MOST_OF_GPU * torch.cuda.get_device_properties(device).total_memory)
+
+
 def _known_rows(positions: Tensor, angles: Tensor, images: int, config: PseudoConfig) -> Tensor:
-    """Return the rows of `_frozen_maps` that an episode is made of, rotated images last."""
+    """Return the rows of `_known_inputs` that an episode is made of, rotated images last."""
     if not config.angles:
         return positions
     upright = angles.new_zeros(len(positions) - len(angles))

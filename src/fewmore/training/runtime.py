@@ -66,10 +66,15 @@ class Runtime:
             return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
         return self.precision
 
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """Return the type of the numbers that a network's layers multiply in training."""
+        return AUTOCAST.get(self.used_precision, torch.float32)
+
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which a network runs in training."""
-        dtype = AUTOCAST.get(self.used_precision)
-        return nullcontext() if dtype is None else torch.autocast("cuda", dtype)
+        dtype = self.compute_dtype
+        return nullcontext() if dtype == torch.float32 else torch.autocast("cuda", dtype)
 
     def describe(self) -> dict[str, str | int]:
         """Return what a result records: precision, fast path, processes and their batch norms."""
