@@ -6,7 +6,7 @@ All are measured in this one run: milliseconds of a step, the median of the roun
 and, for two of them, the seconds until the first round is over, with empty and with
 filled caches of compiled kernels. Images are random, as speed does not depend on what they show.
 cuDNN times its kernels everywhere. Steps are those of the recipe `official`: stage 1 and stage 2 of
-CIFAR100 (ResNet20, 32 pixels), and stage 1 of ResNet18 at 84 and at 224 pixels.
+CIFAR100 (ResNet20, 32 pixels), stage 1 of ResNet18 at 84 pixels, and both stages at 224 pixels.
 """
 
 import json
@@ -24,13 +24,14 @@ from common import Row, make_parser, print_row, record
 
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.data.images import ImageSet
+from fewmore.methods.base import Recipe
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import Backbone, build
 from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.research.recipes import recipe
 from fewmore.training.device import enable_cudnn_benchmark
 from fewmore.training.pretrain import PretrainConfig, pretrain
-from fewmore.training.pseudo_incremental import ROUND, PseudoConfig, pseudo_incremental
+from fewmore.training.pseudo_incremental import ROUND, pseudo_incremental
 from fewmore.training.runtime import Round, Runtime
 
 BEGAN = time.perf_counter()  # of the process, but for its imports
@@ -63,6 +64,7 @@ WORKLOADS = {
     "CIFAR100, stage 2": Workload("cifar100", 2, ROUND),
     "ResNet18 at 84, stage 1": Workload("miniimagenet", 1, 50),
     "ResNet18 at 224, stage 1": Workload("cub200", 1, 20),
+    "ResNet18 at 224, stage 2": Workload("cub200", 2, ROUND),
 }
 VARIANTS = {
     "plain": Variant(frozenset()),
@@ -92,7 +94,7 @@ def measure(workload: Workload, variant: Variant, device: torch.device) -> Row:
         backbone.compile()
     reports: list[Round] = []
     runtime = Runtime(device, accel=variant.parts or False, on_round=reports.append)
-    train(workload, backbone, images, settings.transform, runtime, device)
+    train(workload, backbone, images, settings, runtime, device)
     torch.cuda.synchronize()
     rounds = [report.seconds for report in reports]
     steps = count // BATCH if workload.stage == 1 else ROUND
@@ -106,7 +108,7 @@ def train(
     workload: Workload,
     backbone: Backbone,
     images: ImageSet,
-    transform: object,
+    settings: Recipe,
     runtime: Runtime,
     device: torch.device,
 ) -> None:
@@ -116,11 +118,11 @@ def train(
         prototypes = random_prototypes(CLASSES, backbone.dim, generator)
         classifier = Classifier("cosine", prototypes).to(device)
         config = PretrainConfig(epochs=ROUNDS, lr=0.01)
-        pretrain(backbone, classifier, images, transform, config, runtime, 0)
+        pretrain(backbone, classifier, images, settings.transform, config, runtime, 0)
     else:
         adapter = Adapter(backbone.dim).to(device)
-        config = replace(PseudoConfig(), episodes=ROUNDS * ROUND, augmented_rounds=0)
-        pseudo_incremental(backbone, adapter, images, transform, config, runtime, 0)
+        config = replace(settings.method.pseudo, episodes=ROUNDS * ROUND, augmented_rounds=0)
+        pseudo_incremental(backbone, adapter, images, settings.transform, config, runtime, 0)
 
 
 def measure_here(workload: Workload, variants: list[str], device: torch.device) -> dict[str, Row]:

@@ -535,6 +535,8 @@ def test_nothing_learnt_needs_the_base_session_of_stage_1_alone(make_result):
         assert "computed" not in sources
     weak, strong = make_result(method="topic", skill=0.2), make_result(method="eeil", skill=0.7)
     assert nothing_learnt.source_of([weak, strong]) is strong
+    other = make_result(method="eeil", skill=0.9, settings={"features": "closer"})
+    assert nothing_learnt.source_of([weak, strong, other]) is strong
     assert nothing_learnt.source_of([]) is None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from fewmore.research.results import RunResult
+from fewmore.research.results import RunResult, short_features
 
 NAME = "stage 1, nothing learnt"
 # Methods that have trained nothing but stage 1 when the base session is tested.
@@ -31,13 +31,15 @@ STAGE1_ALONE = (
 def source_of(results: Sequence[RunResult]) -> RunResult | None:
     """Return the result with the best base session of stage 1 alone, the first of equal ones.
 
-    None where no result has such a base session, or where there is no new session.
+    Features of another recipe are another stage 1 than that of the methods in the table. None
+    where no result has such a base session, or where there is no new session.
     """
     known = [
         result
         for result in results
         if result.method in STAGE1_ALONE
         and "method_source" not in result.machine
+        and not short_features(result.settings)
         and len(result.sessions) > 1
     ]
     return max(known, key=lambda result: fmean(row[0] for row in result.accuracy), default=None)
