@@ -3,13 +3,14 @@
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import fewmore
 from fewmore.research import machine
-from fewmore.research.machine import commit, machine_facts, source_digest
+from fewmore.research.machine import commit, machine_facts, shares_gpu, source_digest
 
 
 def test_machine_names_what_numbers_depend_on():
@@ -99,3 +100,33 @@ def test_commit_is_none_outside_a_checkout_and_without_git(tmp_path, monkeypatch
     assert commit() is None
     monkeypatch.setenv("PATH", "")
     assert commit() is None
+
+
+@pytest.mark.parametrize(
+    ("listed", "shared"),
+    [
+        ("7, python", False),
+        ("7, python\n9, /usr/bin/python3", True),
+        ("7, python\n8, nvidia-cuda-mps-server", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_other_processes_on_a_gpu_are_counted(monkeypatch, listed, shared):
+    asked = []
+
+    def answer(command):
+        asked.append(command)
+        return listed
+
+    monkeypatch.setattr(machine, "_output", answer)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="ab-12")
+    )
+    assert shares_gpu(torch.device("cuda", 0)) is shared
+    assert asked[0][:3] == ["nvidia-smi", "-i", "GPU-ab-12"]
+
+
+def test_a_cpu_is_not_asked_about_other_processes(monkeypatch):
+    monkeypatch.setattr(machine, "_output", pytest.fail)
+    assert not shares_gpu(torch.device("cpu"))

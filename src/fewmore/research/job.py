@@ -20,7 +20,7 @@ from fewmore.methods.base import Method
 from fewmore.research import loggers, protocol, run_folder
 from fewmore.research.clock import SharedClock
 from fewmore.research.experiment import Experiment, run_name
-from fewmore.research.machine import machine_facts
+from fewmore.research.machine import BUSY, machine_facts, shares_gpu
 from fewmore.research.metrics_log import MetricsLog
 from fewmore.research.predictions import write_predictions, write_scores
 from fewmore.research.protocol import Outcome
@@ -151,6 +151,7 @@ class Job:
     def _run(self) -> Measured:
         self.log = MetricsLog(self.folder / run_folder.METRICS)
         self.runtime = self._runtime()
+        was_shared = shares_gpu(self.options.device)
         self.method = self.method_info.build(self.plan.experiment.recipe, self.runtime, self.seed)
         with share_gpu(self.options.device):
             outcome = protocol.run(
@@ -162,6 +163,7 @@ class Job:
             **machine_facts(self.options.device),
             **self.runtime.describe(),
             "checks": ", ".join(outcome.checks),
+            BUSY: was_shared or shares_gpu(self.options.device),
         }
         return Measured(self._measure(outcome), machine)
 

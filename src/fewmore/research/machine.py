@@ -11,6 +11,8 @@ import torch
 from fewmore import __version__
 from fewmore.io import hash_files
 
+BUSY = "beside other work"  # key of a result's machine: whether other processes shared its GPU
+
 
 def machine_facts(device: torch.device | str = "cpu") -> dict[str, str | int]:
     """Return the device's name, cores, threads, and the versions and code numbers depend on."""
@@ -38,6 +40,20 @@ def _processor_name() -> str:
         lines = []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return next(iter(models), "") or platform.processor() or platform.machine()
+
+
+def shares_gpu(device: torch.device) -> bool:
+    """Say whether other processes compute on a GPU too; False where nvidia-smi cannot tell.
+
+    Seconds that are measured beside other work say little.
+    """
+    if device.type != "cuda":
+        return False
+    gpu = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    query = ("--query-compute-apps=pid,process_name", "--format=csv,noheader")
+    lines = (_output(["nvidia-smi", "-i", gpu, *query]) or "").splitlines()
+    # Process numbers inside a container are others than outside, so this process counts as one.
+    return sum("nvidia-cuda-mps-server" not in line for line in lines) > 1
 
 
 @cache
@@ -71,14 +87,16 @@ def _git(folder: Path, *arguments: str) -> str | None:
     """Return the output of a git command in a folder, or None if it fails."""
     # Inside a git hook, GIT_* variables point to another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return _output(["git", *arguments], folder, environment)
+
+
+def _output(
+    command: list[str], folder: Path | None = None, environment: dict[str, str] | None = None
+) -> str | None:
+    """Return the output of a command, or None if it fails."""
     try:
         done = subprocess.run(
-            ["git", *arguments],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=10,
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=10
         )
     except (OSError, subprocess.SubprocessError):
         return None

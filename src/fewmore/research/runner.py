@@ -195,11 +195,17 @@ def _write_result(job: Job, measured: Sequence[Measured], workers: int) -> RunRe
 
 
 def _common_facts(machines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the facts of the machines of all runs; where they differ, each fact once."""
-    facts = {}
+    """Return the facts of the machines of all runs; where they differ, each fact once.
+
+    A thing that is so of one run is said of all.
+    """
+    facts: dict[str, Any] = {}
     for name in machines[0]:
         values = list(dict.fromkeys(machine[name] for machine in machines))
-        facts[name] = values[0] if len(values) == 1 else "; ".join(map(str, values))
+        if all(isinstance(value, bool) for value in values):
+            facts[name] = any(values)
+        else:
+            facts[name] = values[0] if len(values) == 1 else "; ".join(map(str, values))
     return facts
 
 

@@ -22,6 +22,7 @@ from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet
 from fewmore.io import write_bytes
 from fewmore.research import results
+from fewmore.research.machine import BUSY
 from fewmore.research.metrics import mean_std
 from fewmore.research.predictions import Predictions, read_run_folder
 from fewmore.research.reporting import figures, per_class, tables
@@ -269,10 +270,11 @@ def _costs(result: RunResult) -> str:
         f'<tr><th scope="row">{escape(name)}</th><td>{value}</td></tr>' for name, value in rows
     )
     side_by_side = result.machine.get("side_by_side", 1)
-    elsewhere = ("side_by_side", "checks", "source")
+    elsewhere = ("side_by_side", "checks", "source", BUSY)
     facts = {key: value for key, value in result.machine.items() if key not in elsewhere}
     machine = ", ".join(f"{key} {value}" for key, value in facts.items())
     machine += f"; {side_by_side} runs side by side" if side_by_side > 1 else ""
+    machine += f"; {BUSY}" if result.machine.get(BUSY) else ""
     table = f"<table><tbody>{cells}</tbody></table>"
     return f'<h2>Time and memory</h2>\n<p class="faint">{escape(machine)}</p>\n' + _scroll_box(
         table, "seconds by stage and peak memory"

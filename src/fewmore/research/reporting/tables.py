@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from fewmore.research import metrics, published
+from fewmore.research.machine import BUSY
 from fewmore.research.published import (
     OFFICIAL,
     PublishedRow,
@@ -29,7 +30,6 @@ from fewmore.research.results import SHARED_STAGE1, RunResult, names
 # The columns after the sessions; base, novel and harmonic are those of the last session.
 SUMMARY = ("average", "PD", "base", "novel", "harmonic", "gAcc")
 # What is recorded of a machine that had other work meanwhile: seconds are too many.
-BUSY = "beside other work"
 # Columns of CSV and LaTeX alone, where a row's detail names views and images kept; forgetting is
 # the mean over sessions.
 COSTS = ("forgetting", "seconds", "views", "images kept")
@@ -316,5 +316,5 @@ def seconds_text(result: RunResult) -> str:
     if shared:
         notes.append("stage 1 shared" if min(shared) else "without the shared stage 1")
     if result.machine.get(BUSY):
-        notes.append("beside other work")
+        notes.append(BUSY)
     return f"{seconds:.0f} ({', '.join(notes)})" if notes else f"{seconds:.0f}"
