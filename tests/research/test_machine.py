@@ -49,7 +49,7 @@ def checkout(tmp_path, monkeypatch):
     source_digest.cache_clear()
 
 
-def test_commit_is_that_of_the_code(checkout):
+def test_commit_is_that_of_the_code(checkout, monkeypatch):
     root, file, git = checkout
     assert commit() is None  # in a checkout, but of something else
     git("add", ".")
@@ -58,7 +58,11 @@ def test_commit_is_that_of_the_code(checkout):
     assert commit() == head[:12]
     (root / "result.json").write_text("{}")  # a new result does not change the code
     assert commit() == head[:12]
+    monkeypatch.setenv("FEWMORE_COMMIT", "0123456789ab")  # of another copy
+    assert commit() == head[:12]
     file.write_text("two\n")
+    assert commit() == "0123456789ab"  # the copy is newer than its history
+    monkeypatch.delenv("FEWMORE_COMMIT")
     assert commit() == head[:12] + "-dirty"
 
 

@@ -406,12 +406,16 @@ def test_views_are_made_once_where_the_whole_encoder_is_trained(
         seen.append(len(indices))
         return augment.test_view(base, indices, transform)
 
-    config = replace(CONFIG, angles=angles, episodes=8, augmented_rounds=1)
+    config = replace(CONFIG, angles=angles, episodes=24, augmented_rounds=1)
     monkeypatch.setattr(module, "test_view", count)
     known = learnt(images, tiny_transform, config)
     assert sum(seen) == (1 + len(angles)) * len(images)
     monkeypatch.setattr(module, "MOST_BYTES", 0)
     assert_close(known, learnt(images, tiny_transform, config))
+    seen.clear()
+    few = replace(config, episodes=4)  # two of them augmented
+    learnt(images, tiny_transform, few)
+    assert seen == [few.episode_images] * 2
 
 
 @pytest.mark.parametrize("encoder", ["last", "none"])
@@ -432,7 +436,7 @@ def test_what_is_frozen_is_computed_once(
         seen.append(len(x))
         return counted(self, x)
 
-    config = replace(CONFIG, angles=angles, encoder=encoder, episodes=8, augmented_rounds=1)
+    config = replace(CONFIG, angles=angles, encoder=encoder, episodes=24, augmented_rounds=1)
     expected_images = (1 + len(angles)) * len(images)
     with monkeypatch.context() as patch:
         patch.setattr(ResNet, name, count)

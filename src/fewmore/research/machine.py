@@ -71,16 +71,18 @@ def commit() -> str | None:
     """Return the commit of this code, or None outside a checkout.
 
     It ends in "-dirty" if the code was changed since. A copy of the code on another machine has no
-    history; there, $FEWMORE_COMMIT names the commit that it is a copy of.
+    history, or an older one; there, $FEWMORE_COMMIT names the commit that it is a copy of.
     """
+    named = os.environ.get("FEWMORE_COMMIT")
     this_file = Path(__file__).resolve()
     package = this_file.parents[1]
     # A package that is installed below a checkout of something else is not tracked there.
     if not _git(package, "ls-files", "--error-unmatch", str(this_file)):
-        return os.environ.get("FEWMORE_COMMIT")
+        return named
     version = _git(package, "rev-parse", "--short=12", "HEAD")
-    changed = _git(package, "status", "--porcelain", "--", ".")
-    return version and version + ("-dirty" if changed else "")
+    if version and _git(package, "status", "--porcelain", "--", "."):
+        return named or f"{version}-dirty"
+    return version
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -91,6 +91,12 @@ class PseudoConfig(OptimizerConfig):
         return self.new_way, self.new_shot, self.new_query
 
     @property
+    def episode_images(self) -> int:
+        """Return the number of images of an episode, both supports and queries."""
+        kinds = (self.sizes(base=True), self.sizes(base=False))
+        return sum(way * (shot + query) for way, shot, query in kinds)
+
+    @property
     def rotated(self) -> bool:
         """Return whether the pseudo-incremental classes are the pseudo-base classes, rotated."""
         return self.same_classes and bool(self.angles)
@@ -223,14 +229,15 @@ def _known_inputs(
     """Compute the inputs of the trained part once: of all images in all rotations.
 
     Without augmentation an image is the same in every episode, and rotations are few. Upright
-    images come first, then those in each of the angles: ((1 + angles) · n, …). None where all
-    rounds are augmented, or where that takes too much memory.
+    images come first, then those in each of the angles: ((1 + angles) · n, …). None where episodes
+    take fewer images than that, or where it takes too much memory.
     """
-    # With several processes, the whole backbone is what splits a batch.
-    if config.augmented_rounds >= config.rounds or world_size() > 1:
-        return None
     known: Tensor | None = None
     images = (1 + len(config.angles)) * len(base)
+    episodes = ROUND * max(0, config.rounds - config.augmented_rounds)
+    # With several processes, the whole backbone is what splits a batch.
+    if episodes * config.episode_images < images or world_size() > 1:
+        return None
     for first in range(0, images, BATCH):
         rows = torch.arange(first, min(first + BATCH, images), device=base.device)
         rotations = rows // len(base)
