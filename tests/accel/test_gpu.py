@@ -464,6 +464,37 @@ def test_gradients_of_side_streams_are_those_of_the_backward_pass(
     assert float(moved.abs().max()) > 1e-3
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        frozenset({"graphs"}),
+        frozenset({"batch-norm", "graphs"}),
+        frozenset({"max-pool", "graphs"}),
+        frozenset({"conv", "side-streams", "graphs"}),
+        True,
+    ],
+    ids=lambda parts: "all" if parts is True else ", ".join(sorted(parts)),
+)
+def test_a_large_network_learns_what_plain_pytorch_does(
+    tiny_images: Callable[..., ImageSet], parts: bool | frozenset[str]
+) -> None:
+    """Train ResNet18 on images whose first maps are large, part by part of the fast path."""
+    images = tiny_images(4, 32, size=64).to(CUDA)
+    transform = replace(PAD, size=64)
+    config = replace(CONFIG, batch=64)
+    found = []
+    for accel in (False, parts):
+        backbone = build("resnet18").to(CUDA, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        prototypes = random_prototypes(4, backbone.dim, torch.Generator().manual_seed(0))
+        classifier = Classifier("cosine", prototypes).to(CUDA)
+        runtime = Runtime(CUDA, precision="fp32", accel=accel)
+        pretrain(backbone, classifier, images, transform, config, runtime, 0)
+        found.append({name: t.detach().cpu() for name, t in backbone.state_dict().items()})
+    for name, tensor in found[0].items():
+        off = float((found[1][name] - tensor).norm() / tensor.norm().clamp(min=1e-12))
+        assert off < 1e-2, f"{name}: {off}"
+
+
 # Warm-up
 
 
