@@ -14,9 +14,10 @@ from fewmore.classifier.fitting.contest import (
     MAX_LOSS,
     SHARES,
     SHRINKAGES,
-    Choice,
     _Features,
+    errors_for,
     is_proven,
+    list_candidates,
     power_for,
 )
 from fewmore.classifier.fitting.frozen import fit_features
@@ -103,11 +104,12 @@ def test_scores_of_the_contest_are_those_of_the_head_that_it_chooses(power: floa
     base = BaseFeatures(base.names, base.features, base.labels, torch.arange(72) % 5)
     sessions = list(simulate_sessions(base, torch.Generator().manual_seed(0)))
     features = _Features(base, classifier)
-    candidates = list(product(SHRINKAGES, SHARES, CORRECTIONS))
+    candidates = list(product(list_candidates(power, classifier), CORRECTIONS))
     for session in sessions[1:3]:
         scores = torch.cat(list(features.scores(session, list(features.fit(session.known)))))
-        for place, (shrinkage, own, correction) in enumerate(candidates):
-            choice = Choice(1.0 if shrinkage is None else power, shrinkage, *own, correction)
+        assert len(scores) == len(candidates)
+        for place, (candidate, correction) in enumerate(candidates):
+            choice = replace(candidate, correction=correction)
             _, whitened, head = choice.fit(base, classifier, session.known)
             scorer = Scorer.build(head, whitened.select(session.learnt).classes())
             expected = scorer.similarity(whitened.features[session.queries])
@@ -137,17 +139,19 @@ def test_threads_choose_what_one_thread_chooses(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_better_by_chance_is_not_chosen(seed: int):
-    """Round classes and few images: there is nothing to whiten."""
+    """Round classes and few images: the usual head stays, whether the backbone has classes."""
     generator = torch.Generator().manual_seed(seed)
     means = torch.randn(5, DIM, generator=generator)
     labels = torch.arange(5).repeat_interleave(6)
     features = means[labels] + 0.1 * torch.randn(30, DIM, generator=generator)
     names = tuple("abcde")
     raw = BaseFeatures(names, features, labels, torch.full_like(labels, NEVER))
-    base, whitening, _, _ = fit_features(raw, seed)
-    assert whitening.damping.shape[1] == 0
-    assert not bool(whitening.center.any())
-    assert "by the plain cosine:" in base.notes[-1]
+    base, _, _, _ = fit_features(raw, seed)
+    assert f"by a cosine whitened with shrinkage {SHRINKAGES[0]:g}:" in base.notes[-1]
+    classifier = torch.randn(7, DIM + 1, generator=generator)
+    base, whitening, _, _ = fit_features(raw, seed, classifier)
+    assert f"whitened with shrinkage {SHRINKAGES[0]:g} and to 10 %" in base.notes[-1]
+    assert whitening.share == SHARES[1][0]
 
 
 def test_sessions_keep_queries_and_shots_apart():
@@ -191,7 +195,16 @@ def test_new_classes_are_drawn_several_times_for_six_hundred_images():
 def test_a_gain_on_one_class_of_three_proves_nothing():
     """Images of one class are right or wrong together, so that they count as one."""
     labels = torch.arange(3).repeat_interleave(100)
-    assert not is_proven(torch.where(labels == 0, 0.3, 0.0).double(), labels)
+    assert not is_proven(torch.where(labels == 0, 0.3, 0.0).double(), labels, 1.01)
     labels = torch.arange(20).repeat_interleave(15)
-    assert is_proven(torch.where(labels % 3 == 0, 0.0, 0.1).double(), labels)
-    assert not is_proven(torch.ones(10).double(), torch.zeros(10, dtype=torch.long))
+    assert is_proven(torch.where(labels % 3 == 0, 0.0, 0.1).double(), labels, errors_for(20))
+    assert not is_proven(torch.ones(10).double(), torch.zeros(10, dtype=torch.long), 1.0)
+
+
+def test_fewer_classes_need_a_larger_gain():
+    assert [errors_for(classes) for classes in (1, 2, 3)] == [float("inf")] * 3
+    assert errors_for(5) == pytest.approx(2**0.5)
+    assert errors_for(20) == pytest.approx(1.06, abs=0.01)
+    labels = torch.arange(3).repeat_interleave(10)
+    assert not is_proven(0.1 + 0.01 * labels.double(), labels, errors_for(3))
+    assert not is_proven(torch.ones(30).double(), labels, errors_for(3)), "equal in each class"

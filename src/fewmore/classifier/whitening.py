@@ -1,9 +1,10 @@
 """Whiten features by the covariance within the base classes.
 
 A root may be taken of each feature first, as for counts, which vary the more the larger they are.
-Features are then centered by the mean of the base images and scaled to unit length. Directions in
-which images of one class differ tell little about the class, and are damped; then the length is one
-again. All of it is settled in training, so that later classes change nothing for earlier ones.
+Features are then centered by the mean of the base images, drawn to the origin a little, and scaled
+to unit length. Directions in which images of one class differ tell little about the class, and are
+damped; then the length is one again. All of it is settled in training, so that later classes change
+nothing for earlier ones.
 
 A classifier that came with the backbone's weights, such as ImageNet's, says much of things that are
 like its own classes. The square roots of its probabilities are a vector of unit length, too, and
@@ -67,7 +68,7 @@ def class_roots(features: Tensor, classifier: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Covariance:
-    """Hold the mean of features, and the covariance within classes of their unit vectors."""
+    """Hold the center of features, and the covariance within classes of their unit vectors."""
 
     center: Tensor  # (d,)
     directions: Tensor  # (d, r): eigenvectors of the largest eigenvalues
@@ -79,13 +80,15 @@ class Covariance:
     def within(cls, features: Tensor, labels: Tensor, power: float = 1.0) -> "Covariance":
         """Pool the covariance of features (n, d) within their classes."""
         features = raise_to(features, power)
-        center = features.double().mean(0).float()
-        unit = F.normalize(features - center, dim=1)
         counts = torch.bincount(labels)
+        classes = int((counts > 0).sum())
+        # As if one more class lay at the origin: the mean of few classes is itself like a class.
+        center = (features.double().mean(0) * classes / (classes + 1)).float()
+        unit = F.normalize(features - center, dim=1)
         means = torch.zeros(len(counts), unit.shape[1], device=unit.device)
         means = means.index_add(0, labels, unit) / counts.clamp(min=1)[:, None]
         residuals = unit - means[labels]
-        freedom = max(1, len(unit) - int((counts > 0).sum()))
+        freedom = max(1, len(unit) - classes)
         # The smaller of two matrices that have the same eigenvalues.
         is_wide = len(unit) < unit.shape[1]
         matrix = residuals @ residuals.T if is_wide else residuals.T @ residuals

@@ -1,10 +1,10 @@
 """Choose how features are whitened, by sessions simulated on held-out base images.
 
 In each session the old classes alone decide on mean, covariance and variance, as they do when
-classes are learnt later. The plain cosine and whitened ones compete, each with several strengths of
-the correction for few images, and with several shares of the probabilities of the backbone's own
-classifier. They are few: among many candidates that differ by less than sessions can tell, the
-luckiest wins (docs/log.md).
+classes are learnt later. Whitened cosines compete, each with several strengths of the correction
+for few images, and with several shares of the probabilities of the backbone's own classifier. They
+are few: among many candidates that differ by less than sessions can tell, the luckiest wins
+(docs/log.md). The plain cosine is measured beside them.
 
 n: images   C: classes   q: queries   k: classes of the backbone's own classifier
 """
@@ -24,7 +24,7 @@ from fewmore.classifier.heads import Head, norm_correction
 from fewmore.classifier.whitening import Covariance, Whitening, class_roots
 from fewmore.nn.covariance import raise_to
 
-SHRINKAGES = (None, 0.8, 0.4)  # None: the plain cosine; in this order
+SHRINKAGES = (0.8, 0.4)
 # Shares of the backbone's own classes, and temperatures of their probabilities; 0: without them. A
 # large share is for things that the backbone knows, a small one of milder opinions for others.
 SHARES = ((0.0, 1.0), (0.1, 2.0), (0.25, 1.0))
@@ -32,7 +32,6 @@ CORRECTIONS = (1.0, 0.8, 0.6, 0.4, 0.2)  # shares of the variance that few image
 MAX_LOSS = {1: 0.05, 5: 0.03}  # accuracy that old classes may lose, by shots of the new ones
 MIN_QUERIES = 200  # of old classes, or their losses are too uncertain to decide anything
 DEFAULT_CORRECTION = 0.6  # where nothing is held out
-MIN_GAIN = 2.0  # over the plain cosine, in standard errors
 
 
 @dataclass(frozen=True)
@@ -88,15 +87,10 @@ def choose(
 ) -> Choice:
     """Return the choice that is right most often and does not harm old classes.
 
-    Whitening has to beat the plain cosine by two standard errors of their difference. These are
-    taken over classes, because images of one class are right or wrong together: with three classes
-    there is little evidence for anything.
+    The first shrinkage, with the small share of the backbone's own classes, is the usual choice,
+    and the others have to be proven to be better.
     """
-    power = power_for(base.features)
-    candidates = [
-        (1.0 if shrinkage is None else power, shrinkage, *own)
-        for shrinkage, own in product(SHRINKAGES, _shares(classifier))
-    ]
+    candidates = list_candidates(power_for(base.features), classifier)
     correct, labels, losses = _compare(base, sessions, classifier)
     allowed = (losses <= 0).all(-1)  # (candidates, corrections)
     means = correct.mean(-1)
@@ -104,14 +98,23 @@ def choose(
     allowed[:, -1] |= ~allowed.any(1)
     corrections = means.masked_fill(~allowed, -1.0).argmax(1).tolist()
     accuracies = torch.stack([of[place] for of, place in zip(correct, corrections, strict=True)])
-    best = int(accuracies.mean(1).argmax())
-    chosen = best if is_proven(accuracies[best] - accuracies[0], labels) else 0
-    return Choice(
-        *candidates[chosen],
-        CORRECTIONS[corrections[chosen]],
-        float(accuracies[chosen].mean()),
-        float(accuracies[0].mean()),
+    usual = 1 if classifier is None else 2
+    best = 1 + int(accuracies[1:].mean(1).argmax())
+    gain = accuracies[best] - accuracies[usual]
+    chosen = best if is_proven(gain, labels, errors_for(len(set(labels.tolist())))) else usual
+    return replace(
+        candidates[chosen],
+        correction=CORRECTIONS[corrections[chosen]],
+        accuracy=float(accuracies[chosen].mean()),
+        plain_accuracy=float(accuracies[0].mean()),
     )
+
+
+def list_candidates(power: float, classifier: Tensor | None) -> list[Choice]:
+    """List the plain cosine, which does not compete, and the candidates."""
+    shares = SHARES[:1] if classifier is None else SHARES
+    competing = [Choice(power, shrinkage, *own) for shrinkage, own in product(SHRINKAGES, shares)]
+    return [Choice(), *competing]
 
 
 def power_for(features: Tensor) -> float:
@@ -122,7 +125,15 @@ def power_for(features: Tensor) -> float:
     return 1.0 if bool((features < 0).any()) else 0.5
 
 
-def is_proven(gain: Tensor, labels: Tensor, errors: float = MIN_GAIN) -> bool:
+def errors_for(classes: int) -> float:
+    """Return how many standard errors prove a gain: as many as Student's t deviates by.
+
+    A standard error of few classes is itself uncertain, and three classes prove nothing.
+    """
+    return math.sqrt((classes - 1) / (classes - 3)) if classes > 3 else math.inf
+
+
+def is_proven(gain: Tensor, labels: Tensor, errors: float) -> bool:
     """Say whether the mean gain over images (n,) is beyond so many of its standard errors.
 
     These are taken over classes, whose images are right or wrong together.
@@ -130,10 +141,6 @@ def is_proven(gain: Tensor, labels: Tensor, errors: float = MIN_GAIN) -> bool:
     by_class = torch.stack([gain[labels == label].mean() for label in sorted(set(labels.tolist()))])
     error = by_class.std() / math.sqrt(len(by_class)) if len(by_class) > 1 else math.inf
     return float(by_class.mean()) > errors * float(error)
-
-
-def _shares(classifier: Tensor | None) -> tuple[tuple[float, float], ...]:
-    return SHARES[:1] if classifier is None else SHARES
 
 
 def _compare(
@@ -144,12 +151,12 @@ def _compare(
     The shapes are (candidates, corrections, images), (images,) and (candidates, corrections,
     shots).
     """
-    shape = (len(SHRINKAGES) * len(_shares(classifier)), len(CORRECTIONS))
+    features = _Features(base, classifier)
+    shape = (len(list_candidates(features.power, classifier)), len(CORRECTIONS))
     correct = torch.zeros(*shape, len(base.labels), dtype=torch.float64)
     asked = torch.zeros(len(base.labels), dtype=torch.float64)
     lost = {shots: torch.zeros(*shape, dtype=torch.float64) for shots in MAX_LOSS}
     old_queries = dict.fromkeys(MAX_LOSS, 0)
-    features = _Features(base, classifier)
     with_new = [session for session in sessions if session.shots]
     results = map_alike(features.compare, with_new, lambda session: session.known)
     for session, (is_right, fewer) in zip(with_new, results, strict=True):
@@ -207,25 +214,27 @@ class _Features:
         return results
 
     def scores(self, session: Session, parts: Sequence["_Part"]) -> Iterator[Tensor]:
-        """Yield the scores of the queries by each candidate, (corrections, q, C)."""
+        """Yield the scores of the queries in the order of the candidates, (corrections, q, C)."""
         own = [
             (share, products)
             for share, part in self.own
             for products in _Products.of(part, self.base, session)
         ]
-        for part in parts:
-            for products in _Products.of(part, self.base, session):
-                yield products.scores()
-                for share, of_own in own:
-                    yield products.mixed(of_own, share).scores()
+        plain, whitened = parts
+        for products in _Products.of(plain, self.base, session):
+            yield products.scores()
+        for products in _Products.of(whitened, self.base, session):
+            yield products.scores()
+            for share, of_own in own:
+                yield products.mixed(of_own, share).scores()
 
     def fit(self, known: Tensor) -> Iterator["_Part"]:
-        """Yield features in the order of `SHRINKAGES`, with what these leave."""
+        """Yield plain features, and centered ones with what the shrinkages leave."""
         yield _Part(F.normalize(self.base.features, dim=1))
         old = self.base.select(known)
         covariance = Covariance.within(old.features, old.labels, self.power)
         unit = F.normalize(self.raised - covariance.center, dim=1)
-        left = [covariance.left(shrinkage).to(unit) for shrinkage in SHRINKAGES if shrinkage]
+        left = [covariance.left(shrinkage).to(unit) for shrinkage in SHRINKAGES]
         yield _Part(unit, unit @ covariance.directions, left)
 
 
