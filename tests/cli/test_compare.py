@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fewmore.cli.compare import compare
 from fewmore.errors import ConfigError, DataError, FewmoreError
-from fewmore.research.results import RunResult, SessionSize, write
+from fewmore.research.results import RunResult, SessionSize, read, write
 
 ACCURACY = tuple(72.5 - 3 * i for i in range(9))
 GAPS = (None, *[20.0] * 8)
@@ -290,3 +290,40 @@ def test_nothing_heavy_is_imported_before_the_command_runs():
         "sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib', 'numpy')))"
     )
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ}).returncode == 0
+
+
+def test_jobs_are_recorded_as_one_result(folder):
+    jobs = []
+    for seed in (0, 1):
+        job = replace(
+            RESULT,
+            command=f"fewmore run cifar100 --seed {seed}",
+            seeds=(seed,),
+            draws=(None,),
+            machine={"device": "cpu", "beside other work": seed == 1},
+            **{
+                name: getattr(RESULT, name)[seed : seed + 1]
+                for name in ("accuracy", "base", "novel", "harmonic", "forgetting", "gacc")
+            },
+            seconds=({},),
+            peak_memory_mb=(1.0,),
+        )
+        jobs.append(folder / f"job{seed}.json")
+        write(jobs[-1], job)
+    done = run(*jobs, folder / "topic.json", "--record", folder / "results", "--csv")
+    recorded = folder / "results" / "cifar100-cec.json"
+    assert str(recorded) in done.stderr
+    assert str(recorded) not in done.stdout
+    result = read(recorded)
+    assert (result.seeds, result.accuracy) == (RESULT.seeds, RESULT.accuracy)
+    assert result.command == "fewmore run cifar100 --seed 0; fewmore run cifar100 --seed 1"
+    assert result.machine["beside other work"] is True
+    assert read(folder / "results" / "cifar100-topic.json").method == "topic"
+
+
+def test_jobs_of_several_commits_are_not_recorded_as_one(folder):
+    write(folder / "one.json", replace(RESULT, commit="0123456789ab"))
+    write(folder / "other.json", replace(RESULT, commit="ba9876543210", seeds=(2, 3)))
+    with pytest.raises(ConfigError, match=r"several commits \(0123456789ab, ba9876543210\)"):
+        run(folder / "one.json", folder / "other.json", "--record", folder / "results")
+    assert not (folder / "results").exists()

@@ -56,6 +56,13 @@ def compare(
             help="Draw accuracy by session into this .png, .svg or .pdf.", show_default=False
         ),
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write each row into this folder as one result; jobs of several commits are none.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Compare results by session, average, PD, base and novel accuracy, and gAcc; or in pairs."""
     _check_options(published, all_published, csv, latex, markdown, plot)
@@ -65,6 +72,8 @@ def compare(
     from fewmore.research.reporting import tables
 
     pools = [results.pools(group) for group in tables.groups(_read_results(runs))]
+    if record:
+        _check_commits([pool for group in pools for pool in group])
     groups = [[results.merge(pool) for pool in group] for group in pools]
     file_format = "csv" if csv else "latex" if latex else "markdown" if markdown else None
     if paired:
@@ -84,7 +93,12 @@ def compare(
     if plot:
         for path in _plot(groups, plot, published, all_published):
             # A table for another program stays alone on standard output.
-            typer.echo(f"plot: {path}", err=csv or latex or markdown)
+            typer.echo(f"plot: {path}", err=file_format is not None)
+    if record:
+        for result in (result for group in groups for result in group):
+            path = record / f"{results.file_name(result)}.json"
+            results.write(path, result)
+            typer.echo(f"recorded: {path}", err=file_format is not None)
 
 
 def _check_options(
@@ -107,6 +121,18 @@ def _check_options(
         )
     if wrong:
         raise ConfigError("; ".join(wrong))
+
+
+def _check_commits(pools: "Sequence[Sequence[RunResult]]") -> None:
+    """Refuse to record jobs of several commits as one result."""
+    for pool in pools:
+        commits = sorted({str(result.commit) for result in pool})
+        if len(commits) > 1:
+            raise ConfigError(
+                f"the jobs of {pool[0].method} on {pool[0].benchmark} are of several commits "
+                f"({', '.join(commits)}), and a result is of one: leave out those of the others, "
+                "or compare without --record"
+            )
 
 
 def _read_results(paths: list[Path]) -> "list[RunResult]":

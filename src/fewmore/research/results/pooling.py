@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from fewmore.research.machine import BUSY
 from fewmore.research.results.schema import RunResult
 
 _DRAW = re.compile(r"draw (\d+): ")
@@ -89,7 +90,10 @@ def run_keys(result: RunResult) -> list[RunKey]:
 
 
 def merge(pool: Sequence[RunResult]) -> RunResult:
-    """Return one result with all runs of a pool; command, date and machine are the first's."""
+    """Return one result with all runs of a pool, and their commands.
+
+    Date, commit and machine are the first's; it was beside other work where one of them was.
+    """
     first = pool[0]
     if len(pool) == 1:
         return first
@@ -105,7 +109,10 @@ def merge(pool: Sequence[RunResult]) -> RunResult:
         name: tuple(chain.from_iterable(result.extra[name] for result in pool))
         for name in first.extra
     }
-    return replace(first, split=split, **merged)
+    merged["command"] = "; ".join(dict.fromkeys(result.command for result in pool))
+    busy = any(result.machine.get(BUSY) for result in pool)
+    machine = {**first.machine, BUSY: True} if busy else first.machine
+    return replace(first, split=split, machine=machine, **merged)
 
 
 def describe_pool(pool: Sequence[RunResult]) -> str:
