@@ -177,7 +177,7 @@ def test_the_page_shows_both_choices_and_their_rows_once_recorded(
     choices = importlib.import_module("sections.choices")
     monkeypatch.setattr(choices.recorded, "RESULTS", recorded)
     text = choices.choices()
-    assert text.count("| `eeil` |") == 2
+    assert text.count("| `eeil` | last |") == text.count("| `eeil` | harmonic |") == 2
     assert text.count("    fewmore run cifar100 -m eeil") == 2
     command = next(line for line in text.splitlines() if line.startswith("    fewmore"))
     settings = dict(word.split("=") for word in command.split() if "=" in word)

@@ -10,7 +10,7 @@ from sections import recorded
 from sections.markdown import markdown_table, mean_and_std, paragraph
 
 MEASURES = ("last", "base", "novel", "harmonic")
-BY = {"by last": "accuracy after the last session", "by harmonic": "harmonic mean"}
+BY = {"by last": "last", "by harmonic": "harmonic"}
 
 Json = dict[str, Any]
 
@@ -22,17 +22,25 @@ def choices() -> str:
     if not searches:
         return "Not measured yet.\n"
     rows = [results.read(path) for path in sorted((recorded.RESULTS / "choices").glob("*.json"))]
-    lines = []
+    measured = []
+    chosen = []
     missing = []
     for search in searches:
         about = search["about"]
         for key, measure in BY.items():
             row = _find(rows, about, about[key])
-            lines.append([f"`{about['method']}`", measure, *_cells(about[key]), *_test_cells(row)])
+            names = [f"`{about['method']}`", measure]
+            numbers = [tables.number(about[key].get(name)) for name in MEASURES]
+            measured.append([*names, *numbers, *_test_cells(row)])
+            chosen.append([*names, *_settings_cells(about[key])])
             if row is None:
                 missing.append(f"    {about[key]['command']}")
-    titles = ("method", "the best by", "settings", *MEASURES, "at an edge", *_test_titles())
-    parts = ["\n".join(markdown_table(titles, lines, "lllrrrrlrrrr")), _about(searches)]
+    titles = ("method", "the best by", *MEASURES, *(f"test: {name}" for name in MEASURES))
+    parts = [
+        "\n".join(markdown_table(titles, measured, "llrrrrrrrr")),
+        "\n".join(markdown_table(("method", "the best by", "settings", "at an edge"), chosen)),
+        _about(searches),
+    ]
     if missing:
         commands = "\n".join(dict.fromkeys(missing))
         parts.append(f"The runs on test images that are not recorded yet:\n\n{commands}")
@@ -46,14 +54,9 @@ def _find(rows: Sequence[RunResult], about: Json, choice: Json) -> RunResult | N
     return next(found, None)
 
 
-def _cells(choice: Json) -> list[str]:
+def _settings_cells(choice: Json) -> list[str]:
     settings = ", ".join(f"`{name}={text}`" for name, text in choice["settings"].items())
-    numbers = [tables.number(choice.get(name)) for name in MEASURES]
-    return [settings, *numbers, ", ".join(choice["at an edge"]) or "no"]
-
-
-def _test_titles() -> list[str]:
-    return [f"test: {name}" for name in MEASURES]
+    return [settings, ", ".join(choice["at an edge"]) or "no"]
 
 
 def _test_cells(row: RunResult | None) -> list[str]:
