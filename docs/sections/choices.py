@@ -9,7 +9,7 @@ from fewmore.research.results import RunResult
 from sections import recorded
 from sections.markdown import markdown_table, mean_and_std, paragraph
 
-MEASURES = ("last", "base", "novel", "harmonic")
+MEASURES = ("last", "novel", "harmonic")
 BY = {"by last": "last", "by harmonic": "harmonic"}
 
 Json = dict[str, Any]
@@ -37,7 +37,7 @@ def choices() -> str:
                 missing.append(f"    {about[key]['command']}")
     titles = ("method", "the best by", *MEASURES, *(f"test: {name}" for name in MEASURES))
     parts = [
-        "\n".join(markdown_table(titles, measured, "llrrrrrrrr")),
+        "\n".join(markdown_table(titles, measured, "llrrrrrr")),
         "\n".join(markdown_table(("method", "the best by", "settings", "at an edge"), chosen)),
         _about(searches),
     ]
@@ -78,7 +78,7 @@ def _about(searches: Sequence[Json]) -> str:
     commands = ", ".join(sorted({f"`{each['command']}`" for each in searches}))
     machines = ", ".join(sorted({f"{each['machine']}, {each['date']}" for each in searches}))
     return paragraph(
-        f"Trials: {trials}; {failed} diverged or failed and count as the worst. The first four "
+        f"Trials: {trials}; {failed} diverged or failed and count as the worst. The first three "
         "numbers are of held-out images of the base classes, means over "
         f"{' or '.join(map(str, seeds))} seeds ({splits}); those of the test are of the "
         "benchmark's own sessions. A setting is at an edge if no trial has had its next lower or "
