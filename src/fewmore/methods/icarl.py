@@ -27,7 +27,7 @@ from fewmore.training.learn_session import SessionConfig, new_prototypes, output
 # Epochs and milestones are the paper's. Its rate and its weight of distillation are for hundreds of
 # images of each new class; these were chosen on the validation split of the base classes
 # (docs/tuning.md).
-RATE, FROZEN_NORM, WEIGHT = 0.00003, True, 5.0
+RATE, FROZEN_NORM, WEIGHT = 0.001, True, 5.0
 SESSION = SessionConfig(
     data_init=False, epochs=70, lr=RATE, milestones=(49, 63), decay=0.2, frozen_norm=FROZEN_NORM
 )

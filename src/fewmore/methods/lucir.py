@@ -35,7 +35,7 @@ from fewmore.training.runtime import Runtime
 # Epochs, milestones and data init are the paper's. Its rate (0.1) and its weight of the less-forget
 # loss (5) are for hundreds of images of each new class; these were chosen on the validation split
 # of the base classes (docs/tuning.md).
-RATE, FROZEN_NORM, LESS_FORGET = 0.003, False, 25.0
+RATE, FROZEN_NORM, LESS_FORGET = 0.01, False, 25.0
 SESSION = SessionConfig(epochs=160, lr=RATE, milestones=(80, 120), frozen_norm=FROZEN_NORM)
 
 

@@ -11,7 +11,8 @@ import torch
 from fewmore import __version__
 from fewmore.io import hash_files
 
-BUSY = "beside other work"  # key of a result's machine: whether other processes shared its GPU
+# Key of a result's machine: whether other processes shared its GPU, so that seconds are too many.
+BUSY = "beside other work"
 
 
 def machine_facts(device: torch.device | str = "cpu") -> dict[str, str | int]:

@@ -29,7 +29,6 @@ from fewmore.research.results import SHARED_STAGE1, RunResult, names
 
 # The columns after the sessions; base, novel and harmonic are those of the last session.
 SUMMARY = ("average", "PD", "base", "novel", "harmonic", "gAcc")
-# What is recorded of a machine that had other work meanwhile: seconds are too many.
 # Columns of CSV and LaTeX alone, where a row's detail names views and images kept; forgetting is
 # the mean over sessions.
 COSTS = ("forgetting", "seconds", "views", "images kept")
