@@ -66,14 +66,12 @@ def compare(
 ) -> None:
     """Compare results by session, average, PD, base and novel accuracy, and gAcc; or in pairs."""
     _check_options(published, all_published, csv, latex, markdown, plot)
-    if reference is not None and not paired:
-        raise ConfigError("--reference is of --paired, which was not given: add it")
+    _check_reference(reference, paired)
     from fewmore.research import results
     from fewmore.research.reporting import tables
 
     pools = [results.pools(group) for group in tables.groups(_read_results(runs))]
-    if record:
-        _check_commits([pool for group in pools for pool in group])
+    _check_commits([pool for group in pools for pool in group] if record else [])
     groups = [[results.merge(pool) for pool in group] for group in pools]
     file_format = "csv" if csv else "latex" if latex else "markdown" if markdown else None
     if paired:
@@ -90,15 +88,11 @@ def compare(
             for group, jobs in zip(groups, pools, strict=True)
         ]
         _print_tables(built, file_format)
-    if plot:
-        for path in _plot(groups, plot, published, all_published):
-            # A table for another program stays alone on standard output.
-            typer.echo(f"plot: {path}", err=file_format is not None)
-    if record:
-        for result in (result for group in groups for result in group):
-            path = record / f"{results.file_name(result)}.json"
-            results.write(path, result)
-            typer.echo(f"recorded: {path}", err=file_format is not None)
+    drawn = _plot(groups, plot, published, all_published) if plot else []
+    written = _record([result for group in groups for result in group], record) if record else []
+    for line in (*(f"plot: {path}" for path in drawn), *(f"recorded: {path}" for path in written)):
+        # A table for another program stays alone on standard output.
+        typer.echo(line, err=file_format is not None)
 
 
 def _check_options(
@@ -123,6 +117,11 @@ def _check_options(
         raise ConfigError("; ".join(wrong))
 
 
+def _check_reference(reference: str | None, paired: bool) -> None:
+    if reference is not None and not paired:
+        raise ConfigError("--reference is of --paired, which was not given: add it")
+
+
 def _check_commits(pools: "Sequence[Sequence[RunResult]]") -> None:
     """Refuse to record jobs of several commits as one result."""
     for pool in pools:
@@ -133,6 +132,16 @@ def _check_commits(pools: "Sequence[Sequence[RunResult]]") -> None:
                 f"({', '.join(commits)}), and a result is of one: leave out those of the others, "
                 "or compare without --record"
             )
+
+
+def _record(rows: "Sequence[RunResult]", folder: Path) -> list[Path]:
+    """Write each row as a result; return the files."""
+    from fewmore.research import results
+
+    paths = [folder / f"{results.file_name(row)}.json" for row in rows]
+    for path, row in zip(paths, rows, strict=True):
+        results.write(path, row)
+    return paths
 
 
 def _read_results(paths: list[Path]) -> "list[RunResult]":

@@ -178,7 +178,8 @@ def test_a_lesson_of_somebody_else_waits_until_the_mouse_is_released(
     service.request("DELETE", "classes?name=robin")
     page.wait_for_timeout(500)
     expect(page.locator(".card h3")).to_have_text(["jay", "robin", "wren"])
-    page.mouse.up()
+    with page.expect_console_message(lambda message: "412" in message.text):
+        page.mouse.up()
     expect(page.locator(".card h3").filter(has_text="aaa")).to_be_visible()
     expect(hand.card(page, "wren")).to_be_visible()
     assert "412" in troubles.pop()  # it was pressed for another version
