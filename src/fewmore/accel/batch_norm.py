@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 
 from fewmore.accel.side_streams import SideStreams, current_side_streams
-from fewmore.accel.triton_import import tl, triton
+from fewmore.accel.triton_import import MOST_NUMBERS, tl, triton
 from fewmore.nn.layers import BatchNormAct2d
-
-MOST = 2**31  # numbers of a map, whose places are 32 bits
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class FusedBatchNormAct2d(BatchNormAct2d):
 
     def normalize(self, x: Tensor, shortcut: Tensor | None) -> Tensor:
         channels_last = x.is_contiguous(memory_format=torch.channels_last)
-        fits = channels_last and x.shape[1] % SMALL.channels == 0 and x.numel() < MOST
+        fits = channels_last and x.shape[1] % SMALL.channels == 0 and x.numel() < MOST_NUMBERS
         if triton is None or not (x.is_cuda and fits):
             return super().normalize(x, shortcut)
         if shortcut is not None:

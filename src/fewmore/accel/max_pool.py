@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fewmore.accel.triton_import import tl, triton
+from fewmore.accel.triton_import import MOST_NUMBERS, tl, triton
 
 CHANNELS = (64, 16)  # in a program: the first that divides a map's
 ELEMENTS = 4096  # pixels × channels in a program
-MOST = 2**31  # numbers of a map, whose places are 32 bits
 
 
 class FastMaxPool2d(nn.MaxPool2d):
@@ -30,7 +29,7 @@ class FastMaxPool2d(nn.MaxPool2d):
             and not self.return_indices
             and x.is_contiguous(memory_format=torch.channels_last)
             and x.shape[1] % CHANNELS[-1] == 0
-            and x.numel() < MOST
+            and x.numel() < MOST_NUMBERS
         )
         if not usable:
             out: Tensor = super().forward(x)

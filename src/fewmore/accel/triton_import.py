@@ -9,4 +9,6 @@ except ImportError:
     if not TYPE_CHECKING:
         triton = tl = None
 
-__all__ = ["tl", "triton"]
+__all__ = ["MOST_NUMBERS", "tl", "triton"]
+
+MOST_NUMBERS = 2**31  # of a map, whose places are 32 bits in the kernels
