@@ -111,31 +111,37 @@ ADAPTER = {
     "layer_norm": True,
 }
 REPLAY = {"exemplars.per_class": 20}
-DISTILLED = {**REPLAY, "distillation.weight": 5.0, "distillation.temperature": 2.0}
+DISTILLED = {**REPLAY, "distillation.temperature": 2.0}
+IMAGENET_SCHEDULES = {  # of methods whose papers have a second one for ImageNet
+    "icarl": {"session.epochs": 60, "session.milestones": (20, 30, 40, 50)},
+    "lucir": {"session.epochs": 90, "session.milestones": (30, 60)},
+}
 DECOUPLED = {"session.lr": 0.1, "session.epochs": 100, "session.data_init": True}
 METHOD_NUMBERS = {
     "finetune": {"similarity": "linear", "session.lr": 0.01, "session.epochs": 100},
     "linear": {"similarity": "linear", "session.lr": 0.1, "session.epochs": 100},
     "cosine": {"similarity": "cosine", "session.lr": 0.1, "session.epochs": 100},
     "icarl": {
-        "session.lr": 0.001,
+        "session.lr": 0.00003,
         "session.epochs": 70,
         "session.milestones": (49, 63),
         "session.decay": 0.2,
         "session.frozen_norm": True,
+        "distillation.weight": 5.0,
         **DISTILLED,
     },
     "eeil": {
-        "session.lr": 0.001,
+        "session.lr": 0.1,
         "session.epochs": 40,
         "session.milestones": (10, 20, 30),
         "session.decay": 0.1,
-        "session.frozen_norm": True,
-        "balanced.lr": 0.0001,
+        "session.frozen_norm": False,
+        "balanced.lr": 0.01,
         "balanced.epochs": 30,
         "balanced.milestones": (10, 20),
         "balanced.decay": 0.1,
         "balanced.batch": 128,
+        "distillation.weight": 0.2,
         **DISTILLED,
     },
     "lucir": {
@@ -143,7 +149,7 @@ METHOD_NUMBERS = {
         "ranking": 1.0,
         "margin": 0.5,
         "negatives": 2,
-        "session.lr": 0.01,
+        "session.lr": 0.003,
         "session.epochs": 160,
         "session.milestones": (80, 120),
         "session.decay": 0.1,
@@ -154,10 +160,10 @@ METHOD_NUMBERS = {
     "topic": {
         "nodes": 400,
         "rounds": 20,
-        "anchor": 0.5,
+        "anchor": 12.5,
         "min_max": 0.005,
         "rehearse": True,
-        "session.lr": 0.001,
+        "session.lr": 0.0003,
         "session.epochs": 100,
         "session.milestones": (),
     },
@@ -523,6 +529,8 @@ def test_the_paper_recipe_differs_in_stage_2_alone(benchmark):
 def test_the_official_numbers_of_each_method(method, benchmark):
     config = recipe("official", BENCHMARKS[benchmark], method).method
     expected = METHOD_NUMBERS[method]
+    if benchmark != "cifar100":
+        expected = {**expected, **IMAGENET_SCHEDULES.get(method, {})}
     assert read(config, expected) == expected
     if hasattr(config, "session"):
         own = {name.removeprefix("session.") for name in expected}

@@ -109,6 +109,7 @@ class Features(ClosenessConfig):
 class Config(MethodConfig):
     """Hold how features are whitened, and how new prototypes are corrected."""
 
+    per_benchmark: ClassVar = CLASSIFIER
     power: float = 0.75  # that each feature is raised to
     shrinkage: float = 0.2  # share of the identity in the covariance within classes
     correction: float = 0.6  # share of the variance that is taken off the length of a new mean
@@ -120,10 +121,6 @@ class Config(MethodConfig):
             raise ConfigError(f"shrinkage must lie in (0, 1], not {self.shrinkage}")
         if not 0 <= self.correction <= 1:
             raise ConfigError(f"correction must lie in [0, 1], not {self.correction}")
-
-    @classmethod
-    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
-        return cls(**CLASSIFIER.get(benchmark.name, {}))
 
 
 def correct_length(means: Tensor, variance: Tensor) -> Tensor:

@@ -24,13 +24,14 @@ from fewmore.methods.distillation import DistillationConfig, Teacher, distillati
 from fewmore.methods.exemplars import ExemplarConfig, NearestMean
 from fewmore.training.learn_session import SessionConfig, new_prototypes, outputs, train_by_loss
 
-# Epochs and milestones are the paper's. Its rate and its weight of distillation are for hundreds of
-# images of each new class; these were chosen on the validation split of the base classes
-# (docs/tuning.md).
-RATE, FROZEN_NORM, WEIGHT = 0.001, True, 5.0
+# Epochs and milestones are the paper's for CIFAR100 and for ImageNet. Its rate and its weight of
+# distillation are for hundreds of images of each new class; these were chosen on the validation
+# split of the base classes of CIFAR100 (docs/tuning.md).
+RATE, FROZEN_NORM, WEIGHT = 0.00003, True, 5.0
 SESSION = SessionConfig(
     data_init=False, epochs=70, lr=RATE, milestones=(49, 63), decay=0.2, frozen_norm=FROZEN_NORM
 )
+IMAGENET = {"session": {"epochs": 60, "milestones": (20, 30, 40, 50)}}
 DISTILLATION = DistillationConfig(weight=WEIGHT)
 
 
@@ -43,6 +44,7 @@ class Config(MethodConfig):
     distillation: DistillationConfig = DISTILLATION
 
     head = "linear"
+    per_benchmark: ClassVar = {"miniimagenet": IMAGENET, "cub200": IMAGENET}
     per_recipe: ClassVar = {
         "quick": {
             "session": {

@@ -25,7 +25,9 @@ def override(config: C, changes: Changes) -> C:
 class MethodConfig:
     """Hold the settings of one method; a method with settings derives a `Config` from it."""
 
-    per_recipe: ClassVar[Mapping[str, Changes]] = {}  # where a recipe differs from the defaults
+    # Where a benchmark and a recipe differ from the defaults, by their names.
+    per_benchmark: ClassVar[Mapping[str, Changes]] = {}
+    per_recipe: ClassVar[Mapping[str, Changes]] = {}
 
     @property
     def head(self) -> str:
@@ -35,7 +37,8 @@ class MethodConfig:
     @classmethod
     def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "MethodConfig":
         """Return the settings for a recipe (official, paper, mild or quick) and a benchmark."""
-        return override(cls(), cls.per_recipe.get(recipe, {}))
+        config = override(cls(), cls.per_benchmark.get(benchmark.name, {}))
+        return override(config, cls.per_recipe.get(recipe, {}))
 
     def fitted(self, counts: Sequence[int]) -> "MethodConfig":
         """Return settings that fit a base session with these numbers of images by class.

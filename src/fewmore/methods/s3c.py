@@ -60,8 +60,6 @@ PRETRAIN: dict[str, dict[str, Any]] = {
     "miniimagenet": {"epochs": 100, "milestones": (40, 70)},
     "cub200": {"epochs": 100, "milestones": (30, 40, 60, 80), "lr": 0.03},
 }
-SESSION_LR = {"cub200": 0.0003}  # 0.001 on others: a tenth of the program's, whose steps are damped
-MEAN_WEIGHT = {"miniimagenet": 1.0}  # 5 on others
 
 
 class ResidualMap(nn.Module):
@@ -183,16 +181,15 @@ class Features(PretrainConfig):
 class Config(MethodConfig):
     """Hold how the prototypes of all classes are trained in a new session."""
 
+    per_benchmark: ClassVar = {
+        "miniimagenet": {"mean_weight": 1.0},
+        "cub200": {"session": {"lr": 0.0003}},
+    }
+    # Rates are a tenth of the program's, whose steps are damped.
     session: EpochsConfig = field(
         default_factory=lambda: EpochsConfig(epochs=100, lr=0.001, nesterov=False, weight_decay=0.0)
     )
     mean_weight: float = 5.0  # of the cross entropy of the old classes' stored means
-
-    @classmethod
-    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
-        config = cls(mean_weight=MEAN_WEIGHT.get(benchmark.name, 5.0))
-        lr = SESSION_LR.get(benchmark.name, config.session.lr)
-        return replace(config, session=replace(config.session, lr=lr))
 
 
 class Head(nn.Module):

@@ -20,7 +20,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
 from fewmore.methods.base import MethodConfig, Recipe, ScoresPerView
@@ -30,7 +29,6 @@ from fewmore.training.learn_session import class_prototypes
 from fewmore.training.pretrain import PretrainConfig
 from fewmore.training.runtime import Runtime
 
-ALPHA = {"cifar100": 0.1}  # 0.5 on others
 # Settings of the authors' program that differ between benchmarks; others have those of CIFAR100.
 PRETRAIN: dict[str, dict[str, Any]] = {
     "miniimagenet": {"epochs": 1000, "batch": 128, "scale": 32.0},
@@ -66,16 +64,13 @@ class Features(PretrainConfig):
 class Config(MethodConfig):
     """Hold the settings of the calibration."""
 
+    per_benchmark: ClassVar = {"cifar100": {"alpha": 0.1}}
     alpha: float = 0.5  # weight of the base classes in the prototype of a new class
     temperature: float = 16.0  # of the softmax over base classes, as a factor of cosines
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:
             raise ConfigError(f"alpha must lie in [0, 1], not {self.alpha}")
-
-    @classmethod
-    def for_recipe(cls, recipe: str, benchmark: Benchmark) -> "Config":
-        return cls(alpha=ALPHA.get(benchmark.name, 0.5))
 
 
 class TEEN(ScoresPerView):

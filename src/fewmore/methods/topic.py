@@ -46,7 +46,7 @@ MIN_VARIANCE = 0.1  # of a node, as a share of the features' mean variance
 FINAL_RANGE = 0.1  # neighbourhood range of the gas in its last round
 
 # Chosen on the validation split of the base classes (docs/tuning.md).
-RATE, FROZEN_NORM, ANCHOR, MIN_MAX, REHEARSE = 0.001, False, 0.5, 0.005, True
+RATE, FROZEN_NORM, ANCHOR, MIN_MAX, REHEARSE = 0.0003, False, 12.5, 0.005, True
 SESSION = SessionConfig(data_init=False, epochs=100, lr=RATE, frozen_norm=FROZEN_NORM)
 
 
