@@ -62,12 +62,11 @@ def files(rows: Sequence[RunResult]) -> str:
     """Say which rows of a table come from re-encoded files; empty where none does."""
     if rows[0].benchmark != BENCHMARK or not recorded.read_re_encoded(BENCHMARK):
         return ""
-    pairs = _pairs()
-    if not pairs:
+    if not _pairs():
         return "All rows are of re-encoded files."
-    first = min(now.date for _, now in pairs)
+    last = max(row.date for row in recorded.read_re_encoded(BENCHMARK).values())
     names = zip(results.names(rows), rows, strict=True)
-    older = [name for name, row in names if row.date < first]
+    older = [name for name, row in names if row.date <= last]
     return f"Of re-encoded files still: {', '.join(older)}." if older else ""
 
 

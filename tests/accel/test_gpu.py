@@ -478,21 +478,26 @@ def test_gradients_of_side_streams_are_those_of_the_backward_pass(
 def test_a_large_network_learns_what_plain_pytorch_does(
     tiny_images: Callable[..., ImageSet], parts: bool | frozenset[str]
 ) -> None:
-    """Train ResNet18 on images whose first maps are large, part by part of the fast path."""
+    """Train ResNet18 on images whose first maps are large, part by part of the fast path.
+
+    One step: a difference of 1e-6 in the first layer's weights grows to 2 % in four.
+    """
     images = tiny_images(4, 32, size=64).to(CUDA)
     transform = replace(PAD, size=64)
-    config = replace(CONFIG, batch=64)
+    config = replace(CONFIG, batch=len(images), epochs=1, milestones=())
     found = []
     for accel in (False, parts):
         backbone = build("resnet18").to(CUDA, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        initial = {name: t.detach().cpu() for name, t in backbone.state_dict().items()}
         prototypes = random_prototypes(4, backbone.dim, torch.Generator().manual_seed(0))
         classifier = Classifier("cosine", prototypes).to(CUDA)
         runtime = Runtime(CUDA, precision="fp32", accel=accel)
         pretrain(backbone, classifier, images, transform, config, runtime, 0)
         found.append({name: t.detach().cpu() for name, t in backbone.state_dict().items()})
     for name, tensor in found[0].items():
-        off = float((found[1][name] - tensor).norm() / tensor.norm().clamp(min=1e-12))
-        assert off < 1e-2, f"{name}: {off}"
+        moved = float((tensor - initial[name]).norm())
+        off = float((found[1][name] - tensor).norm())
+        assert off < 0.03 * moved, f"{name}: {off} of {moved}"
 
 
 # Warm-up
