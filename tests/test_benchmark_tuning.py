@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.research import results
+from fewmore.research.recipes import recipe
 from fewmore.research.tuning import MEASURES, Trial
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -193,3 +195,12 @@ def test_a_page_without_a_record_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     choices = importlib.import_module("sections.choices")
     monkeypatch.setattr(choices.recorded, "RESULTS", tmp_path)
     assert choices.choices() == "Not measured yet.\n"
+
+
+@pytest.mark.parametrize("method", ["icarl", "eeil", "lucir", "topic"])
+def test_the_recipes_have_the_settings_that_are_best_by_accuracy(method: str) -> None:
+    record = json.loads((ROOT / f"results/bench-tuning-{method}-gpu.json").read_text())
+    chosen = record["about"]["by last"]["settings"]
+    settings = [f"{name}={value}" for name, value in chosen.items()]
+    cifar100 = BENCHMARKS["cifar100"]
+    assert recipe("official", cifar100, method, settings) == recipe("official", cifar100, method)

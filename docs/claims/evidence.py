@@ -96,8 +96,10 @@ class Evidence:
 
 
 def study_settings(row: RunResult) -> list[str]:
-    """Return what follows --set in the command of a study."""
+    """Return what follows --set in the command of a study; a row may be of a run of its own."""
     words = shlex.split(row.command)
+    if "reproduce" not in words:
+        return []
     return [value for option, value in pairwise(words) if option == "--set"]
 
 
