@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import multiprocessing
 import subprocess
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -12,9 +13,17 @@ import torch
 
 from fewmore import cli
 from fewmore.data.benchmarks import Task
-from fewmore.errors import ConfigError, DataError, MethodError, StateError, UnknownName
+from fewmore.errors import (
+    ConfigError,
+    DataError,
+    FewmoreError,
+    MethodError,
+    StateError,
+    UnknownName,
+)
 from fewmore.research import launchers, run_folder, runner, tuning
 from fewmore.research.experiment import Experiment
+from fewmore.research.launchers import processes as processes_launcher
 from fewmore.research.launchers import request, worker
 from fewmore.research.launchers.remote import MAX_LOSSES, Lost, Remote, Sent
 from fewmore.research.results import RunResult
@@ -300,6 +309,61 @@ def test_trials_of_images_of_several_sizes_are_refused(tiny_folder, tmp_path):
     assert not (tmp_path / "tune").exists()
 
 
+# Processes
+
+
+def test_processes_give_the_same_bytes_though_one_is_killed(own, tmp_path):
+    experiment, task = own(seeds=(0, 1, 2))
+    folder, expected = run_in(experiment, task, tmp_path / "local")
+    (tmp_path / "killed").unlink()
+    processes = launchers.build("processes", cpus_per_run=torch.get_num_threads())
+    watcher = Losses()
+    options = {"launcher": processes, "parallel": 2}
+    other, result = run_in(experiment, task, tmp_path / "processes", watcher, **options)
+    assert watcher.lost == ["seed1"]
+    assert content(other) == content(folder)
+    assert result.accuracy == expected.accuracy
+    assert multiprocessing.active_children() == [], "they end with the last run"
+
+
+def test_an_error_in_a_process_is_the_error_of_the_run(own, tmp_path):
+    experiment, task = own(seeds=(0,))
+    wrong = dataclasses.replace(
+        experiment, recipe=dataclasses.replace(experiment.recipe, weights=str(tmp_path / "none"))
+    )
+    with pytest.raises(FewmoreError, match=r"on .*none"):
+        run_in(wrong, task, tmp_path / "runs", launcher=launchers.build("processes"))
+    assert multiprocessing.active_children() == []
+
+
+def test_as_many_processes_as_cores_have_room(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 9)
+    assert launchers.build("processes").most == 9
+    assert launchers.build("processes", cpus_per_run=4).most == 2
+    assert launchers.build("processes", cpus_per_run=16).most == 1
+
+
+def test_processes_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ConfigError, match="PyTorch sees no GPU here"):
+        launchers.build("processes", gpus_per_run=0.2)
+
+
+def test_processes_use_all_gpus_in_turn(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    started = []
+    monkeypatch.setattr(
+        processes_launcher, "_Child", lambda gpu: started.append(gpu) or len(started)
+    )
+    quarter = launchers.build("processes", gpus_per_run=0.25)
+    assert quarter.most == 8
+    for _ in range(3):
+        quarter._start()
+    quarter._forget(2)
+    quarter._start()
+    assert started == [0, 1, 0, 1], "the place of the second, which has ended, is taken again"
+
+
 # Slurm
 
 
@@ -338,6 +402,8 @@ COMMANDS = {
         ("tune", "--launcher slurm --gpus-per-run 0.2", "Slurm gives whole GPUs"),
         ("run", "--launcher slurm --slurm partition", "write it as name=value"),
         ("reproduce", "--launcher slurm --slurm cluster=moon", "it is slurm or local"),
+        ("run", "--launcher processes --gpus-per-run 2", "a process uses one GPU"),
+        ("run", "--launcher processes --address auto", "or add --launcher ray"),
         ("run", "--launcher slurm --device cuda", "--device cuda is not for --launcher slurm"),
     ],
 )

@@ -58,7 +58,7 @@ BatchNorm = Annotated[
 
 LauncherName = Annotated[
     str,
-    typer.Option("--launcher", help="Where runs are computed: local, ray or slurm."),
+    typer.Option("--launcher", help="Where runs are computed: local, processes, ray or slurm."),
 ]
 Address = Annotated[
     str | None,
@@ -73,7 +73,7 @@ GpusPerRun = Annotated[
     typer.Option(
         "--gpus-per-run",
         min=0,
-        help="GPUs of a run on a cluster, or the part of one that it gets.",
+        help="GPUs of a run with another launcher than local, or the part of one that it gets.",
         show_default="0: the CPU",
     ),
 ]
@@ -82,8 +82,8 @@ CpusPerRun = Annotated[
     typer.Option(
         "--cpus-per-run",
         min=1,
-        help="Cores and threads of a run on a cluster.",
-        show_default="PyTorch's threads here; 1 beside a GPU",
+        help="Cores and threads of a run with another launcher than local.",
+        show_default="PyTorch's threads here; 1 beside a GPU and in processes",
     ),
 ]
 SlurmSettings = Annotated[

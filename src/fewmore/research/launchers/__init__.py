@@ -1,7 +1,7 @@
-"""Compute runs in threads, on a Ray cluster or by Slurm: `fewmore run … --launcher ray`.
+"""Compute runs in threads, in processes, on a Ray cluster or by Slurm: `--launcher ray`.
 
 May import research.job, research.runner and what is below; the file of a launcher imports its
-package. Start at base.py, then remote.py: what Ray and Slurm share.
+package. Start at base.py, then remote.py: what all but threads share.
 """
 
 from importlib import import_module
@@ -28,6 +28,7 @@ class Entry(NamedTuple):
 # By the name in --launcher.
 LAUNCHERS = {
     "local": Entry("Local"),
+    "processes": Entry("Processes", settings=("gpus_per_run", "cpus_per_run")),
     "ray": Entry("Ray", "ray", "cluster", ("address", "gpus_per_run", "cpus_per_run")),
     "slurm": Entry("Slurm", "submitit", "slurm", ("gpus_per_run", "cpus_per_run", "slurm")),
 }

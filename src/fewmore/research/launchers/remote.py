@@ -1,4 +1,4 @@
-"""Compute runs on other machines, whatever moves them there: what Ray and Slurm share.
+"""Compute runs outside this process, whatever moves them: what Ray, Slurm and processes share.
 
 A run is a JSON text in (request.py), computed by a worker (worker.py), and a folder out. A run that
 loses its worker is sent again, with all that has come back of its folder: it goes on from its last
@@ -62,6 +62,7 @@ class Remote(Launcher):
     """
 
     name = ""
+    most: int | None = None  # runs at once, unless --parallel says so; None: all
 
     def __init__(self, gpus_per_run: float = 0.0, cpus_per_run: int | None = None) -> None:
         if gpus_per_run > 1 and gpus_per_run != int(gpus_per_run):
@@ -84,7 +85,7 @@ class Remote(Launcher):
         """
         packer = Packer(self.gpus, self.cpus)
         waiting = deque(Sent(job, packer.pack(job)) for job in jobs)
-        limit = (jobs[0].options.parallel if jobs else None) or len(jobs)
+        limit = (jobs[0].options.parallel if jobs else None) or self.most or len(jobs)
         active: dict[Hashable, Sent] = {}
         try:
             while waiting or active:
