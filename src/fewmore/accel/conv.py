@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fewmore.accel.side_streams import SideStreams, current_side_streams
-from fewmore.accel.triton_import import tl, triton
+from fewmore.accel.triton_import import MOST_NUMBERS, tl, triton
 
 FEW = (16, 32)  # channels
 COLORS = 3
@@ -35,7 +35,8 @@ class FastConv2d(nn.Conv2d):
         side_streams = current_side_streams()
         autocast = x.is_cuda and torch.is_autocast_enabled("cuda")
         dtype = torch.get_autocast_dtype("cuda") if autocast else x.dtype
-        few = x.is_cuda and dtype == torch.bfloat16 and self._has_few_channels()
+        small = len(x) * self.out_channels * x[0, 0].numel() < MOST_NUMBERS
+        few = x.is_cuda and dtype == torch.bfloat16 and small and self._has_few_channels()
         if side_streams is None and not few:
             return super().forward(x)
         x = x.to(dtype, memory_format=torch.channels_last) if few else x.to(dtype)
