@@ -106,6 +106,7 @@ def test_check_without_weights_says_where_to_put_them(
     photos: Photos, fewmore: Fewmore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     photos("photos", COUNTS)
+    monkeypatch.setattr("fewmore.data.download.time.sleep", lambda seconds: None)
     monkeypatch.setenv("FEWMORE_DATA", str(tmp_path / "empty"))
     code, out, err = fewmore("check", "photos")
     assert (code, out) == (2, "")
