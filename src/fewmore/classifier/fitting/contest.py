@@ -27,7 +27,8 @@ from fewmore.nn.covariance import raise_to
 SHRINKAGES = (0.8, 0.4)
 # Shares of the backbone's own classes, and temperatures of their probabilities; 0: without them. A
 # large share is for things that the backbone knows, a small one of milder opinions for others.
-SHARES = ((0.0, 1.0), (0.1, 2.0), (0.25, 1.0))
+WITHOUT, MILD, STRONG = (0.0, 1.0), (0.1, 2.0), (0.25, 1.0)
+SHARES = (WITHOUT, MILD, STRONG)
 CORRECTIONS = (1.0, 0.8, 0.6, 0.4, 0.2)  # shares of the variance that few images are corrected by
 MAX_LOSS = {1: 0.05, 5: 0.03}  # accuracy that old classes may lose, by shots of the new ones
 MIN_QUERIES = 200  # of old classes, or their losses are too uncertain to decide anything
@@ -90,7 +91,10 @@ def choose(
     The first shrinkage, with the small share of the backbone's own classes, is the usual choice,
     and the others have to be proven to be better.
     """
-    candidates = list_candidates(power_for(base.features), classifier)
+    power = power_for(base.features)
+    candidates = list_candidates(power, classifier)
+    own = WITHOUT if classifier is None else MILD
+    usual = candidates.index(Choice(power, SHRINKAGES[0], *own))
     correct, labels, losses = _compare(base, sessions, classifier)
     allowed = (losses <= 0).all(-1)  # (candidates, corrections)
     means = correct.mean(-1)
@@ -98,7 +102,6 @@ def choose(
     allowed[:, -1] |= ~allowed.any(1)
     corrections = means.masked_fill(~allowed, -1.0).argmax(1).tolist()
     accuracies = torch.stack([of[place] for of, place in zip(correct, corrections, strict=True)])
-    usual = 1 if classifier is None else 2
     best = 1 + int(accuracies[1:].mean(1).argmax())
     gain = accuracies[best] - accuracies[usual]
     chosen = best if is_proven(gain, labels, errors_for(len(set(labels.tolist())))) else usual
@@ -112,7 +115,7 @@ def choose(
 
 def list_candidates(power: float, classifier: Tensor | None) -> list[Choice]:
     """List the plain cosine, which does not compete, and the candidates."""
-    shares = SHARES[:1] if classifier is None else SHARES
+    shares = (WITHOUT,) if classifier is None else SHARES
     competing = [Choice(power, shrinkage, *own) for shrinkage, own in product(SHRINKAGES, shares)]
     return [Choice(), *competing]
 
