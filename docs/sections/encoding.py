@@ -60,11 +60,12 @@ def _text(pairs: list[tuple[RunResult, RunResult]]) -> str:
 
 def files(rows: Sequence[RunResult]) -> str:
     """Say which rows of a table come from re-encoded files; empty where none does."""
-    if rows[0].benchmark != BENCHMARK or not recorded.read_re_encoded(BENCHMARK):
+    re_encoded = recorded.read_re_encoded(BENCHMARK)
+    if rows[0].benchmark != BENCHMARK or not re_encoded:
         return ""
     if not _pairs():
         return "All rows are of re-encoded files."
-    last = max(row.date for row in recorded.read_re_encoded(BENCHMARK).values())
+    last = max(row.date for row in re_encoded.values())
     names = zip(results.names(rows), rows, strict=True)
     older = [name for name, row in names if row.date <= last]
     return f"Of re-encoded files still: {', '.join(older)}." if older else ""

@@ -6,19 +6,18 @@ is an error beside the features of the others.
 """
 
 import os
-import signal
-import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fewmore.child_process import follow_parent
 from fewmore.classifier.embedding import Embedder, center_square, square_size
 from fewmore.data.streams import Chunk, PlaceList, Position, open_binary
 from fewmore.data.threads import map_ahead, one_core_each, threaded_map
@@ -110,16 +109,9 @@ def _open_pool(processes: int, workers: int) -> Executor:
 
 
 def _prepare_process() -> None:
-    """Let Ctrl-C be the parent's, and end with it, even if it is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Let a process end with its parent and use one core."""
+    follow_parent()
     torch.set_num_threads(1)
-
-    def end_with_parent() -> None:
-        if (parent := parent_process()) is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def decode_chunk(transform: Transform, chunk: Chunk) -> DecodedChunk:

@@ -7,7 +7,6 @@ is given to another one and goes on from its checkpoint.
 import multiprocessing
 import os
 import pickle
-import signal
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from fewmore.child_process import follow_parent
 from fewmore.errors import ConfigError
 from fewmore.research.job import Job, Measured
 from fewmore.research.launchers import worker
@@ -131,8 +131,8 @@ class _Child:
 
 
 def _work(pipe: Connection, gpu: int | None) -> None:
-    """Compute runs as they come, and send back what happens; end with the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    """Compute runs as they come, and send back what happens; end with the parent."""
+    follow_parent()
     if gpu is not None:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[gpu] if visible else str(gpu)
