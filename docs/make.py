@@ -8,6 +8,7 @@ names the stale files.
     results/BENCHMARK-METHOD….json     accuracy, a row each
     results/re-encoded/*.json          the same from re-encoded images, to show what that costs
     results/explain/*.json             runs with other settings, to explain gaps to published rows
+    results/earlier/*.json             rows that newer ones replaced, for the log alone
     results/draws/*.json               the same with shots that were drawn anew
     results/choices/*.json             runs with settings chosen by benchmarks/tuning.py
     results/searches/*.json            searches of `fewmore tune` on validation splits
