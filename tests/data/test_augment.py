@@ -306,6 +306,22 @@ def shrink_with_pillow(image: np.ndarray, box: Tensor, flip: bool, size: int) ->
 
 
 @pytest.mark.parametrize("kind", ["noise", "waves"])
+def test_training_views_a_little_smaller_than_the_image_are_those_of_pillow(kind: str) -> None:
+    """Check the sizes of CUB200, where an image is stored with 256 pixels for a view of 224."""
+    pixels = [photo(64, 96, kind, seed) for seed in range(16)]
+    images = ragged(pixels)
+    transform = Transform(56, **PLAIN, crop="resized", resize=64, scale=(0.5, 1.0))
+    views = augment.train_view(images, everything(images), transform, seeded(3))
+    random = seeded(3)
+    flips = torch.rand(len(images), generator=random) < 0.5
+    heights, widths = augment.image_shapes(images, everything(images))
+    sampled = augment.sample_crop_boxes(heights, widths, transform.scale, random).T
+    assert float(sampled[:, 2:].max()) > 1.3 * 56
+    for view, image, box, flip in zip(views, pixels, sampled, flips.tolist(), strict=True):
+        assert torch.allclose(view, shrink_with_pillow(image, box, flip, 56), atol=1.01)
+
+
+@pytest.mark.parametrize("kind", ["noise", "waves"])
 def test_training_views_of_large_images_are_those_of_pillow(kind: str) -> None:
     shapes = [(75, 100), (120, 75), (75, 75), (90, 300)]
     pixels = [photo(*shape, kind, seed) for seed, shape in enumerate(shapes)] * 8
@@ -341,7 +357,7 @@ def test_test_views_of_large_images_are_those_of_pillow(kind: str, height: int, 
 
 
 def test_an_image_has_the_same_view_whatever_images_are_beside_it() -> None:
-    small, large = photo(20, 24, "noise", 0), photo(80, 60, "noise", 1)
+    small, large = photo(16, 24, "noise", 0), photo(80, 60, "noise", 1)
     transform = Transform(16, **PLAIN, crop="resized", resize=18, scale=(0.3, 1.0))
     together = ragged([small, large])
     first = torch.tensor([0])
@@ -361,11 +377,15 @@ def test_an_image_has_the_same_view_whatever_images_are_beside_it() -> None:
             assert torch.allclose(one, other, atol=1e-3)
 
 
-@pytest.mark.parametrize(("size", "stored"), [(32, 32), (84, 84), (84, 92), (224, 256)])
-def test_images_near_the_size_of_the_view_are_interpolated(size: int, stored: int) -> None:
-    """Check that the stored sizes of the benchmarks are not antialiased: results depend on it."""
+@pytest.mark.parametrize(
+    ("size", "stored", "longest_box"), [(32, 32, 44), (84, 84, 114), (224, 256, 224)]
+)
+def test_views_that_are_not_smaller_than_their_boxes_are_interpolated(
+    size: int, stored: int, longest_box: int
+) -> None:
+    """Check training views of small images, and test views of images stored at their size."""
     images = one_size([np.zeros((3, stored, stored * 3 // 2), np.uint8)])
-    assert augment.filter_window(images, 2 * stored, size) is None
+    assert augment.filter_window(images, longest_box, size) is None
 
 
 @pytest.mark.parametrize("kind", [one_size, ragged])
@@ -409,7 +429,7 @@ def test_the_test_view_resizes_the_image_and_takes_its_center(
         (resize, resize),
         mode="bilinear",
         align_corners=False,
-        antialias=stored > augment.NEAR * size,
+        antialias=stored > resize,
     )
     edge = (resize - size) // 2
     assert torch.allclose(views, whole[:, :, edge : edge + size, edge : edge + size], atol=5e-3)
@@ -427,6 +447,7 @@ def test_the_test_view_makes_the_short_side_the_given_length(height: int, width:
         scale_factor=scale,
         mode="bilinear",
         align_corners=False,
+        antialias=scale < 1,
     )
     top, left = round((height * scale - 84) / 2), round((width * scale - 84) / 2)
     assert torch.allclose(view, whole[:, :, top : top + 84, left : left + 84], atol=1e-2)

@@ -23,7 +23,6 @@ from fewmore.data.transform import Transform as Transform  # views and transform
 from fewmore.errors import DataError
 
 MAX_TRIES = 10  # sampled boxes before the fallback to a central one
-NEAR = 1.5  # short side of an image to that of the view, up to which views are not antialiased
 
 
 def train_view(
@@ -236,15 +235,15 @@ def sample_crop_boxes_on(
 def filter_window(images: ImageSet, longest_box: float, size: int) -> int | None:
     """Return the side of a square that holds all pixels that a view is made of.
 
-    None where images are near the size of the view: they are interpolated. The number is known on
-    the host, so that a captured step has fixed shapes.
+    None where nothing is made smaller, so that plain interpolation does. The number is known on the
+    host, so that a captured step has fixed shapes.
 
     Args:
         images: the images that boxes are cropped out of.
         longest_box: side of the largest box, in pixels of the image.
         size: side of the view.
     """
-    if images.short_side <= NEAR * size:
+    if min(images.short_side, longest_box) <= size:
         return None
     reach = max(1.0, longest_box / size)
     return math.ceil(longest_box + 2 * reach) + 2
@@ -261,8 +260,8 @@ def resized_crop(
 ) -> Tensor:
     """Resize a box of each image to a square by bilinear interpolation: (n, 3, s, s).
 
-    With a window, boxes that are larger than the view are antialiased as Pillow does it, in images
-    that are not near the size of the view.
+    With a window, boxes that are larger than the view are antialiased as Pillow does it, but for
+    images whose short side is no longer than the view's.
 
     Args:
         images: images of any sizes.
@@ -280,9 +279,9 @@ def resized_crop(
     heights, widths = (side[:, None] for side in image_shapes(images, indices))
     pixels = partial(gather_pixels, images, indices)
     if window is not None:
-        is_near = torch.minimum(heights, widths) <= NEAR * size
-        y, v = _filter(top, height, line / size, heights, crop_first, is_near, window)
-        x, u = _filter(left, width, mirrored / size, widths, crop_first, is_near, window)
+        is_small = torch.minimum(heights, widths) <= size
+        y, v = _filter(top, height, line / size, heights, crop_first, is_small, window)
+        x, u = _filter(left, width, mirrored / size, widths, crop_first, is_small, window)
         with torch.autocast(images.device.type, enabled=False):  # colors need more than bfloat16
             rows = v @ pixels(y, x).float().flatten(2)
             by_channel = rows.view(-1, size, window, 3).transpose(2, 3)
@@ -319,16 +318,16 @@ def _filter(
     fraction: Tensor,
     limit: Tensor,
     crop_first: bool,
-    is_near: Tensor,
+    is_small: Tensor,
     window: int,
 ) -> tuple[Tensor, Tensor]:
     """Return the pixels of a line, (n, w), and their weights at each position, (n, s, w).
 
     Weights fall linearly to zero at the distance of a pixel of the view, or of the image where that
-    is longer or the image is near the size of the view; they sum to 1. Pixels beyond the image, or
-    beyond the box if it is cropped first, have none.
+    is longer or the image is small; they sum to 1. Pixels beyond the image, or beyond the box if it
+    is cropped first, have none.
     """
-    reach = (length / fraction.shape[-1]).clamp(min=1).masked_fill(is_near, 1.0)
+    reach = (length / fraction.shape[-1]).clamp(min=1).masked_fill(is_small, 1.0)
     position = start + fraction * length - 0.5
     low = start if crop_first else (start - reach).floor().clamp(min=0)
     high = start + length - 1 if crop_first else limit - 1.0
