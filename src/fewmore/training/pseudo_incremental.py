@@ -52,7 +52,7 @@ class PseudoConfig(OptimizerConfig):
     # Whether the pseudo-incremental classes are the rotated pseudo-base classes, or other classes.
     same_classes: bool = True
     encoder: str = "all"  # what of the encoder is trained: all, last (its last stage) or none
-    encoder_lr: float = 0.002  # the encoder's learning rate
+    encoder_lr: float = 0.0002  # the encoder's learning rate
     augmented_rounds: int = 1  # rounds at the beginning whose images are augmented
 
     def __post_init__(self) -> None:
