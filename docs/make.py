@@ -134,6 +134,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "own recipe views": own_recipe.views,
     "one seed": speed.one_seed,
     "selection": differences.selection,
+    "precision": differences.precision,
     "search cub200-ghost": partial(differences.search, "cub200-ghost"),
 }
 

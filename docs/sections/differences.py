@@ -47,6 +47,20 @@ def selection() -> str:
     return "\n".join(table) + f"\n\n{paragraph(text)}\n"
 
 
+def precision() -> str:
+    """Write how far bfloat16 changes what stage 2 learns (benchmarks/precision.py)."""
+    record = recorded.read_benchmark(recorded.RESULTS / "bench-precision-cpu.json")
+    rows = [
+        [row["arm"], row["part"], f"{row['cosine']:.3f}", f"{row['length']:.3f}"]
+        for row in record["rows"]
+    ]
+    table = markdown_table(("compared with float32", "part", "cosine", "length"), rows, "llrr")
+    text = (
+        f"{record['machine']}, {record['date']}, commit {record['commit']}: `{record['command']}`"
+    )
+    return "\n".join(table) + f"\n\n{paragraph(text)}\n"
+
+
 def _mean(rows: list[Json], key: str) -> str:
     return tables.number(tables.mean_cell([row[key] for row in rows]).mean)
 
