@@ -14,10 +14,18 @@ from markdown_it import MarkdownIt
 
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.methods import FEATURES, METHODS
-from fewmore.methods.features import PLAIN
+from fewmore.methods.features import PLAIN, PRETRAINED
+from fewmore.methods.registry import CLASSIFIERS, classifier_of
 from fewmore.nn.backbones import BACKBONES
 from fewmore.research import published, results
-from fewmore.research.published import ROW_OF_METHOD, Contents, follows_protocol, published_row
+from fewmore.research.published import (
+    PROTOCOL,
+    ROW_OF_METHOD,
+    Contents,
+    follows_protocol,
+    published_row,
+)
+from fewmore.research.recipes import default_recipe
 from fewmore.research.reporting import tables
 from fewmore.research.results import RunResult, run_keys
 from fewmore.research.results.schema import FEATURES_SETTING
@@ -49,7 +57,6 @@ COLUMNS = {  # titles, and how they are aligned
 }
 MIN_PAIRS = 3  # common seeds that a difference is tested from
 DEVICE = "NVIDIA H200"  # of the column of seconds
-CLASSIFIERS = ("decoupled-cosine", "lda", "teen", "cec")  # meant for any features
 REFERENCE = "joint"  # trains on all images, and so competes with no other
 UNMEASURED = "–"
 MISSING = "–"
@@ -299,21 +306,23 @@ def _notes(benchmark: str, rows: Sequence[RunResult]) -> list[str]:
 
 def features(benchmark: str) -> str:
     """Write last accuracy / harmonic mean of every classifier on every features."""
+    entry = BENCHMARKS[benchmark]
     measured: dict[tuple[str, str], RunResult] = {}
-    for row in ranked(benchmark):
+    for row in ranked(benchmark) if benchmark in PROTOCOL else recorded.read_results(benchmark):
         settings = {key: value for key, value in row.settings.items() if key != FEATURES_SETTING}
-        if row.method not in METHODS or settings or row.recipe != "official":
+        if row.method not in METHODS or settings or row.recipe != default_recipe(entry):
             continue
         own = METHODS[row.method].features
-        key = results.short_features(row.settings) or own, _classifier(row.method, benchmark)
+        key = results.short_features(row.settings) or own, classifier_of(row.method, entry)
         if key not in measured or measured[key].runs < row.runs:
             measured[key] = row
     # Beside those for any features: of methods with features of their own, and what was measured.
     more = (name for of, name in measured if of != METHODS[name].features)
     with_own = [name for name, info in METHODS.items() if info.features != PLAIN]
-    own = (_classifier(name, benchmark) for name in with_own)
+    own = (classifier_of(name, entry) for name in with_own)
     classifiers = list(dict.fromkeys((*CLASSIFIERS, *own, *more)))
-    rows = dict.fromkeys((*FEATURES, *(of for of, _ in measured)))
+    known = (name for name in FEATURES if name != PRETRAINED or entry.pretrained)
+    rows = dict.fromkeys((*known, *(of for of, _ in measured)))
     lines = [
         [f"**{of}**", *(_last_and_harmonic(measured.get((of, name))) for name in classifiers)]
         for of in rows
@@ -324,18 +333,6 @@ def features(benchmark: str) -> str:
     )
     table = markdown_table(["features", *classifiers], lines)
     return "\n".join([*table, "", paragraph(note)]) + "\n"
-
-
-@cache
-def _classifier(method: str, benchmark: str) -> str:
-    """Return the first method that classifies alike: `closer` is `decoupled-cosine`."""
-    own = METHODS[method]
-    settings = own.config("official", BENCHMARKS[benchmark])
-    return next(
-        name
-        for name, info in METHODS.items()
-        if info.target == own.target and info.config("official", BENCHMARKS[benchmark]) == settings
-    )
 
 
 def _last_and_harmonic(row: RunResult | None) -> str:

@@ -329,6 +329,7 @@ BOTH_SIZES = {
     "view_features": "separate",
 }
 FEATURE_NUMBERS = {
+    **{("pretrained", name): ({"epochs": 0}, {}) for name in BENCHMARK_NUMBERS},
     ("teen", "cifar100"): (TEEN, {"policy": "autoaugment-cifar10", "cutout": 16}),
     ("teen", "miniimagenet"): (
         {**TEEN, "epochs": 1000, "batch": 128, "scale": 32},

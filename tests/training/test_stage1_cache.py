@@ -57,8 +57,8 @@ class Cache:
         return network
 
     def files(self) -> list[Path]:
-        """Return the files in the folder."""
-        return sorted(self.folder.iterdir()) if self.folder.exists() else []
+        """Return the networks in the folder."""
+        return sorted(self.folder.glob("*.safetensors"))
 
 
 @pytest.fixture
@@ -318,7 +318,7 @@ def test_all_that_stage_1_imports_is_listed() -> None:
     assert imported - in_folders - set(SOURCES) <= decide_nothing
 
 
-# Threads
+# Threads and processes
 
 
 def in_threads(functions: list[Callable[[], object]]) -> list[object]:
@@ -372,3 +372,43 @@ def test_two_threads_with_different_settings_train_at_the_same_time(
     monkeypatch.setattr(network_module, "pretrain", meeting)
     in_threads([lambda: cache.fit(seed=0), lambda: cache.fit(seed=1)])
     assert cache.trainings == 2
+
+
+# Holds a lock until it is killed.
+HOLDER = """
+import sys, time
+from pathlib import Path
+from fewmore.training.stage1_cache import locked
+with locked(Path(sys.argv[1])):
+    print("locked", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_run_of_another_process_is_waited_for_until_it_is_killed(cache: Cache) -> None:
+    cache.fit()
+    [path] = cache.files()
+    path.unlink()
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        waiting = threading.Thread(target=cache.fit)
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+        assert cache.trainings == 1
+        holder.kill()
+    waiting.join(60)
+    assert cache.trainings == 2
+    assert cache.files() == [path]
+
+
+def test_without_locks_nobody_waits(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_lock(*_: object) -> None:
+        raise OSError("no locks here")
+
+    monkeypatch.setattr(stage1_cache.FileLock, "acquire", no_lock)
+    cache.fit()
+    cache.fit()
+    assert cache.trainings == 1

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fewmore.training.pretrain import PretrainConfig
 
 PLAIN = "cec"  # the name of the plain stage 1
+PRETRAINED = "pretrained"  # the name of the one that trains nothing
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,12 @@ FEATURES = {
             "cross entropy of cropped and mirrored images, 100 epochs",
             "Zhang et al., CVPR 2021",
             "fewmore.training.pretrain:PretrainConfig",
+        ),
+        FeatureInfo(
+            PRETRAINED,
+            "the backbone's pretrained weights as they are: nothing is trained",
+            "–",
+            "fewmore.methods.pretrained:Features",
         ),
         FeatureInfo(
             "teen",

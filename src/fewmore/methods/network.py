@@ -1,6 +1,7 @@
 """Hold a backbone and its classifier: the part that most methods are built around."""
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from fewmore.random import derive_seed
 from fewmore.training.checkpoint import State, read_state, write_state
 from fewmore.training.distributed import from_first, is_first
 from fewmore.training.embed import embed
+from fewmore.training.learn_session import class_prototypes
 from fewmore.training.pretrain import pretrain
 from fewmore.training.runtime import Round, Runtime
 from fewmore.training.stage1_cache import cache_file, code_of, locked
@@ -58,7 +60,7 @@ class Network:
         """Train stage 1, or take it from the cache where another method trained the same."""
         weights = self._weights_file()
         folder = self.runtime.stage1_cache
-        if folder is None:
+        if folder is None or not self._trains:
             self._train(base, similarity, seed, stage, weights)
             return
         recipe = self.recipe
@@ -75,7 +77,8 @@ class Network:
             base.content_hash(),
         )
         path = cache_file(folder, self.runtime, weights, settings)
-        with locked(path):
+        # Under torchrun the others go along with the first, which alone reads and writes.
+        with locked(path) if is_first() else nullcontext():
             if (
                 cached := from_first(lambda: read_state(path) if path.exists() else None)
             ) is not None:
@@ -84,7 +87,6 @@ class Network:
             began = time.monotonic()
             self._train(base, similarity, seed, stage, weights)
             if is_first():
-                path.parent.mkdir(parents=True, exist_ok=True)
                 write_state(path, {"network": self.state(), "seconds": time.monotonic() - began})
 
     def _take_over(self, cached: State, stage: str) -> None:
@@ -93,6 +95,10 @@ class Network:
         epochs = self.recipe.pretrain.epochs
         seconds = cached["seconds"]
         self.runtime.on_round(Round(f"{stage} (shared)", epochs, epochs, 0.0, 0.0, seconds))
+
+    @property
+    def _trains(self) -> bool:
+        return self.recipe.pretrain.epochs > 0
 
     def _weights_file(self) -> Path | None:
         """Return the file of the weights that the backbone starts from, or None for random ones."""
@@ -118,6 +124,12 @@ class Network:
         self, base: ImageSet, similarity: str, seed: int, stage: str, weights: Path | None
     ) -> None:
         recipe = self.recipe
+        random = weights is None and not recipe.backbone.endswith(":pretrained")
+        if random and not self._trains:
+            raise ConfigError(
+                f"stage 1 trains nothing, and {recipe.backbone} has random weights: give "
+                "pretrained ones with --set weights=FILE, or --set backbone=timm:NAME:pretrained"
+            )
         backbone = build(recipe.backbone, derive_seed(seed, "backbone"), weights)
         backbone.check_size(recipe.transform.size)
         self._place(backbone)
@@ -126,6 +138,10 @@ class Network:
         labels = len(base.class_names) * copies
         prototypes = random_prototypes(labels, self.backbone.dim, generator)
         self.classifier = Classifier(similarity, prototypes)
+        if not self._trains:
+            means = class_prototypes(self.backbone, base, recipe.transform.plain)
+            self.classifier = Classifier(similarity, means)
+            return
         self.kept = pretrain(
             self.backbone,
             self.classifier,

@@ -237,6 +237,21 @@ METHODS = _table(
 )
 
 
+# Those that classify any features: by class means, as they are or adapted, and by covariances.
+CLASSIFIERS = ("decoupled-cosine", "lda", "teen", "cec", "evolve")
+
+
+def classifier_of(method: str, benchmark: "Benchmark") -> str:
+    """Return the first method that classifies alike: `closer` is `decoupled-cosine`."""
+    own = METHODS[method]
+    settings = own.config("official", benchmark)
+    return next(
+        name
+        for name, info in METHODS.items()
+        if info.target == own.target and info.config("official", benchmark) == settings
+    )
+
+
 def find(name: str) -> MethodInfo:
     """Return a method by its name.
 

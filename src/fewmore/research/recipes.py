@@ -91,6 +91,11 @@ RECIPES: dict[str, Callable[[Benchmark, str, str | None], Recipe]] = {
 }
 
 
+def default_recipe(benchmark: Benchmark) -> str:
+    """Return the name of the recipe of a benchmark where none is named."""
+    return "quick" if benchmark.name == "glyphs" else "official"
+
+
 def recipe(
     name: str | None,
     benchmark: Benchmark,
@@ -116,7 +121,7 @@ def recipes_for(
     method that lacks a setting of another one goes without it. `features` names a feature recipe
     for each method, None being the method's own; so does the setting `features=NAME`, for all.
     """
-    name = name or ("quick" if benchmark.name == "glyphs" else "official")
+    name = name or default_recipe(benchmark)
     if name not in RECIPES:
         raise UnknownName("recipe", name, RECIPES)
     chosen, settings = take_features(list(features or [None] * len(methods)), settings)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -84,13 +84,19 @@ class OptimizerConfig:
 class EpochsConfig(OptimizerConfig):
     """Hold the settings of training in epochs, which are its rounds."""
 
+    fewest_epochs: ClassVar[int] = 1
     epochs: int = 100  # passes over the images
     batch: int = 128  # images a step
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = (("epochs", self.epochs), ("batch", self.batch))
-        wrong = [f"{name} must be at least 1, not {value}" for name, value in sizes if value < 1]
+        least = {"epochs": self.fewest_epochs, "batch": 1}
+        given = {name: getattr(self, name) for name in least}
+        wrong = [
+            f"{name} must be at least {least[name]}, not {value}"
+            for name, value in given.items()
+            if value < least[name]
+        ]
         if wrong:
             raise ConfigError("; ".join(wrong))
         self.check_rounds(self.epochs)

@@ -6,14 +6,14 @@ through. After an edit of any of them, stage 1 is trained anew.
 """
 
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 import torch
+from filelock import FileLock
 
 import fewmore
 from fewmore.data.paths import cache_folder
@@ -32,8 +32,6 @@ SOURCES = (
     "methods/network.py",
     "methods/recipe.py",
 )
-
-_LOCKS: dict[Path, threading.Lock] = {}  # one for each file
 
 
 def make_folder() -> Path:
@@ -88,9 +86,15 @@ def source_digest() -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Let one thread at a time use a file: of runs with the same stage 1, the first trains it."""
-    lock = _LOCKS.setdefault(path, threading.Lock())
-    with yield_gpu():
+    """Let one run at a time use a file: of runs with the same stage 1, the first trains it.
+
+    They may be threads or processes, of several machines too where the file system has locks. One
+    that is killed holds no lock.
+    """
+    lock = FileLock(path.with_suffix(".lock"))
+    # Where there are no locks, or the folder may only be read, nobody waits.
+    with yield_gpu(), suppress(OSError, NotImplementedError):
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     try:
         yield
