@@ -60,7 +60,7 @@ DEVICE = "NVIDIA H200"  # of the column of seconds
 REFERENCE = "joint"  # trains on all images, and so competes with no other
 UNMEASURED = "–"
 MISSING = "–"
-PUBLISHED_BEST = "*best published row with the same network*"
+PUBLISHED_BEST = "*best published row with the same network, no extra data, no images kept*"
 LEAK = " (scores depend on the batch)"
 
 
@@ -124,13 +124,14 @@ def _is_compared(method: str) -> bool:
 
 
 def _best_published(benchmark: str) -> tuple[float, str, Contents]:
-    """Return the highest published row that has CEC's network and leaks nothing."""
+    """Return the highest published row with CEC's network and data, and no leak."""
     network = published.backbone_of_cec(benchmark)
     alike = [
         (published.accuracy_of(name, about, benchmark)[0] or 0.0, name, about)
         for about in published.contents()
         for name in about.methods
         if about.backbones.get(benchmark) == network and not about.leak
+        if about.exemplars.startswith("none") and about.extra_data == "none"
     ]
     return max(alike, key=lambda row: row[0])
 
@@ -143,9 +144,9 @@ def _first(benchmark: str, rows: Sequence[RunResult]) -> str:
     best = next((row for row in rows if row.method != REFERENCE), None)
     ours = f"**{_name(best)}** is first with {_mean(best.last)}" if best else "none is measured yet"
     return (
-        f"Of ours, {ours}. Of published rows with {published.backbones()[network].name} and scores "
-        f"that do not depend on the batch, it is {name} with {last:.2f} (epoch: {about.selection}; "
-        f"test views: {views}; images kept: {about.exemplars})."
+        f"Of ours, {ours}. Of published rows with {published.backbones()[network].name}, no extra "
+        f"data, no images kept and scores that do not depend on the batch, it is {name} with "
+        f"{last:.2f} (epoch: {about.selection}; test views: {views})."
     )
 
 
@@ -254,7 +255,7 @@ def _published_cells(row: RunResult) -> dict[str, str]:
     last, average = published.accuracy_of(name, about, row.benchmark)
     if printed is not None:
         last, average = printed.sessions[-1], printed.average
-    if last is None:
+    if last is None and average is None:
         return {}
     return dict(zip(PUBLISHED, (italic(last), italic(average), about.selection), strict=True))
 
