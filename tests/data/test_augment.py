@@ -16,6 +16,7 @@ from torch import Tensor
 from fewmore.data import augment
 from fewmore.data.augment import ASPECT_RATIO, Transform
 from fewmore.data.images import ImageSet, Ragged
+from fewmore.data.transform import CutoutColor
 from fewmore.errors import ConfigError, DataError
 
 # Normalizes to the pixel values themselves.
@@ -621,13 +622,10 @@ def test_a_share_of_the_views_is_jittered() -> None:
 
 
 @pytest.mark.parametrize("side", [1, 4, 5, 20])
-def test_cutout_sets_a_square_around_a_random_pixel_to_the_mean(side: int) -> None:
-    view = torch.ones(3000, 3, 8, 8).contiguous(memory_format=torch.channels_last)
-    cut = augment.random_cutout(view, side, seeded(0))
-    assert cut.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(cut[:, 0], cut[:, 1])
+def test_cutout_is_a_square_around_a_random_pixel(side: int) -> None:
+    found = augment.random_square(torch.ones(3000, 3, 8, 8), side, seeded(0))
     squares = set()
-    for mask in (cut[:, 0] == 0).numpy():
+    for mask in found[:, 0].numpy():
         rows, columns = np.nonzero(mask.any(1))[0], np.nonzero(mask.any(0))[0]
         assert mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
         squares.add((rows[0], rows[-1] + 1, columns[0], columns[-1] + 1))
@@ -635,11 +633,21 @@ def test_cutout_sets_a_square_around_a_random_pixel_to_the_mean(side: int) -> No
     assert squares == {(*rows, *columns) for rows in lines for columns in lines}
 
 
-def test_cutout_comes_last() -> None:
+@pytest.mark.parametrize("color", ["mean", "black"])
+def test_cutout_comes_last(color: CutoutColor) -> None:
     images = one_size(random_images([(16, 16)] * 6))
-    changed = Transform(16, **IMAGENET, policy="randaugment", jitter=(0.4, 0.4, 0.4, 0.1), cutout=4)
-    views = augment.train_view(images, everything(images), changed, seeded(0))
-    assert bool(((views == 0).all(1).flatten(1).sum(1) >= 4).all())  # at least a corner of it
+    whole = Transform(16, **IMAGENET, policy="randaugment", jitter=(0.4, 0.4, 0.4, 0.1))
+    cut = replace(whole, cutout=4, cutout_color=color)
+    views, plain = (
+        augment.train_view(images, everything(images), transform, seeded(0))
+        for transform in (cut, whole)
+    )
+    assert views.is_contiguous(memory_format=torch.channels_last)
+    mean, std = torch.tensor(whole.mean), torch.tensor(whole.std)
+    filled = torch.zeros(3) if color == "mean" else -mean / std
+    square = (views - filled[:, None, None]).abs().amax(1) < 1e-5
+    assert bool((square.flatten(1).sum(1) >= 4).all())  # at least a corner of it
+    assert torch.equal(views.masked_fill(square[:, None], 0), plain.masked_fill(square[:, None], 0))
 
 
 @pytest.mark.parametrize("kind", [one_size, ragged])

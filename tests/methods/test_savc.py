@@ -159,7 +159,7 @@ def test_the_copy_follows_backbone_and_projection(tiny_images: Callable[..., Ima
     assert all(p.grad is not None for p in objective.projected.parameters())
     # The projection trains at the head's rate; the backbone's group is not the objective's.
     (group,) = objective.groups()
-    assert len(group.parameters) == 4
+    assert len(group.parameters) == 3
     assert group.lr is None
 
 
@@ -190,6 +190,7 @@ def test_the_projection_comes_from_its_generator_alone() -> None:
         assert one.requires_grad
         assert 0.1 < float(one.detach().abs().max()) <= 0.25
     assert projection(torch.randn(2, 16)).shape == (2, 4)
+    assert [tuple(weight.shape) for weight in projection.parameters()] == [(16, 16), (16,), (4, 16)]
 
 
 def test_a_stopped_training_ends_with_the_same_bits(

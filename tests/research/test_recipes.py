@@ -284,6 +284,7 @@ HALF_TURN = {"test_views": ("plain", "rot180"), "view_features": "separate"}
 TURNS = ("plain", "rot90", "rot180", "rot270")
 FACT = {
     **TEEN,
+    "ghost": 64,
     "virtual": 40,
     "reserve": 0.001,
     "reserve_from": 0,
@@ -328,9 +329,10 @@ BOTH_SIZES = {
     "large": 1.5,
     "view_features": "separate",
 }
+BLACK_CUTOUT = {"policy": "autoaugment-cifar10", "cutout": 16, "cutout_color": "black"}
 FEATURE_NUMBERS = {
     **{("pretrained", name): ({"epochs": 0}, {}) for name in BENCHMARK_NUMBERS},
-    ("teen", "cifar100"): (TEEN, {"policy": "autoaugment-cifar10", "cutout": 16}),
+    ("teen", "cifar100"): (TEEN, BLACK_CUTOUT),
     ("teen", "miniimagenet"): (
         {**TEEN, "epochs": 1000, "batch": 128, "scale": 32},
         {"policy": "autoaugment-imagenet"},
@@ -345,12 +347,13 @@ FEATURE_NUMBERS = {
             "milestones": (50, 100, 150, 200, 250, 300),
             "decay": 0.25,
             "scale": 32,
+            "last_batch": "fill",
         },
         {},
     ),
-    ("fact", "cifar100"): (FACT, {"policy": "autoaugment-cifar10", "cutout": 16}),
+    ("fact", "cifar100"): (FACT, BLACK_CUTOUT),
     ("fact", "miniimagenet"): (
-        {**FACT, "epochs": 1000, "batch": 128, "reserve": 0.01, "reserve_from": 150},
+        {**FACT, "epochs": 1000, "batch": 128, "ghost": 32, "reserve": 0.01, "reserve_from": 150},
         {"policy": "autoaugment-imagenet"},
     ),
     ("fact", "cub200"): (
@@ -364,13 +367,20 @@ FEATURE_NUMBERS = {
             "virtual": 100,
             "reserve": 0.01,
             "inner_alpha": 2,
+            "last_batch": "fill",
         },
         {"policy": "autoaugment-imagenet"},
     ),
     ("s3c", "cifar100"): (S3C, FOUR_VIEWS),
     ("s3c", "miniimagenet"): ({**S3C, "epochs": 100, "milestones": (40, 70)}, FOUR_VIEWS),
     ("s3c", "cub200"): (
-        {**S3C, "epochs": 100, "milestones": (30, 40, 60, 80), "lr": 0.03},
+        {
+            **S3C,
+            "epochs": 100,
+            "milestones": (30, 40, 60, 80),
+            "lr": 0.03,
+            "last_batch": "fill",
+        },
         FOUR_VIEWS,
     ),
     ("closer", "cifar100"): (
@@ -381,11 +391,17 @@ FEATURE_NUMBERS = {
             "ratio": (1.0, 1.0),
             "policy": "autoaugment-cifar10",
             "policy_probability": 0.5,
+            "policy_resampling": "bilinear",
         },
     ),
     ("closer", "miniimagenet"): (
         {**CLOSER, "closeness": 0.5},
-        {"resize": 96, "policy": "autoaugment-imagenet", "policy_probability": 0.5},
+        {
+            "resize": 96,
+            "policy": "autoaugment-imagenet",
+            "policy_probability": 0.5,
+            "policy_resampling": "bilinear",
+        },
     ),
     ("closer", "cub200"): (
         {
@@ -397,6 +413,7 @@ FEATURE_NUMBERS = {
             "head_lr": 0.1,
             "contrast": 0.01,
             "closeness": 1.5,
+            "last_batch": "fill",
         },
         {"scale": (0.25, 1.0), "ratio": (1.0, 1.0), "stored": 448},
     ),
@@ -419,7 +436,13 @@ FEATURE_NUMBERS = {
         },
     ),
     ("savc", "cub200"): (
-        {**SAVC_LARGE, "lr": 0.002, "milestones": (60, 80, 100), "local_size": 96},
+        {
+            **SAVC_LARGE,
+            "lr": 0.002,
+            "milestones": (60, 80, 100),
+            "local_size": 96,
+            "last_batch": "fill",
+        },
         {**HALF_TURN, "stored": 448},
     ),
     ("motic", "cifar100"): (
@@ -431,6 +454,7 @@ FEATURE_NUMBERS = {
             "ratio": (1.0, 1.0),
             "policy": "autoaugment-cifar10",
             "policy_probability": 0.5,
+            "policy_resampling": "bilinear",
         },
     ),
     ("motic", "miniimagenet"): (
@@ -441,6 +465,7 @@ FEATURE_NUMBERS = {
             "resize": 96,
             "policy": "autoaugment-imagenet",
             "policy_probability": 0.5,
+            "policy_resampling": "bilinear",
         },
     ),
     ("motic", "cub200"): (

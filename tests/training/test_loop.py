@@ -123,6 +123,18 @@ def test_shuffled_batches_show_each_image_at_most_once(images: int, batch: int, 
     assert torch.equal(batches, again)
 
 
+@given(images=st.integers(1, 60), batch=st.integers(1, 40), seed=st.integers(0, 2**32))
+def test_filled_batches_show_every_image(images: int, batch: int, seed: int) -> None:
+    generators = [torch.Generator().manual_seed(seed) for _ in range(2)]
+    batches = shuffled_batches(images, batch, generators[0], fill=True)
+    whole = shuffled_batches(images, batch, generators[1])
+    assert batches.shape == (-(-images // batch), min(images, batch))
+    assert torch.equal(batches[: len(whole)], whole)
+    shown = batches.flatten().tolist()
+    assert set(shown[:images]) == set(range(images))
+    assert shown[images:] == shown[: len(shown) - images]
+
+
 def test_shuffled_batches_leave_out_other_images_each_time() -> None:
     generator = torch.Generator().manual_seed(0)
     epochs = [shuffled_batches(10, 4, generator).flatten().tolist() for _ in range(40)]

@@ -46,8 +46,13 @@ def train_view(
         pixels = _for_some(changed, pixels, jittered, generator)
     if transform.grayscale:
         pixels = _for_some(grayscale(pixels), pixels, transform.grayscale, generator)
-    view = normalize(pixels, transform)
-    return random_cutout(view, transform.cutout, generator) if transform.cutout else view
+    if not transform.cutout:
+        return normalize(pixels, transform)
+    square = random_square(pixels, transform.cutout, generator)
+    if transform.cutout_color == "black":
+        return normalize(pixels.masked_fill(square, 0), transform)
+    cut = normalize(pixels, transform).masked_fill(square, 0.0)
+    return cut.contiguous(memory_format=torch.channels_last)
 
 
 def _for_some(changed: Tensor, pixels: Tensor, share: float, generator: Generator) -> Tensor:
@@ -350,19 +355,17 @@ def random_jitter(
     return color_jitter(pixels, brightness, contrast, saturation, jitter[3] * (2 * draws[3] - 1))
 
 
-def random_cutout(view: Tensor, side: int, generator: Generator) -> Tensor:
-    """Set a square of each view to 0, the mean color; it may reach beyond the edges."""
-    n, _, height, width = view.shape
-    draws = torch.rand(2, n, device=view.device, generator=generator)
+def random_square(views: Tensor, side: int, generator: Generator) -> Tensor:
+    """Sample a square of each view, which may reach beyond the edges: (n, 1, s, s) bool."""
+    n, _, height, width = views.shape
+    draws = torch.rand(2, n, device=views.device, generator=generator)
 
     def hidden(draw: Tensor, length: int) -> Tensor:
         first = (draw * length).floor()[:, None] - side // 2
-        line = torch.arange(length, device=view.device)
+        line = torch.arange(length, device=views.device)
         return (line >= first) & (line < first + side)
 
-    square = hidden(draws[0], height)[:, :, None] & hidden(draws[1], width)[:, None, :]
-    cut = view.masked_fill(square[:, None], 0.0)
-    return cut.contiguous(memory_format=torch.channels_last)
+    return (hidden(draws[0], height)[:, :, None] & hidden(draws[1], width)[:, None, :])[:, None]
 
 
 def normalize(pixels: Tensor, transform: Transform) -> Tensor:

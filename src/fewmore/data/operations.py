@@ -35,19 +35,24 @@ KINDS = (
     "color",  # factor: 0 is gray
     "sharpness",  # factor: 0 is blurred
 )
-FILL = 128  # gray, where an operation moves pixels into the image from beyond its edges
+FILL = 128  # gray, beyond the edges of the image where the nearest pixels are taken
 LUMA = (19595, 38470, 7471)  # shares of red, green and blue in gray, in 65536ths
 
 
-def apply_operations(pixels: Tensor, kinds: Tensor, strengths: Tensor) -> Tensor:
+def apply_operations(
+    pixels: Tensor, kinds: Tensor, strengths: Tensor, bilinear: bool = False
+) -> Tensor:
     """Apply one operation to each image.
 
     Args:
         pixels: (n, 3, s, s) uint8.
         kinds: (n,) positions in KINDS.
         strengths: (n,) float; what they mean is said at KINDS.
+        bilinear: interpolate moved pixels, and fill in black beyond the edges; else take the
+            nearest ones, and fill in gray.
     """
-    moved = _move(pixels, _source_matrix(pixels.shape[-1], kinds, strengths))
+    move = _move_bilinear if bilinear else _move
+    moved = move(pixels, _source_matrix(pixels.shape[-1], kinds, strengths))
     tables = _tables(moved, kinds, strengths)
     changed = tables.gather(2, moved.flatten(2).long()).view_as(moved)
     sharper, colored = (
@@ -95,17 +100,49 @@ def _source_matrix(side: int, kinds: Tensor, strengths: Tensor) -> Tensor:
 
 def _move(pixels: Tensor, matrix: Tensor) -> Tensor:
     """Take each pixel from its place in the image: the nearest one, and gray beyond the edges."""
-    side = pixels.shape[-1]
-    center = torch.arange(side, device=pixels.device) + 0.5
+    x, y = _places(pixels.shape[-1], matrix)
+    moved = _take(pixels, x.floor(), y.floor())
+    return torch.where(_inside(x, y), moved, FILL)
+
+
+def _move_bilinear(pixels: Tensor, matrix: Tensor) -> Tensor:
+    """Interpolate each pixel at its place in the image; it is black beyond the edges.
+
+    As Pillow does it, neighbors beyond the edges are those at the edges, and results are cut off
+    to whole numbers.
+    """
+    x, y = _places(pixels.shape[-1], matrix)
+    left, top = (x - 0.5).floor(), (y - 0.5).floor()
+    across, down = (x - 0.5 - left)[:, None], (y - 0.5 - top)[:, None]
+    upper, lower = (
+        _take(pixels, left, row).float().lerp(_take(pixels, left + 1, row).float(), across)
+        for row in (top, top + 1)
+    )
+    moved = upper.lerp(lower, down).to(torch.uint8)
+    return torch.where(_inside(x, y), moved, 0)
+
+
+def _places(side: int, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the places that the pixels of the result come from, x and y: (n, s, s) each."""
+    center = torch.arange(side, device=matrix.device) + 0.5
     (a, b, c), (d, e, f) = (
         (value[:, None, None] for value in row.unbind(1)) for row in matrix.unbind(1)
     )
-    x = (a * center + b * center[:, None] + c).floor()
-    y = (d * center + e * center[:, None] + f).floor()
-    inside = (x >= 0) & (x < side) & (y >= 0) & (y < side)
-    source = torch.where(inside, y * side + x, 0).long().flatten(1)
-    moved = pixels.flatten(2).gather(2, source[:, None].expand(-1, 3, -1)).view_as(pixels)
-    return torch.where(inside[:, None], moved, FILL)
+    return a * center + b * center[:, None] + c, d * center + e * center[:, None] + f
+
+
+def _inside(x: Tensor, y: Tensor) -> Tensor:
+    """Return which places lie in the image: (n, 1, s, s)."""
+    side = x.shape[-1]
+    return ((x >= 0) & (x < side) & (y >= 0) & (y < side))[:, None]
+
+
+def _take(pixels: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Take the pixels at whole places, those beyond the edges from the edges: (n, 3, s, s)."""
+    last = pixels.shape[-1] - 1
+    source = (y.clamp(0, last) * (last + 1) + x.clamp(0, last)).long().flatten(1)
+    taken = pixels.flatten(2).gather(2, source[:, None].expand(-1, 3, -1))
+    return taken.view_as(pixels)
 
 
 # Changing pixels by their values

@@ -126,8 +126,9 @@ _STRENGTHS: dict[str, Callable[[float], tuple[float, float]]] = {
 
 def apply_policy(pixels: Tensor, transform: Transform, generator: Generator) -> Tensor:
     """Apply the transform's policy to a batch of pixels, (n, 3, s, s) uint8."""
+    bilinear = transform.policy_resampling == "bilinear"
     for kinds, strengths in sample_operations(len(pixels), transform, pixels.device, generator):
-        pixels = apply_operations(pixels, kinds, strengths)
+        pixels = apply_operations(pixels, kinds, strengths, bilinear)
     return pixels
 
 

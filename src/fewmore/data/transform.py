@@ -34,6 +34,8 @@ TestView = Literal[
     "rot270-brg",
 ]
 ViewFeatures = Literal["mean", "separate"]
+Resampling = Literal["nearest", "bilinear"]
+CutoutColor = Literal["mean", "black"]
 ASPECT_RATIO = (3 / 4, 4 / 3)  # width to height of a random resized crop
 MAX_MAGNITUDE = 30  # of RandAugment
 LARGE = 1.25  # side of a large test view to that of a plain one, unless set
@@ -61,12 +63,15 @@ class Transform:
         policy: random operations after the crop: the 25 sub-policies that AutoAugment found on
             CIFAR10 or on ImageNet, or RandAugment.
         policy_probability: share of the training views that the policy is applied to.
+        policy_resampling: "nearest" takes the nearest pixels where an operation moves them, and
+            gray beyond the edges; "bilinear" interpolates, and takes black.
         randaugment_ops: operations that RandAugment applies to a view, one after the other.
         randaugment_magnitude: strength of RandAugment's operations, 0 to 30.
         jitter: largest changes of brightness, contrast, saturation and hue; 0.4 is a factor
             between 0.6 and 1.4, and a hue of 0.1 a tenth of the color circle in both directions.
         grayscale: share of the training views that lose their color.
         cutout: side of a square that is cut out of each training view, in pixels; 0 for none.
+        cutout_color: color of that square, the mean color or black.
         test_views: views of an image that testing uses all of, such as plain,flip; gbr and brg take
             green for red and so on; large ones have more pixels; rot90-gbr and rot90-flip are
             rotated first.
@@ -87,11 +92,13 @@ class Transform:
     stored: int | None = None
     policy: Policy = "none"
     policy_probability: float = 1.0
+    policy_resampling: Resampling = "nearest"
     randaugment_ops: int = 2
     randaugment_magnitude: int = 9
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     grayscale: float = 0.0
     cutout: int = 0
+    cutout_color: CutoutColor = "mean"
     test_views: tuple[TestView, ...] = ("plain",)
     large: float = LARGE
     view_features: ViewFeatures = "mean"
@@ -129,8 +136,10 @@ class Transform:
         """Return the settings that the others leave without effect, each with the reason."""
         names = [] if self.policy == "randaugment" else ["randaugment_ops", "randaugment_magnitude"]
         if self.policy == "none":
-            names.append("policy_probability")
+            names += ["policy_probability", "policy_resampling"]
         unread = dict.fromkeys(names, f"policy={self.policy}")
+        if not self.cutout:
+            unread["cutout_color"] = "cutout=0"
         if self.crop == "pad":
             unread |= {"stored": "crop=pad", "ratio": "crop=pad"}
         elif self.resize is None:
@@ -180,8 +189,12 @@ class Transform:
                 "jitter must be brightness, contrast, saturation and hue, none negative and the "
                 f"hue at most 0.5, not {self.jitter}"
             )
+        if self.policy_resampling not in get_args(Resampling):
+            yield f"policy_resampling must be {_either(Resampling)}, not '{self.policy_resampling}'"
         if self.cutout < 0:
             yield f"cutout must not be negative, and is {self.cutout}"
+        if self.cutout_color not in get_args(CutoutColor):
+            yield f"cutout_color must be {_either(CutoutColor)}, not '{self.cutout_color}'"
         views, known = self.test_views, get_args(TestView)
         if not views or len(set(views)) < len(views) or not set(views) <= set(known):
             yield f"test_views must be different ones of {', '.join(known)}, not {views}"

@@ -11,8 +11,7 @@ frozen, and a class is the mean of its images' features.
 
 This is the authors' program: both terms are taken on the normalized features that are classified,
 over all pairs of views in a batch, and the last epoch is tested. It has neither a warm-up nor
-clipped gradients. Their operations of AutoAugment fill with black and interpolate; here they fill
-with gray and take the nearest pixel. `contrast` and `closeness` are the paper's λ_ssc and λ_inter.
+clipped gradients. `contrast` and `closeness` are the paper's λ_ssc and λ_inter.
 If the loss stays near log(classes) − closeness, all features point in one direction, which a high
 rate from the first step can lead to: `--set pretrain.warm_up=5` avoids it.
 """
@@ -33,14 +32,16 @@ PRETRAIN: dict[str, dict[str, Any]] = {
         "head_lr": 0.1,
         "contrast": 0.01,
         "closeness": 1.5,
+        "last_batch": "fill",
     },
 }
 TRANSFORM: dict[str, dict[str, Any]] = {
-    "cifar100": STRONG_VIEWS,
+    "cifar100": {**STRONG_VIEWS, "policy_resampling": "bilinear"},
     "miniimagenet": {
         "resize": 96,
         "policy": "autoaugment-imagenet",
         "policy_probability": 0.5,
+        "policy_resampling": "bilinear",
     },
     # Of larger files, the smallest crop has as many pixels as its view.
     "cub200": {"scale": (0.25, 1.0), "ratio": (1.0, 1.0), "stored": 448},

@@ -16,8 +16,8 @@ which the copy sees; the classified features themselves are compared, without a 
 views pass through the network once more for it, beside the pass of all three that is classified
 (`own_passes`). Different rotations of a class are drawn together as different classes are, from the
 second epoch on. The network that is tested is the trained one, not its copy. Empty places of the
-queue count as other classes; in the program they are of class 0. Operations of AutoAugment fill
-with gray and take the nearest pixel, where the program's fill with black and interpolate.
+queue count as other classes; in the program they are of class 0. The program contrasts before it
+classifies, which batch norm's running statistics see in that order.
 `contrast` and `closeness` are the program's ssc_lamb and inter_lamb.
 """
 
@@ -52,13 +52,14 @@ PRETRAIN: dict[str, dict[str, Any]] = {
 }
 TWO_VIEWS: dict[str, Any] = {"test_views": ("plain", "rot180"), "view_features": "separate"}
 TRANSFORM: dict[str, dict[str, Any]] = {
-    "cifar100": {**TWO_VIEWS, **STRONG_VIEWS},
+    "cifar100": {**TWO_VIEWS, **STRONG_VIEWS, "policy_resampling": "bilinear"},
     "miniimagenet": {
         "test_views": ("plain", "rot90", "rot180", "rot270"),
         "view_features": "separate",
         "resize": 96,
         "policy": "autoaugment-imagenet",
         "policy_probability": 0.5,
+        "policy_resampling": "bilinear",
     },
     # Of larger files, the smallest crop has as many pixels as its view.
     "cub200": {**TWO_VIEWS, "scale": (0.25, 1.0), "ratio": (1.0, 1.0), "stored": 448},

@@ -58,7 +58,12 @@ MAP = "map."  # before the names of the map's tensors, among those that stage 1 
 # Settings of the authors' program that differ between benchmarks; others have those of CIFAR100.
 PRETRAIN: dict[str, dict[str, Any]] = {
     "miniimagenet": {"epochs": 100, "milestones": (40, 70)},
-    "cub200": {"epochs": 100, "milestones": (30, 40, 60, 80), "lr": 0.03},
+    "cub200": {
+        "epochs": 100,
+        "milestones": (30, 40, 60, 80),
+        "lr": 0.03,
+        "last_batch": "fill",
+    },
 }
 
 

@@ -68,6 +68,7 @@ PRETRAIN: dict[str, dict[str, Any]] = {
         "local_size": 96,
         "projection": 128,
         "encoder_momentum": 0.999,
+        "last_batch": "fill",
     },
 }
 TRANSFORM: dict[str, dict[str, Any]] = {
@@ -115,7 +116,8 @@ class Projected(nn.Module):
 def make_projection(dim: int, outputs: int, generator: Generator) -> nn.Sequential:
     """Make a network of two layers, with PyTorch's range of random weights."""
     with torch.device("meta"):  # else layers draw weights from the global generator
-        layers = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, outputs))
+        last = nn.Linear(dim, outputs, bias=False)
+        layers = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), last)
     projection: nn.Sequential = layers.to_empty(device="cpu")
     bound = dim**-0.5
     for parameter in projection.parameters():

@@ -10,7 +10,9 @@ softmax of their cosines. Features are learnt by plain cross entropy, long and w
 augmentation, and frozen.
 
 Settings are those of the authors' program, which tests the epoch that is best on the test images;
-here it is the last one. The weight of the base classes is 0.1 on CIFAR100 and 0.5 elsewhere.
+here it is the last one. The weight of the base classes is 0.1 on CIFAR100 and 0.5 elsewhere. The
+program's operations of AutoAugment always rotate to the left, shear by cubic interpolation and
+shift by rounded pixels; here they are those of torchvision.
 """
 
 from dataclasses import dataclass
@@ -40,10 +42,15 @@ PRETRAIN: dict[str, dict[str, Any]] = {
         "milestones": (50, 100, 150, 200, 250, 300),
         "decay": 0.25,
         "scale": 32.0,
+        "last_batch": "fill",
     },
 }
 TRANSFORM: dict[str, dict[str, Any]] = {
-    "cifar100": {"policy": "autoaugment-cifar10", "cutout": 16},
+    "cifar100": {
+        "policy": "autoaugment-cifar10",
+        "cutout": 16,
+        "cutout_color": "black",
+    },
     "miniimagenet": {"policy": "autoaugment-imagenet"},
 }
 

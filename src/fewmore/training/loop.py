@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Generator, Tensor, nn
@@ -104,7 +105,7 @@ def train_epochs(
         modules,
         [ParameterGroup(parameters)],
         loss_of,
-        lambda generator: shuffled_batches(images, config.batch, generator),
+        partial(shuffled_batches, images, config.batch, fill=config.last_batch == "fill"),
         config.epochs,
         config,
         runtime,
@@ -112,11 +113,17 @@ def train_epochs(
     )
 
 
-def shuffled_batches(images: int, batch: int, generator: Generator) -> Tensor:
-    """Sample the positions of an epoch, (steps, batch); an incomplete last batch is left out."""
+def shuffled_batches(images: int, batch: int, generator: Generator, fill: bool = False) -> Tensor:
+    """Sample the positions of an epoch, (steps, batch).
+
+    An incomplete last batch is left out, or filled with images of the epoch's beginning: a step
+    that is captured takes batches of one size.
+    """
     batch = min(batch, images)
     order = torch.randperm(images, device=generator.device, generator=generator)
-    return order[: images // batch * batch].view(-1, batch)
+    if fill:
+        order = torch.cat([order, order[: -images % batch]])
+    return order[: len(order) // batch * batch].view(-1, batch)
 
 
 class _Training:

@@ -87,6 +87,8 @@ class EpochsConfig(OptimizerConfig):
     fewest_epochs: ClassVar[int] = 1
     epochs: int = 100  # passes over the images
     batch: int = 128  # images a step
+    # What is left of an epoch is left out, or filled up with images of its beginning.
+    last_batch: Literal["drop", "fill"] = "drop"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,6 +99,8 @@ class EpochsConfig(OptimizerConfig):
             for name, value in given.items()
             if value < least[name]
         ]
+        if self.last_batch not in ("drop", "fill"):
+            wrong.append(f"last_batch must be drop or fill, not '{self.last_batch}'")
         if wrong:
             raise ConfigError("; ".join(wrong))
         self.check_rounds(self.epochs)

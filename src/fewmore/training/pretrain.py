@@ -8,6 +8,7 @@ derive both classes in a file of their own (methods/closer.py is an example).
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch.nn.functional as F
@@ -240,7 +241,7 @@ def pretrain(
             *objective.groups(),
         ],
         objective.losses(),
-        lambda generator: shuffled_batches(len(base), config.batch, generator),
+        partial(shuffled_batches, len(base), config.batch, fill=config.last_batch == "fill"),
         config.epochs,
         config,
         runtime,
