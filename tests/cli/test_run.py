@@ -11,7 +11,8 @@ import torch
 
 from fewmore import cli
 from fewmore.data.benchmarks import BENCHMARKS
-from fewmore.errors import MethodError
+from fewmore.errors import MethodError, MissingData
+from fewmore.io import file_hash
 from fewmore.methods import FEATURES, METHODS
 from fewmore.research import job, results, runner
 from fewmore.research.trained import load_method
@@ -520,19 +521,21 @@ def test_planned_sessions_take_no_other_split(fewmore, tiny_folder):
 
 STOPPING = NEAREST.replace(
     "    def learn(self, session):",
-    "    def learn(self, session):\n        raise KeyboardInterrupt",
-)
+    "    def learn(self, session):\n"
+    "        if Path('stop').exists():\n            raise KeyboardInterrupt",
+).replace("import torch", "from pathlib import Path\n\nimport torch", 1)
 
 
 def test_a_stopped_run_says_how_to_go_on_and_does(run):
     methods = ("-m", "decoupled-cosine", "-m", "near.py:Nearest", "-m", "decoupled-linear")
     Path("near.py").write_text(STOPPING)
+    Path("stop").touch()
     code, out, err = run(*methods)
     assert code == 130
     assert "stopped; go on with the same command and --resume" in err
     assert "Traceback" not in err
     assert len(folders()) == 2, "the third method had not begun"
-    Path("near.py").write_text(NEAREST)
+    Path("stop").unlink()
     code, out, err = run(*methods, "--resume")
     assert (code, err) == (0, "")
     assert len(folders()) == 3
@@ -544,6 +547,55 @@ def test_a_stopped_run_says_how_to_go_on_and_does(run):
     assert (code, err) == (0, "")
     assert again.startswith("all runs are finished\n")
     assert again.endswith(table.partition("\n")[2]), "the same table"
+
+
+def test_resume_joins_no_two_versions_of_a_file(run):
+    words = ("-m", "near.py:Nearest")
+    Path("near.py").write_text(STOPPING)
+    Path("stop").touch()
+    assert run(*words)[0] == 130
+    (stopped,) = folders()
+    before = (stopped / "code.json").read_text()
+    Path("stop").unlink()
+    Path("near.py").write_text(STOPPING + "\n# edited\n")
+    assert "folder    a new one in runs" in run(*words, "--resume", "--dry-run")[1]
+    code, out, err = run(*words, "--resume")
+    assert (code, err) == (0, "")
+    assert f"left as it is: {stopped}, which was begun with another version of near.py" in out
+    (finished,) = set(folders()) - {stopped}
+    recorded = json.loads((finished / "code.json").read_text())["method_source"]
+    assert results.read(finished).machine["method_source"] == recorded
+    assert recorded["sha256"] == file_hash(Path("near.py"))
+    assert (stopped / "code.json").read_text() == before
+    assert not (stopped / "result.json").exists()
+    # Nor is the result of the first version that of the second.
+    Path("near.py").write_text(STOPPING)
+    assert run(*words, "--resume")[0] == 0
+    assert (stopped / "result.json").exists()
+
+
+def test_a_model_is_loaded_with_the_file_it_was_made_with(run, monkeypatch, tmp_path):
+    Path("near.py").write_text(NEAREST)
+    assert run("-m", "near.py:Nearest")[0] == 0
+    (folder,) = folders()
+    seed = (folder / "seed0").resolve()
+    source = Path("near.py").resolve()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    other = NEAREST.replace("nearest, pixel by pixel", "of another file")
+    Path("near.py").write_text(other)
+    assert load_method(seed).__doc__ == "The class whose mean image is nearest, pixel by pixel."
+    source.write_text(other)
+    with pytest.raises(
+        MissingData, match=r"near\.py has changed since, and this run was made with"
+    ):
+        load_method(seed)
+    source.unlink()
+    with pytest.raises(MissingData, match=r"near\.py is gone, and this run was made with it"):
+        load_method(seed)
+    Path("near.py").write_text(NEAREST)  # the same file, seen from here
+    assert load_method(seed).means.shape[0] == 6
 
 
 def test_resume_starts_what_was_not_begun_and_says_what_is_done(run, monkeypatch):
