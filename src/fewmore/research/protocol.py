@@ -289,6 +289,12 @@ def _save(checkpoint: Checkpoint, method_state: State, outcome: Outcome) -> None
     checkpoint.replace(SESSION, state)
 
 
+def sessions_learnt(checkpoint: Checkpoint | None) -> int:
+    """Return how many sessions a checkpoint holds."""
+    state = None if checkpoint is None else checkpoint.load(SESSION)
+    return 0 if state is None else len(state["predictions"][""])
+
+
 def _resume(checkpoint: Checkpoint | None, method: Method, outcome: Outcome) -> None:
     state = None if checkpoint is None else checkpoint.load(SESSION)
     if state is None:
