@@ -103,8 +103,8 @@ def test_all_trials_failed(tune, monkeypatch):
     code, _, err = tune("--grid", "pretrain.lr=0.01,0.05")
     assert code == 2
     assert re.match(
-        r"fewmore: all 2 trials failed; the first: decoupled-cosine fails in session 1 of seed0-draw0: "
-        r"ValueError: no \(.*\.py:\d+\); traceback: .*\n",
+        r"fewmore: all 2 trials failed; the first: decoupled-cosine fails in session 1 "
+        r"of seed0-draw0: ValueError: no \(.*\.py:\d+\); traceback: .*\n",
         err,
     )
 

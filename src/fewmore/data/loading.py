@@ -22,7 +22,15 @@ from fewmore.data.folders import Listing, list_train_test
 from fewmore.data.images import ImageSet
 from fewmore.data.splits import Split
 from fewmore.data.transform import Transform
-from fewmore.errors import BenchmarkError, ConfigError, ImageError, MissingData, SplitError
+from fewmore.errors import (
+    BenchmarkError,
+    ConfigError,
+    FewmoreError,
+    ImageError,
+    MissingData,
+    SplitError,
+    describe,
+)
 
 
 def load_task(
@@ -108,7 +116,14 @@ def read_images(benchmark: Benchmark, request: ImageRequest) -> BenchmarkImages:
     """Load the images of a benchmark by the function of its table or of its own."""
     if benchmark.load is None:
         return _READERS[benchmark.name.partition(":")[0]](benchmark, request)
-    images = benchmark.load(request)
+    try:
+        images = benchmark.load(request)
+    except FewmoreError:
+        raise
+    except Exception as error:  # of a user's own code
+        raise BenchmarkError(
+            f"the load function of {benchmark.name} fails: {describe(error)}"
+        ) from error
     if not isinstance(images, BenchmarkImages):
         raise BenchmarkError(
             f"loading {benchmark.name} gives a {type(images).__name__}: its load function must "
@@ -117,6 +132,12 @@ def read_images(benchmark: Benchmark, request: ImageRequest) -> BenchmarkImages:
     if images.train.class_names != images.test.class_names:
         raise BenchmarkError(
             f"the training and the test images of {benchmark.name} must have the same class_names"
+        )
+    if not benchmark.plan and len(images.train.class_names) != benchmark.classes:
+        raise BenchmarkError(
+            f"{benchmark.name} says that it has {benchmark.classes} classes, and its images have "
+            f"{len(images.train.class_names)}: set classes={len(images.train.class_names)} in the "
+            "Benchmark, or load the images of all"
         )
     return images
 
