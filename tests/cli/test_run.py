@@ -416,6 +416,7 @@ def test_a_method_of_ones_own(run):
     assert result.machine["method_source"] == {
         "file": str(Path("near.py").resolve()),
         "sha256": hashlib.sha256(NEAREST.encode()).hexdigest(),
+        "named": "near.py:Nearest",
     }
     assert result.accuracy[0][-1] > 80, "these images differ by their colors"
     assert "nearest" in out.rpartition("run folder")[2]
