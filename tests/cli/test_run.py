@@ -596,6 +596,30 @@ def test_a_dry_run_prints_what_would_be_run(run):
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--way", 0), "way must be at least 1, not 0"),
+        (("--base", 0), "base must be at least 1, not 0"),
+        (("--shot", -1), "shot must be at least 1, not -1"),
+        (("--base", 3, "--way", 2), "sessions of 2 do not divide"),
+        (("--base", 7), "7 base classes were asked for, but there are 6 classes"),
+        (("--set", "backbone=resnet99"), "no backbone is named 'resnet99': did you mean"),
+        (("--set", "weights=none.pt"), "there is no weight file none.pt"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_refuses(words, message, run):
+    sentence = refusal(run("-m", "decoupled-l2", *words, "--dry-run"))
+    assert message in sentence
+    assert refusal(run("-m", "decoupled-l2", *words)) == sentence
+
+
+def test_a_dry_run_chooses_the_sessions_of_a_folder_as_the_run_does(run):
+    code, out, _ = run("-m", "decoupled-l2", "--way", 1, "--dry-run")
+    assert code == 0
+    assert "split     4 base classes, then 1-way 5-shot" in out
+
+
 def test_epochs_are_printed_where_there_is_no_terminal(run):
     words = ("-m", "decoupled-cosine", "--set", "pretrain.epochs=25")
     lines = [line for line in run(*words)[1].splitlines() if "pretrain " in line]

@@ -64,27 +64,63 @@ def load_task(
     benchmark = find(name)
     root = paths.data_root(data_root)
     shape = (base, way, shot, class_order)
-    if benchmark.plan and any(option is not None for option in shape):
-        raise SplitError(
-            f"the sessions of {name} are fixed: leave out --base, --way, --shot and --class-order"
-        )
+    _check_not_planned(benchmark, shape)
     images = load_benchmark_images(benchmark, root, on_progress, transforms)
     is_default = draw is None and all(option is None for option in shape)
     if is_default and session_lists.has_session_lists(benchmark, images, root):
         split = session_lists.official_split(benchmark, images, root)
         return Task(benchmark, images.train, images.test, split, images.test_files, data_root=root)
     _check_complete(benchmark, images)
-    if name.startswith(FOLDER_PREFIX):
-        counts = images.train.class_counts().tolist()
+    benchmark = _reshape(benchmark, images.train.class_counts().tolist(), *shape)
+    split = draw_split(benchmark, images.train, images.keys, draw, class_order)
+    return Task(benchmark, images.train, images.test, split, images.test_files, images.keys, root)
+
+
+def reshape(
+    benchmark: Benchmark,
+    base: int | None = None,
+    way: int | None = None,
+    shot: int | None = None,
+    class_order: int | None = None,
+) -> Benchmark:
+    """Return a benchmark with other sessions, as far as they can be had without its images."""
+    shape = (base, way, shot, class_order)
+    _check_not_planned(benchmark, shape)
+    counts: Sequence[int] = ()
+    if benchmark.name.startswith(FOLDER_PREFIX):
+        counts = list_train_test(folder_path(benchmark.name))[0].class_counts()
+    reshaped = _reshape(benchmark, counts, *shape)
+    if not benchmark.plan:
+        splits.check_shape(benchmark.classes, reshaped.base, reshaped.way, reshaped.shot)
+    return reshaped
+
+
+def _check_not_planned(benchmark: Benchmark, shape: tuple[int | None, ...]) -> None:
+    """Refuse other sessions for a benchmark whose sessions are fixed."""
+    if benchmark.plan and any(option is not None for option in shape):
+        raise SplitError(
+            f"the sessions of {benchmark.name} are fixed: leave out --base, --way, --shot and "
+            "--class-order"
+        )
+
+
+def _reshape(
+    benchmark: Benchmark,
+    counts: Sequence[int],
+    base: int | None,
+    way: int | None,
+    shot: int | None,
+    class_order: int | None,
+) -> Benchmark:
+    """Return a benchmark with other sessions; `counts` are the training images by class."""
+    if benchmark.name.startswith(FOLDER_PREFIX):
         base, way, shot = choose_shape(counts, base, way, shot, class_order)
-    benchmark = replace(
+    return replace(
         benchmark,
         base=benchmark.base if base is None else base,
         way=benchmark.way if way is None else way,
         shot=benchmark.shot if shot is None else shot,
     )
-    split = draw_split(benchmark, images.train, images.keys, draw, class_order)
-    return Task(benchmark, images.train, images.test, split, images.test_files, images.keys, root)
 
 
 def draw_split(
