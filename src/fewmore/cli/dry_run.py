@@ -18,7 +18,8 @@ def print_plan(
 ) -> None:
     """Print the recipe, settings, split, runs and folder of each experiment.
 
-    Names and numbers that cannot be are refused as far as that needs no images. The task is loaded only where a run to resume may have had its settings fitted to it.
+    Names and numbers that cannot be are refused, as far as that needs no images. The task is loaded
+    only where a run to resume may have had its settings fitted to it.
     """
     from fewmore.methods import find
     from fewmore.research import run_folder

@@ -269,6 +269,10 @@ def find(name: str) -> MethodInfo:
     where, colon, cls = name.rpartition(":")
     if colon and (where.endswith(".py") or plugins.is_module(where, MethodError)):
         return _describe(where, cls, None, where)
+    if name.endswith(".py"):
+        from fewmore.methods.base import Method
+
+        user_code.refuse_file(name, Method, "method")
     known = [*METHODS, *installed, "path/to/file.py:ClassName", "package.module:ClassName"]
     raise UnknownName("method", name, known)
 
