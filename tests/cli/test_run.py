@@ -258,12 +258,25 @@ def test_a_method_that_fails_does_not_stop_the_others(run):
     wrong = NEAREST.replace("return -torch.cdist", "return torch.nan * torch.cdist")
     Path("near.py").write_text(wrong)
     Path("few.py").write_text(TOO_FEW)
-    methods = ("-m", "few.py:Few", "-m", "near.py:Nearest", "-m", "decoupled-cosine")
+    Path("boom.py").write_text(
+        NEAREST.replace("self._means(base)", "base.none").replace("st(M", "stBoom(M")
+    )
+    Path("unfit.py").write_text(
+        TOO_FEW.replace("raise ConfigError(", "raise ValueError(").replace("Few", "Unfit")
+    )
+    methods = (
+        *("-m", "few.py:Few", "-m", "unfit.py:Unfit", "-m", "near.py:Nearest"),
+        *("-m", "boom.py:NearestBoom", "-m", "decoupled-cosine"),
+    )
     code, out, err = run(*methods)
     assert code == 2
     assert "fewmore: few.py:Few: 9 base classes are needed, not 4" in err
     assert "fewmore: near.py:Nearest: Nearest gave scores that are not finite" in err
-    assert err.count("\n") == 2
+    assert "fewmore: unfit.py:Unfit: the settings of unfit.py:Unfit cannot be fitted" in err
+    assert "ValueError: 9 base classes are needed, not 4 (" in err
+    assert "fewmore: boom.py:NearestBoom: nearestboom fails in the base session of seed0: " in err
+    assert "AttributeError: 'ImageSet' object has no attribute 'none' (" in err
+    assert err.count("\n") == 4
     assert "Traceback" not in err
     assert "decoupled-cosine" in out.rpartition("run folder")[2]
     assert [results.read(f).method for f in folders() if (f / "result.json").exists()] == [
@@ -404,6 +417,7 @@ def test_a_method_of_ones_own(run):
     assert result.machine["method_source"] == {
         "file": str(Path("near.py").resolve()),
         "sha256": hashlib.sha256(NEAREST.encode()).hexdigest(),
+        "named": "near.py:Nearest",
     }
     assert result.accuracy[0][-1] > 80, "these images differ by their colors"
     assert "nearest" in out.rpartition("run folder")[2]
@@ -634,6 +648,30 @@ def test_a_dry_run_prints_what_would_be_run(run):
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--way", 0), "way must be at least 1, not 0"),
+        (("--base", 0), "base must be at least 1, not 0"),
+        (("--shot", -1), "shot must be at least 1, not -1"),
+        (("--base", 3, "--way", 2), "sessions of 2 do not divide"),
+        (("--base", 7), "7 base classes were asked for, but there are 6 classes"),
+        (("--set", "backbone=resnet99"), "no backbone is named 'resnet99': did you mean"),
+        (("--set", "weights=none.pt"), "there is no weight file none.pt"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_refuses(words, message, run):
+    sentence = refusal(run("-m", "decoupled-l2", *words, "--dry-run"))
+    assert message in sentence
+    assert refusal(run("-m", "decoupled-l2", *words)) == sentence
+
+
+def test_a_dry_run_chooses_the_sessions_of_a_folder_as_the_run_does(run):
+    code, out, _ = run("-m", "decoupled-l2", "--way", 1, "--dry-run")
+    assert code == 0
+    assert "split     4 base classes, then 1-way 5-shot" in out
+
+
 def test_epochs_are_printed_where_there_is_no_terminal(run):
     words = ("-m", "decoupled-cosine", "--set", "pretrain.epochs=25")
     lines = [line for line in run(*words)[1].splitlines() if "pretrain " in line]
@@ -804,10 +842,30 @@ def test_wrong_usage_is_refused_without_a_traceback(words, run):
     assert "Traceback" not in err
 
 
-def test_an_error_of_the_program_is_not_hidden(run):
-    Path("near.py").write_text(NEAREST.replace("torch.cat([self.means", "torch.dog([self.means"))
+def test_an_error_of_ones_own_method_is_a_sentence(run):
+    text = NEAREST.replace("torch.cat([self.means", "torch.cat([self.means[0]")
+    Path("near.py").write_text(text)
+    message = refusal(run("-m", "near.py:Nearest"))
+    line = text[: text.index("self.means[0]")].count("\n") + 1
+    assert "fewmore: nearest fails in session 1 of seed0: RuntimeError: Tensors must" in message
+    assert f"({Path('near.py').absolute()}:{line}); traceback: " in message
+    [folder] = folders()
+    file = folder / "seed0" / "error.txt"
+    assert message.endswith(f"traceback: {file}\n")
+    assert file.read_text().startswith("Traceback")
+    Path("near.py").write_text(NEAREST)
+    assert run("-m", "near.py:Nearest", "--resume")[0] == 0
+    assert folders() == [folder]
+    assert not file.exists(), "the run is finished"
+
+
+def test_an_error_of_the_program_is_not_hidden(run, monkeypatch):
+    def fail(*arguments: object) -> None:
+        raise AttributeError("dog")
+
+    monkeypatch.setattr("fewmore.research.protocol.session_sizes", fail)
     with pytest.raises(AttributeError, match="dog"):
-        run("-m", "near.py:Nearest")
+        run("-m", "decoupled-cosine")
 
 
 # Lists

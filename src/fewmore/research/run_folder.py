@@ -12,6 +12,7 @@ runs/<benchmark>-<method>-<time>/
         checkpoint.safetensors   the state that a killed run resumes from
         predictions.safetensors  the predicted class of every test image after every session
         model.safetensors        the trained model
+        error.txt                the traceback, where the method failed by an error of its own
         session0/ …              on request, one folder a session:
             model.safetensors        the model after the session
             scores.npz               the scores of the test images after the session
@@ -34,6 +35,7 @@ RESULT = "result.json"
 MODEL = "model.safetensors"
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
+ERROR = "error.txt"
 
 
 def ensure_parent(runs: Path) -> None:
