@@ -21,6 +21,11 @@ def check_figure(path: Path) -> None:
     _check("--plot", path, FIGURES, FIGURE_MARK)
 
 
+def check_graph_file(path: Path) -> None:
+    """Refuse a file of `--onnx` that has no folder, or is a file of the user's."""
+    _check("--onnx", path, (".onnx",), b"fewmore")  # its producer
+
+
 def _check(option: str, path: Path, suffixes: tuple[str, ...], mark: bytes) -> None:
     if path.suffix.lower() not in suffixes:
         *first, last = suffixes
