@@ -49,6 +49,7 @@ from fewmore.classifier.inputs import (
     as_batch,
     as_image_sequence,
     as_labels,
+    check_several_classes,
     collect_images,
     label_images,
 )
@@ -158,11 +159,7 @@ class IncrementalClassifier(SklearnManners):
         if self.fine_tune is not None:
             to_seconds(self.fine_tune)  # what cannot be is refused at once
         base = collect_images(X) if y is None else label_images(X, y)
-        if len(base.names) < 2:
-            raise DataError(
-                f"one class was given, {base.names[0]}, and at least 2 are needed to train: "
-                "give more"
-            )
+        check_several_classes(X, base)
         notes: list[str] = []
         with one_core_each():
             backbone = self._pretrained_backbone(notes, progress)
