@@ -129,6 +129,7 @@ WRONG = {
     "train photos -o no/such/folder.fewmore": "there is no folder no/such",
     "train photos -o new.fewmore --backbone resnet9": "no backbone with ImageNet weights is named",
     "train photos -o new.fewmore --weights nowhere.pth": "there is no weight file nowhere.pth",
+    "train photos -o new.fewmore --fine-tune 10": "type --fine-tune 10m for minutes, or 10s",
     "train photos -o new.fewmore --device tpu": "device 'tpu' cannot be used",
     "train photos -o new.fewmore --engine touch": "did you mean torch",
     "learn nowhere.fewmore photos": "there is no model file nowhere.fewmore",
