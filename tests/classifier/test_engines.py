@@ -1,6 +1,9 @@
 """Test that all engines give the same features, and that what cannot be used is refused."""
 
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -169,3 +172,29 @@ def test_cached_features_know_whether_mirror_images_are_averaged() -> None:
     expected = (plain.features(images) + plain.features(images.flip(3))) / 2
     assert torch.allclose(mirrored.features(images), expected, atol=1e-5)
     assert torch.equal(mirrored.features(images), mirrored.features(images))
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_nothing_is_reported_and_nothing_is_left_in_the_home(
+    engine: str, small_model: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip(engine)
+    pytest.importorskip("onnx")
+    code = (
+        "import sys, numpy, fewmore\n"
+        f"classifier = fewmore.load({str(small_model)!r}, 'cpu', {engine!r})\n"
+        "classifier.predict([numpy.zeros((40, 40, 3), numpy.uint8)])\n"
+        f"assert {engine!r} in sys.modules\n"
+    )
+    home = tmp_path / "home"
+    home.mkdir()
+    places = {"FEWMORE_CACHE": str(tmp_path / "cache"), "HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **places},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list(home.iterdir())

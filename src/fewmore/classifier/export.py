@@ -22,6 +22,7 @@ import torch
 from fewmore import __version__
 from fewmore.classifier.embedding import Progress, square_size
 from fewmore.classifier.engines.graph import without_warnings
+from fewmore.classifier.engines.onnx_runtime import import_silent
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.onnx_graphs import BackboneGraph, Graph, ScorerGraph, class_arrays
 from fewmore.errors import ConfigError, ExportError, StateError
@@ -107,7 +108,7 @@ def import_onnxruntime() -> Any:
     try:
         for name in ("onnx", "onnxscript"):
             importlib.import_module(name)
-        return importlib.import_module("onnxruntime")
+        return import_silent()
     except ImportError as error:
         raise ConfigError(
             f"export takes packages that are not installed ({error}): pip install 'fewmore[export]'"

@@ -73,7 +73,9 @@ def _parse(manifest: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]
     """Yield the number and the columns of each line that is not empty."""
     lines = text.splitlines()
     if manifest.suffix.lower() == ".csv":
-        reader = csv.DictReader(lines)
+        # Excel separates columns by semicolons where the comma is the decimal point.
+        delimiter = max(",;\t", key=lines[0].count) if lines else ","
+        reader = csv.DictReader(lines, delimiter=delimiter)
         yield from ((reader.line_num, row) for row in reader)
         return
     for number, line in enumerate(lines, 1):

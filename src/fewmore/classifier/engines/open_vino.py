@@ -1,11 +1,28 @@
 """Run a backbone by OpenVINO, on a CPU."""
 
 import os
+import sys
 import threading
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+
+def _import_silent() -> Any:
+    """Return openvino, imported without the package by which it reports that to its makers."""
+    reporter = "openvino_telemetry"
+    if reporter in sys.modules:
+        import openvino
+
+        return openvino
+    sys.modules[reporter] = None  # type: ignore[assignment]
+    try:
+        import openvino
+    finally:
+        del sys.modules[reporter]
+    return openvino
 
 
 class OpenVinoEngine:
@@ -18,8 +35,7 @@ class OpenVinoEngine:
     is_concurrent = True
 
     def __init__(self, graph: bytes) -> None:
-        import openvino
-
+        openvino = _import_silent()
         self.name = f"openvino {openvino.__version__}"
         cores = os.cpu_count() or 1
         core = openvino.Core()
