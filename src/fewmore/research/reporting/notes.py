@@ -7,6 +7,8 @@ from fewmore.research import metrics, published
 from fewmore.research.published import PublishedRow
 from fewmore.research.results import SHARED_STAGE1, RunResult
 
+SHARED = "stage 1 from another run"
+
 
 def std_notes(results: Sequence[RunResult], labels: Sequence[str]) -> list[str]:
     """Say what ± is, and how much of it comes from seeds and from draws."""
@@ -32,11 +34,11 @@ def shared_stage1_notes(results: Sequence[RunResult]) -> list[str]:
     notes = []
     if counted:
         runs = "1 run" if counted == 1 else f"{counted} runs"
-        notes.append(f"stage 1 was shared by {runs}; its seconds are counted in each")
+        notes.append(f"{runs} took over {SHARED}; the seconds of training it are included")
     if len(times) > counted:  # in results from before the seconds were recorded
         missing = len(times) - counted
         runs = "1 run" if missing == 1 else f"{missing} runs"
-        notes.append(f"stage 1 was shared by {runs}, whose seconds do not include it")
+        notes.append(f"{runs} took over {SHARED}; the seconds of training it are not included")
     return notes
 
 
