@@ -135,6 +135,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "one seed": speed.one_seed,
     "selection": differences.selection,
     "precision": differences.precision,
+    "pretrained": differences.pretrained,
     "search cub200-ghost": partial(differences.search, "cub200-ghost"),
 }
 

@@ -37,6 +37,7 @@ def test_the_snippets_run(
     again = names["method"].scores(test).argmax(1)
     assert again.tolist() == predicted.tolist(), "the loaded model predicts as the run did"
     assert scores.shape == (6, 6)
+    assert names["method"].scores(names["images"]).shape == (3, 6)
     assert [len(session.indices) for session in names["birds"].split.sessions] == [24, 5, 4]
     own = results.read(names["folder"])
     assert (own.benchmark, own.split) == ("birds", names["own_result"].split)

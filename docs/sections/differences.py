@@ -1,9 +1,14 @@
 """Write what single differences to the authors' program are worth, as they were measured."""
 
 import json
+from collections.abc import Sequence
+from statistics import fmean as mean
 from typing import Any
 
+from fewmore.research import results
 from fewmore.research.reporting import tables
+from fewmore.research.results import RunResult
+from fewmore.research.results.schema import FEATURES_SETTING
 from sections import recorded
 from sections.markdown import markdown_table, mean_and_std, paragraph
 
@@ -61,6 +66,46 @@ def precision() -> str:
     return "\n".join(table) + f"\n\n{paragraph(text)}\n"
 
 
+def pretrained() -> str:
+    """Write what ImageNet's weights reach on CUB200 without training, beside what is trained."""
+    known = {
+        (row.method, results.short_features(row.settings)): row
+        for row in recorded.read_results("cub200")
+        if row.recipe == "official" and not set(row.settings) - {FEATURES_SETTING}
+    }
+    names = {
+        "class means on ImageNet's weights": ("decoupled-cosine", "pretrained"),
+        "linear discriminants on ImageNet's weights": ("lda", "pretrained"),
+        "Decoupled-Cosine: class means after CEC's stage 1": ("decoupled-cosine", ""),
+        "CEC": ("cec", ""),
+        "class means after evolve's stage 1": ("decoupled-cosine", "evolve"),
+    }
+    rows = [
+        [title, str(row.runs), *(_spread(values) for values in _measures(row))]
+        for title, key in names.items()
+        if (row := known.get(key))
+    ]
+    table = markdown_table(("what is learnt", "seeds", "base session", *MEASURES), rows, "lrrrrr")
+    bare, cec = (known[names[title]] for title in (next(iter(names)), "CEC"))
+    gap = mean(bare.last) - mean(cec.last)
+    first = mean(run[0] for run in cec.accuracy) - mean(run[0] for run in bare.accuracy)
+    novel = mean(run[-1] for run in cec.novel) - mean(run[-1] for run in bare.novel)
+    text = (
+        f"Nothing is trained in the first two rows. Class means on ImageNet's weights end "
+        f"{abs(gap):.2f} points {'above' if gap > 0 else 'below'} CEC: what CEC trains changes the "
+        f"base session by {first:+.2f} points and the new classes by {novel:+.2f}. ImageNet has "
+        f"birds among its classes. {bare.machine['device']}, {bare.date[:10]}, commit "
+        f"{bare.commit}: `{bare.command}`"
+    )
+    return "\n".join(table) + f"\n\n{paragraph(text)}\n"
+
+
+def _measures(row: RunResult) -> list[list[float | None]]:
+    """Return the base session, and the last accuracy of all, base and new classes, of each run."""
+    ends = ([run[-1] for run in table] for table in (row.base, row.novel, row.harmonic))
+    return [[run[0] for run in row.accuracy], list(row.last), *ends]
+
+
 def _mean(rows: list[Json], key: str) -> str:
     return tables.number(tables.mean_cell([row[key] for row in rows]).mean)
 
@@ -89,6 +134,6 @@ def search(name: str) -> str:
     return "\n".join(table) + f"\n\n{paragraph(text)}\n"
 
 
-def _spread(values: list[float]) -> str:
+def _spread(values: Sequence[float | None]) -> str:
     cell = tables.mean_cell(values)
     return mean_and_std(cell.mean, cell.std)

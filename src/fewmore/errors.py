@@ -11,7 +11,7 @@
     │   └── DownloadError    a transfer that failed, or whose bytes are not the published ones
     ├── SplitError           classes and shots that do not fit the images
     ├── BenchmarkError       a benchmark of a user's own code that breaks its contract
-    ├── MethodError          a method that breaks its contract
+    ├── MethodError          a method that breaks its contract, or fails
     ├── CheckpointError      a run folder or checkpoint that cannot be used
     ├── ModelFileError       a model file that cannot be read, used or written
     └── ExportError          a classifier that cannot be written in another program's format
@@ -20,10 +20,14 @@ A message says what was given, why that cannot be, and what to type instead. The
 prints the message alone: a user never sees a traceback for bad input.
 """
 
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from traceback import walk_tb
 
 MAX_NAMES = 50  # names of a table that a message lists
+# Packages in whose code a mistake of the code that calls them shows, beside the standard library.
+LIBRARIES = ("fewmore", "torch", "torchvision", "timm", "numpy", "scipy", "sklearn", "PIL")
 
 
 class FewmoreError(Exception):
@@ -81,7 +85,7 @@ class BenchmarkError(FewmoreError):
 
 
 class MethodError(FewmoreError):
-    """Report a method that breaks its contract."""
+    """Report a method that breaks its contract, or fails."""
 
 
 class CheckpointError(FewmoreError):
@@ -94,3 +98,18 @@ class ModelFileError(FewmoreError):
 
 class ExportError(FewmoreError):
     """Report a classifier that cannot be written in another program's format."""
+
+
+def describe(error: BaseException) -> str:
+    """Describe an error that is not of the input: its kind, its first line, and where it was.
+
+    That is the last line of a user's own code, or the last of all where there is none.
+    """
+    lines = [
+        (frame.f_code.co_filename, line, frame.f_globals.get("__name__", "").partition(".")[0])
+        for frame, line in walk_tb(error.__traceback__)
+    ]
+    own = [each for each in lines if each[2] not in {*LIBRARIES, *sys.stdlib_module_names}]
+    where = "".join(f" ({file}:{line})" for file, line, _ in (own or lines)[-1:])
+    first_line = next((line for line in str(error).splitlines() if line.strip()), "")
+    return type(error).__name__ + (first_line and f": {first_line}") + where

@@ -128,7 +128,10 @@ def test_whitening_is_part_of_the_backbone(
 def test_mirror_images_are_averaged_in_the_graph(
     mirrored: IncrementalClassifier, classifier: IncrementalClassifier, tmp_path: Path
 ) -> None:
-    assert [file.written for file in to_onnx(classifier, tmp_path)] == [True] * 4
+    shown = []
+    report = lambda stage, done, total: shown.append((stage, done, total))  # noqa: E731
+    assert [file.written for file in to_onnx(classifier, tmp_path, report)] == [True] * 4
+    assert shown == [("exporting", 0, 2), ("exporting", 1, 2)]
     assert next(file.written for file in to_onnx(mirrored, tmp_path)), "it is another graph"
     assert_agree(mirrored, tmp_path, 3)
     assert_agree(mirrored, tmp_path, 1)
@@ -145,6 +148,15 @@ def test_a_damaged_file_is_not_kept(
     for nonsense in ("", "[]", '{"format": 9}', '{"format": 1, "scorer.onnx": 7}'):
         (tmp_path / "classes.json").write_text(nonsense)
         assert all(file.written for file in to_onnx(classifier, tmp_path)), nonsense
+
+
+def test_a_folder_of_the_user_stays_as_it_is(
+    classifier: IncrementalClassifier, tmp_path: Path
+) -> None:
+    (tmp_path / "classes.json").write_text('["mine"]')
+    with pytest.raises(ExportError, match="has files that fewmore did not export: give a new"):
+        to_onnx(classifier, tmp_path)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ['["mine"]']
 
 
 def test_what_does_not_agree_is_refused_and_not_written(
@@ -185,7 +197,7 @@ def test_what_cannot_be_exported(
         to_onnx(classifier, tmp_path / "out")
     classifier.forget(classifier.classes_)
     with pytest.raises(StateError, match="nothing to export"):
-        to_onnx(classifier, tmp_path)
+        to_onnx(classifier, tmp_path / "out")
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])

@@ -49,7 +49,7 @@ def export_without_graphs(
 ) -> None:
     """Write all but the model and what runs it, which takes no package and no download."""
 
-    def write(classifier: IncrementalClassifier, path: Path, int8: object) -> OneFile:
+    def write(classifier: IncrementalClassifier, path: Path, *others: object) -> OneFile:
         path.write_bytes(b"a graph")
         return OneFile(path)
 
@@ -184,3 +184,14 @@ def test_what_is_written_and_what_is_not(
     (tmp_path / "file").touch()
     with pytest.raises(ExportError, match="give a folder that you may write to"):
         web.to_web_page(classifier, tmp_path / "file")
+
+
+def test_a_folder_of_the_user_stays_as_it_is(
+    classifier: IncrementalClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "site" / "index.html"
+    own.parent.mkdir()
+    own.write_text("my site")
+    with pytest.raises(ExportError, match="site has files that fewmore did not export"):
+        export_without_graphs(classifier, own.parent, monkeypatch)
+    assert [path.read_text() for path in own.parent.iterdir()] == ["my site"]

@@ -142,6 +142,31 @@ def test_evaluate_writes_its_mistakes_as_images(
     assert "wren/robin.png" in page
     assert re.search(r"predicted robin, \d+ % sure.*nearest class mean: robin", page)
     code, out, err = fewmore("evaluate", "birds.fewmore", "test", "--html", "no/such.html")
-    assert code == 2
-    assert out.startswith("accuracy: "), "the numbers are not lost"
-    assert err.splitlines()[-1].startswith("fewmore: no/such.html cannot be written")
+    assert (code, out) == (2, "")
+    assert err.startswith("fewmore: --html no/such.html: there is no folder no")
+    assert fewmore("evaluate", "birds.fewmore", "test", "--html", "mistakes.html")[0] == 0
+
+
+def test_a_page_never_replaces_a_file_of_the_user(
+    small_model: Path, photos: Photos, fewmore: Fewmore, tmp_path: Path
+) -> None:
+    shutil.copy(small_model, tmp_path / "birds.fewmore")
+    photo = photos("photos", COUNTS) / "wren" / "00.png"
+    own = Path("index.html")
+    own.write_text("<title>my birds</title>")
+    (tmp_path / "birds-confusion.png").write_bytes(photo.read_bytes())
+    before = {file: file.read_bytes() for file in (Path("birds.fewmore"), photo, own)}
+    for words, complaint in {
+        ("check", "photos", "--html", photo): f"use --html {photo.with_suffix('.html')}",
+        ("check", "photos", "--html", own): "index.html is there already",
+        ("check", "photos", "--html", ""): "use --html .html",
+        ("evaluate", "birds.fewmore", "photos", "--html", "birds.fewmore"): "use --html birds.html",
+        ("evaluate", "birds.fewmore", "photos", "--html", own): "index.html is there already",
+        ("evaluate", "birds.fewmore", "photos", "--plot", photo): f"{photo} is there already",
+        ("evaluate", "birds.fewmore", "photos"): "--plot birds-confusion.png is there already",
+    }.items():
+        code, out, err = fewmore(*words)
+        assert (code, out) == (2, "")
+        assert complaint in err
+        assert err.count("\n") == 1, "nothing was measured"
+    assert before == {file: file.read_bytes() for file in before}

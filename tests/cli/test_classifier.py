@@ -374,6 +374,12 @@ def test_evaluate(model: Path, photos: Photos, fewmore: Fewmore) -> None:
     assert lines[-1] == "confusion matrix: birds-confusion.png"
     assert Path("birds-confusion.png").read_bytes().startswith(b"\x89PNG")
     code, out, err = fewmore("evaluate", model, "test", "--json", "--plot", "plots/a.svg")
+    assert (code, out) == (2, "")
+    assert "--plot plots/a.svg: there is no folder plots; make it first" in err
+    Path("plots").mkdir()
+    for _ in range(2):  # a figure of its own is replaced
+        code, out, err = fewmore("evaluate", model, "test", "--json", "--plot", "plots/a.svg")
+        assert code == 0
     assert err == ""
     assert json.loads(out)["by class"][0] == {
         "class": "wren",
@@ -406,6 +412,9 @@ def test_evaluate_refuses_with_a_sentence(model: Path, photos: Photos, fewmore: 
     assert "'wrem': did you mean wren?; images of no known class go to --unknown" in err
     err = fewmore("evaluate", model, "photos", "--plot", "a.txt")[2]
     assert err.startswith("fewmore: --plot a.txt does not end in")
+    code, out, err = fewmore("evaluate", model, "photos", "--unknown", "nosuch")
+    assert (code, out) == (2, "")
+    assert err.startswith("fewmore: --unknown nosuch is not there: give images of no known class")
 
 
 def test_export_without_its_packages_is_a_sentence(

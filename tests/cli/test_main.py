@@ -1,7 +1,9 @@
 """Test that the command line starts quickly and imports nothing heavy before it is needed."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +85,23 @@ def test_the_package_is_a_command_too():
     assert wrong.stderr.startswith("fewmore: ")
     assert "did you mean cifar100?" in wrong.stderr
     assert wrong.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["--version"], ["methods"], ["--help"]])
+def test_an_output_that_cannot_be_written_is_a_sentence(words: list[str], unbuffered: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fewmore", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "fewmore: the output cannot be written (No space left on device): "
+        "send it to another place\n"
+    )

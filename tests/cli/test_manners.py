@@ -222,12 +222,48 @@ def test_info_says_when_and_of_what_accuracy_was_measured(
 # Names
 
 
+@pytest.mark.usefixtures("small_pretrained")
+def test_no_new_class_is_named_as_unknown_images_are(
+    model: Path, photos: Photos, fewmore: Fewmore
+) -> None:
+    before = model.read_bytes()
+    photos("new", {"None of these": 4, "owl": 4})
+    for words in (
+        ("learn", model, "new"),
+        ("learn", model, "--name", "none of these", "new/owl/00.png"),
+        ("rename", model, "jay", "None of These"),
+        ("train", "new", "-o", "new.fewmore"),
+    ):
+        code, out, err = fewmore(*words)
+        assert (code, out) == (2, "")
+        assert "no class can be named 'none of these', as unknown images are" in err.casefold()
+        assert err.endswith("choose another name, such as 'other'\n")
+    assert model.read_bytes() == before
+    code, _, err = fewmore("rename", model, "jay", "jay")
+    assert (code, err) == (
+        2,
+        "fewmore: 'jay' is the name of the class already, so nothing was renamed: "
+        "give another new name\n",
+    )
+
+
+def test_a_model_of_before_may_have_a_class_that_is_named_as_unknown_images_are(
+    model: Path, fewmore: Fewmore
+) -> None:
+    classifier = IncrementalClassifier.load(model)
+    class_set = classifier.model.class_set.rename("jay", "none of these")
+    classifier.with_class_set(class_set).save(model)
+    assert "none of these" in json.loads(fewmore("info", model, "--json")[1])["classes"]
+    photo = next(Path("photos/jay").iterdir())
+    assert fewmore("learn", model, "--name", "none of these", photo)[0] == 0
+    assert fewmore("rename", model, "none of these", "jay")[0] == 0
+
+
 def test_names_that_are_easily_mistaken_get_a_note(
     model: Path, photos: Photos, fewmore: Fewmore
 ) -> None:
-    _, out, _ = fewmore("learn", model, photos("new", {"Robin": 2, "None of these": 2}))
+    _, out, _ = fewmore("learn", model, photos("new", {"Robin": 2}))
     assert "note: Robin and robin differ in capitals alone, and are two classes" in out
-    assert "note: a class is named 'None of these', as unknown images are: rename it" in out
     _, out, _ = fewmore("rename", model, "jay", "WREN")
     assert "note: WREN and wren differ in capitals alone" in out
     _, out, _ = fewmore("rename", model, "WREN", "Jay")

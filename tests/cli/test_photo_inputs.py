@@ -155,3 +155,54 @@ def test_a_manifest_that_cannot_be_used_is_a_sentence(
     assert (code, out) == (2, "")
     assert err.startswith(f"fewmore: {complaint}")
     assert model.read_bytes() == before
+
+
+@pytest.mark.usefixtures("small_pretrained")
+def test_folders_one_level_too_deep_are_said(photos: Photos, fewmore: Fewmore) -> None:
+    photos("deep/birds", {"robin": 4, "wren": 4})
+    code, out, err = fewmore("train", "deep", "-o", "d.fewmore")
+    assert (code, out) == (2, "")
+    assert err == (
+        "fewmore: the only sub-folder, birds, has 2 folders with images: "
+        "did you mean `fewmore train deep/birds`?\n"
+    )
+    photos("deep/fish", {"pike": 4, "eel": 4})
+    code, out, _ = fewmore("train", "deep", "-o", "d.fewmore")
+    assert code == 0
+    assert "in birds, fish; the 4 sub-folders are no classes" in out
+    found = json.loads(fewmore("check", "deep", "--json")[1])["findings"]
+    assert [(one["message"], one["classes"]) for one in found if one["kind"] == "sub-folders"] == [
+        ("all photos are in 2 sub-folders: robin, wren", ["birds"]),
+        ("all photos are in 2 sub-folders: eel, pike", ["fish"]),
+    ]
+
+
+@pytest.mark.usefixtures("small_pretrained")
+def test_files_of_other_kinds_are_said_and_side_files_are_not(
+    photos: Photos, fewmore: Fewmore
+) -> None:
+    folder = photos("photos", {"robin": 4, "wren": 4})
+    for name in ("robin/a.CR2", "robin/b.nef", "wren/c.cr2", "wren/Thumbs.db", "wren/a.xmp"):
+        (folder / name).touch()
+    (folder / "wren" / ".DS_Store").touch()
+    note = "note: 3 files of other kinds left out (.cr2, .nef) in robin, wren: save them as JPEG"
+    assert note in fewmore("check", "photos")[1].splitlines()
+    code, out, _ = fewmore("train", "photos")
+    assert code == 0
+    assert note.removeprefix("note: ") in out
+    for path in [*folder.rglob("*.CR2"), *folder.rglob("*.cr2"), *folder.rglob("*.nef")]:
+        path.unlink()
+    assert "left out" not in fewmore("check", "photos")[1]
+
+
+@pytest.mark.usefixtures("small_pretrained")
+def test_an_empty_class_folder_is_a_finding(photos: Photos, fewmore: Fewmore) -> None:
+    (photos("photos", {"robin": 4, "wren": 4}) / "owl").mkdir()
+    (Path("photos") / "owl" / "a.CR2").touch()
+    code, out, _ = fewmore("check", "photos", "--json")
+    result = json.loads(out)
+    assert (code, result["classes"]["owl"]) == (0, 0)
+    (empty,) = [one for one in result["findings"] if one["kind"] == "empty"]
+    assert empty["message"] == "no photos (only files of other kinds: .cr2)"
+    assert empty["classes"] == ["owl"]
+    assert "class folder photos/owl has no images" in fewmore("train", "photos")[2]

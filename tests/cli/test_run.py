@@ -11,7 +11,8 @@ import torch
 
 from fewmore import cli
 from fewmore.data.benchmarks import BENCHMARKS
-from fewmore.errors import MethodError
+from fewmore.errors import MethodError, MissingData
+from fewmore.io import file_hash
 from fewmore.methods import FEATURES, METHODS
 from fewmore.research import job, results, runner
 from fewmore.research.trained import load_method
@@ -260,12 +261,25 @@ def test_a_method_that_fails_does_not_stop_the_others(run):
     wrong = NEAREST.replace("return -torch.cdist", "return torch.nan * torch.cdist")
     Path("near.py").write_text(wrong)
     Path("few.py").write_text(TOO_FEW)
-    methods = ("-m", "few.py:Few", "-m", "near.py:Nearest", "-m", "decoupled-cosine")
+    Path("boom.py").write_text(
+        NEAREST.replace("self._means(base)", "base.none").replace("st(M", "stBoom(M")
+    )
+    Path("unfit.py").write_text(
+        TOO_FEW.replace("raise ConfigError(", "raise ValueError(").replace("Few", "Unfit")
+    )
+    methods = (
+        *("-m", "few.py:Few", "-m", "unfit.py:Unfit", "-m", "near.py:Nearest"),
+        *("-m", "boom.py:NearestBoom", "-m", "decoupled-cosine"),
+    )
     code, out, err = run(*methods)
     assert code == 2
     assert "fewmore: few.py:Few: 9 base classes are needed, not 4" in err
     assert "fewmore: near.py:Nearest: Nearest gave scores that are not finite" in err
-    assert err.count("\n") == 2
+    assert "fewmore: unfit.py:Unfit: the settings of unfit.py:Unfit cannot be fitted" in err
+    assert "ValueError: 9 base classes are needed, not 4 (" in err
+    assert "fewmore: boom.py:NearestBoom: nearestboom fails in the base session of seed0: " in err
+    assert "AttributeError: 'ImageSet' object has no attribute 'none' (" in err
+    assert err.count("\n") == 4
     assert "Traceback" not in err
     assert "decoupled-cosine" in out.rpartition("run folder")[2]
     assert [results.read(f).method for f in folders() if (f / "result.json").exists()] == [
@@ -406,6 +420,7 @@ def test_a_method_of_ones_own(run):
     assert result.machine["method_source"] == {
         "file": str(Path("near.py").resolve()),
         "sha256": hashlib.sha256(NEAREST.encode()).hexdigest(),
+        "named": "near.py:Nearest",
     }
     assert result.accuracy[0][-1] > 80, "these images differ by their colors"
     assert "nearest" in out.rpartition("run folder")[2]
@@ -544,19 +559,21 @@ def test_planned_sessions_take_no_other_split(fewmore, tiny_folder):
 
 STOPPING = NEAREST.replace(
     "    def learn(self, session):",
-    "    def learn(self, session):\n        raise KeyboardInterrupt",
-)
+    "    def learn(self, session):\n"
+    "        if Path('stop').exists():\n            raise KeyboardInterrupt",
+).replace("import torch", "from pathlib import Path\n\nimport torch", 1)
 
 
 def test_a_stopped_run_says_how_to_go_on_and_does(run):
     methods = ("-m", "decoupled-cosine", "-m", "near.py:Nearest", "-m", "decoupled-linear")
     Path("near.py").write_text(STOPPING)
+    Path("stop").touch()
     code, out, err = run(*methods)
     assert code == 130
     assert "stopped; go on with the same command and --resume" in err
     assert "Traceback" not in err
     assert len(folders()) == 2, "the third method had not begun"
-    Path("near.py").write_text(NEAREST)
+    Path("stop").unlink()
     code, out, err = run(*methods, "--resume")
     assert (code, err) == (0, "")
     assert len(folders()) == 3
@@ -568,6 +585,55 @@ def test_a_stopped_run_says_how_to_go_on_and_does(run):
     assert (code, err) == (0, "")
     assert again.startswith("all runs are finished\n")
     assert again.endswith(table.partition("\n")[2]), "the same table"
+
+
+def test_resume_joins_no_two_versions_of_a_file(run):
+    words = ("-m", "near.py:Nearest")
+    Path("near.py").write_text(STOPPING)
+    Path("stop").touch()
+    assert run(*words)[0] == 130
+    (stopped,) = folders()
+    before = (stopped / "code.json").read_text()
+    Path("stop").unlink()
+    Path("near.py").write_text(STOPPING + "\n# edited\n")
+    assert "folder    a new one in runs" in run(*words, "--resume", "--dry-run")[1]
+    code, out, err = run(*words, "--resume")
+    assert (code, err) == (0, "")
+    assert f"left as it is: {stopped}, which was begun with another version of near.py" in out
+    (finished,) = set(folders()) - {stopped}
+    recorded = json.loads((finished / "code.json").read_text())["method_source"]
+    assert results.read(finished).machine["method_source"] == recorded
+    assert recorded["sha256"] == file_hash(Path("near.py"))
+    assert (stopped / "code.json").read_text() == before
+    assert not (stopped / "result.json").exists()
+    # Nor is the result of the first version that of the second.
+    Path("near.py").write_text(STOPPING)
+    assert run(*words, "--resume")[0] == 0
+    assert (stopped / "result.json").exists()
+
+
+def test_a_model_is_loaded_with_the_file_it_was_made_with(run, monkeypatch, tmp_path):
+    Path("near.py").write_text(NEAREST)
+    assert run("-m", "near.py:Nearest")[0] == 0
+    (folder,) = folders()
+    seed = (folder / "seed0").resolve()
+    source = Path("near.py").resolve()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    other = NEAREST.replace("nearest, pixel by pixel", "of another file")
+    Path("near.py").write_text(other)
+    assert load_method(seed).__doc__ == "The class whose mean image is nearest, pixel by pixel."
+    source.write_text(other)
+    with pytest.raises(
+        MissingData, match=r"near\.py has changed since, and this run was made with"
+    ):
+        load_method(seed)
+    source.unlink()
+    with pytest.raises(MissingData, match=r"near\.py is gone, and this run was made with it"):
+        load_method(seed)
+    Path("near.py").write_text(NEAREST)  # the same file, seen from here
+    assert load_method(seed).means.shape[0] == 6
 
 
 def test_resume_starts_what_was_not_begun_and_says_what_is_done(run, monkeypatch):
@@ -604,6 +670,30 @@ def test_a_dry_run_prints_what_would_be_run(run):
     assert "split     4 base classes, then 2-way 2-shot, class order 3" in out
     assert "runs      seed0 seed1" in out
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--way", 0), "way must be at least 1, not 0"),
+        (("--base", 0), "base must be at least 1, not 0"),
+        (("--shot", -1), "shot must be at least 1, not -1"),
+        (("--base", 3, "--way", 2), "sessions of 2 do not divide"),
+        (("--base", 7), "7 base classes were asked for, but there are 6 classes"),
+        (("--set", "backbone=resnet99"), "no backbone is named 'resnet99': did you mean"),
+        (("--set", "weights=none.pt"), "there is no weight file none.pt"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_refuses(words, message, run):
+    sentence = refusal(run("-m", "decoupled-l2", *words, "--dry-run"))
+    assert message in sentence
+    assert refusal(run("-m", "decoupled-l2", *words)) == sentence
+
+
+def test_a_dry_run_chooses_the_sessions_of_a_folder_as_the_run_does(run):
+    code, out, _ = run("-m", "decoupled-l2", "--way", 1, "--dry-run")
+    assert code == 0
+    assert "split     4 base classes, then 1-way 5-shot" in out
 
 
 def test_epochs_are_printed_where_there_is_no_terminal(run):
@@ -776,10 +866,30 @@ def test_wrong_usage_is_refused_without_a_traceback(words, run):
     assert "Traceback" not in err
 
 
-def test_an_error_of_the_program_is_not_hidden(run):
-    Path("near.py").write_text(NEAREST.replace("torch.cat([self.means", "torch.dog([self.means"))
+def test_an_error_of_ones_own_method_is_a_sentence(run):
+    text = NEAREST.replace("torch.cat([self.means", "torch.cat([self.means[0]")
+    Path("near.py").write_text(text)
+    message = refusal(run("-m", "near.py:Nearest"))
+    line = text[: text.index("self.means[0]")].count("\n") + 1
+    assert "fewmore: nearest fails in session 1 of seed0: RuntimeError: Tensors must" in message
+    assert f"({Path('near.py').absolute()}:{line}); traceback: " in message
+    [folder] = folders()
+    file = folder / "seed0" / "error.txt"
+    assert message.endswith(f"traceback: {file}\n")
+    assert file.read_text().startswith("Traceback")
+    Path("near.py").write_text(NEAREST)
+    assert run("-m", "near.py:Nearest", "--resume")[0] == 0
+    assert folders() == [folder]
+    assert not file.exists(), "the run is finished"
+
+
+def test_an_error_of_the_program_is_not_hidden(run, monkeypatch):
+    def fail(*arguments: object) -> None:
+        raise AttributeError("dog")
+
+    monkeypatch.setattr("fewmore.research.protocol.session_sizes", fail)
     with pytest.raises(AttributeError, match="dog"):
-        run("-m", "near.py:Nearest")
+        run("-m", "decoupled-cosine")
 
 
 # Lists

@@ -103,7 +103,9 @@ def test_all_trials_failed(tune, monkeypatch):
     code, _, err = tune("--grid", "pretrain.lr=0.01,0.05")
     assert code == 2
     assert re.match(
-        r"fewmore: all 2 trials failed; the first: ValueError: no \(.*\.py:\d+\)\n", err
+        r"fewmore: all 2 trials failed; the first: decoupled-cosine fails in session 1 "
+        r"of seed0-draw0: ValueError: no \(.*\.py:\d+\); traceback: .*\n",
+        err,
     )
 
 

@@ -809,6 +809,7 @@ def test_invalid_shapes_are_refused() -> None:
 
 
 OWN = """
+from dataclasses import replace
 from fewmore.data.benchmarks import Benchmark, BenchmarkImages
 from fewmore.data.from_python import image_set
 from fewmore.data.transform import Transform
@@ -827,6 +828,8 @@ def make(load):
 
 MINE = make(load)
 UNLOADED = make(None)
+FAILS = make(lambda request: 1 / 0)
+NINE = replace(MINE, classes=9)
 WRONG = make(lambda request: 3)
 ODD = make(lambda request: BenchmarkImages(
     load(request).train, image_set(np.zeros((1, 8, 8, 3), np.uint8), [0], ["z"])))
@@ -854,6 +857,8 @@ def test_a_benchmark_of_a_file_or_a_module(tmp_path: Path, monkeypatch: pytest.M
     for attribute, sentence in {
         "WRONG": "gives a int: its load function must return BenchmarkImages",
         "ODD": "must have the same class_names",
+        "FAILS": r":FAILS fails: ZeroDivisionError: division by zero \(.*own_stripes\.py:\d+\)",
+        "NINE": "says that it has 9 classes, and its images have 4: set classes=4 in the Benchmark",
     }.items():
         with pytest.raises(BenchmarkError, match=sentence):
             load_task(f"{path}:{attribute}")

@@ -108,6 +108,16 @@ def test_unknown_features_are_suggested(own: str) -> None:
         find_features(own.replace("Own", "Owm"))
     with pytest.raises(MethodError, match="not a feature recipe"):
         find_features(own.replace(":Own", ":Other"))
+    with pytest.raises(MethodError, match=r"name the class of the feature recipe, .*:Own"):
+        find_features(own.removesuffix(":Own"))
+
+
+def test_a_feature_recipe_and_a_method_are_not_mistaken_for_each_other(own: str) -> None:
+    sentence = f"is a feature recipe, not a method: .* fewmore settings .*--features {own}"
+    with pytest.raises(MethodError, match=sentence):
+        find(own)
+    with pytest.raises(MethodError, match="is a method, not a feature recipe: name it by --method"):
+        find_features("fewmore.methods.teen:TEEN")
 
 
 def test_a_recipe_has_the_settings_of_its_features(own: str) -> None:

@@ -164,6 +164,18 @@ def test_a_missing_file(tmp_path):
         find(f"{tmp_path}/none.py:Mine")
 
 
+def test_a_file_without_a_class_names_those_in_it(mine, tmp_path):
+    path = mine()
+    with pytest.raises(MethodError, match=rf"is a file: name the class of the method, {path}:Mine"):
+        find(str(path))
+    empty = tmp_path / "empty.py"
+    empty.write_text("from fewmore.methods.base import Method\n")
+    with pytest.raises(MethodError, match=r"without a method: .* from fewmore.methods.base.Method"):
+        find(str(empty))
+    with pytest.raises(MissingData, match=r"there is no file none\.py"):
+        find("none.py")
+
+
 def test_a_missing_class_is_suggested(mine):
     with pytest.raises(
         UnknownName, match=r"no class in .*mine.py is named 'Mime': did you mean Mine"

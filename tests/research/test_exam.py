@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from fewmore import cli
 from fewmore.research.exam import examine
@@ -44,7 +45,7 @@ WRONG = {
     ),
     "    def learn(self, s):\n        super().learn(s)\n        torch.rand(1)": (
         "global-state-unchanged",
-        "learn changes",
+        "learn changes the global generator of torch; nn.Linear and other modules draw weights",
     ),
     "    def state(self):\n        return super().state() | {'kind': {1, 2}}": (
         "state-is-plain",
@@ -83,6 +84,48 @@ def test_what_is_wrong_is_found(body, tmp_path, monkeypatch):
     (verdict,) = examine(make_case(f"{path}:Mine"))
     assert verdict.result == "failed"
     assert words in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("numpy.random.rand()", "learn changes the global generator of numpy"),
+        ("torch.set_default_dtype(torch.float64)", "learn changes torch's default dtype"),
+    ],
+)
+def test_what_changes_in_the_process_is_named(line, words, tmp_path, monkeypatch):
+    path = tmp_path / "mine.py"
+    body = f"    def learn(self, s):\n        super().learn(s)\n        {line}\n"
+    path.write_text("import numpy" + HEAD + body)
+    only = [check for check in CHECKS if check.name == "global-state-unchanged"]
+    monkeypatch.setattr("fewmore.research.exam.CHECKS", only)
+    try:
+        (verdict,) = examine(make_case(f"{path}:Mine"))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert (verdict.result, verdict.reason) == ("failed", words)
+
+
+def test_a_call_before_fit_says_how_to_refuse_it(tmp_path, monkeypatch):
+    path = tmp_path / "mine.py"
+    path.write_text(HEAD + "    def state(self):\n        return {'means': self.means}\n")
+    monkeypatch.setattr("fewmore.research.exam.CHECKS", CHECKS[:1])
+    (verdict,) = examine(make_case(f"{path}:Mine"))
+    start = "state before fit raises AttributeError: 'Mine' object has no attribute 'means' ("
+    assert verdict.reason.startswith(start)
+    assert f"{path}:9), and no NotFittedError: begin it with: if not" in verdict.reason
+
+
+def test_where_scores_are_not_finite_checks_that_compare_them_are_skipped(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(HEAD + "    def scores_of(self, f):\n        return super().scores_of(f) / 0\n")
+    verdicts = {verdict.check: verdict for verdict in examine(make_case(f"{path}:Mine"))}
+    failed = [name for name, verdict in verdicts.items() if verdict.result == "failed"]
+    assert failed == ["scores-cover-classes"]
+    assert verdicts["scores-cover-classes"].reason.endswith("160 of 160 scores are not finite")
+    skipped = [verdict for verdict in verdicts.values() if verdict.result == "skipped"]
+    assert len(skipped) == 11
+    assert {verdict.reason for verdict in skipped} == {"scores are not finite"}
 
 
 def command(monkeypatch, *words: str) -> int:

@@ -395,8 +395,11 @@ def breaking(spy: type, how) -> Method:
         (lambda scores: torch.cat([scores, scores], 1), r"not \(20, 8\)"),
         (lambda scores: scores[1:], r"not \(19, 4\)"),
         (lambda scores: scores.argmax(1), r"not \(20,\)"),
-        (lambda scores: scores * float("nan"), "not finite"),
-        (lambda scores: scores.masked_fill(torch.eye(20, 4).bool(), float("inf")), "not finite"),
+        (
+            lambda scores: scores * float("nan"),
+            "not finite numbers after session 0: 80 of 80; look",
+        ),
+        (lambda scores: scores.masked_fill(torch.eye(20, 4).bool(), float("inf")), "0: 4 of 80;"),
         (lambda scores: np.asarray(scores), "as a tensor, not as ndarray"),
     ],
     ids=[
@@ -412,6 +415,21 @@ def breaking(spy: type, how) -> Method:
 def test_scores_that_cannot_be_are_refused(spy, how, complaint, tiny_task):
     with pytest.raises(MethodError, match=f"{spy.__name__} .*{complaint}"):
         protocol.run(breaking(spy, how), tiny_task, Runtime())
+
+
+@pytest.mark.parametrize(
+    ("state", "complaint"),
+    [
+        ({"parts": {"fn": len}}, "gives a builtin_function_or_method as parts/fn, and must be"),
+        ({"means": np.zeros(3)}, "gives a ndarray as means"),
+        ({"by_class": {3: 1}}, r"the key 3 in by_class, and keys must be texts: write str\(key\)"),
+    ],
+)
+def test_a_state_that_cannot_be_saved_is_refused(state, complaint, tiny_task):
+    method = Spy()
+    method.state = lambda: state
+    with pytest.raises(MethodError, match=rf"Spy: state\(\) .*{complaint}"):
+        protocol.run(method, tiny_task, Runtime())
 
 
 def test_other_scores_are_checked_and_named(tiny_task):

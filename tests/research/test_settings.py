@@ -132,8 +132,8 @@ def test_the_last_of_equal_settings_counts():
         ("pretrain.lr=fast", r"'fast' is not a number; it was 0.1"),
         ("pretrain.lr=nan", r"'nan' is not a number"),
         ("pretrain.lr=1e999", r"lr must be a number of at least 0, not inf"),
-        ("pretrain.lr=-1", r"lr must be a number of at least 0, not -1.0"),
-        ("pretrain.epochs=0", r"epochs must be at least 1, not 0"),
+        ("pretrain.lr=-1", r"--set pretrain.lr=-1: optimizer: lr must be .* at least 0, not -1.0"),
+        ("pretrain.epochs=0", r"--set pretrain.epochs=0: epochs must be at least 1, not 0"),
         ("pretrain.momentum=1", r"momentum must lie in \[0, 1\)"),
         ("pretrain.nesterov=1", r"'1' is not true or false; it was True"),
         (
@@ -225,5 +225,12 @@ def test_a_setting_of_one_method_by_the_methods_name():
     assert [texts for _, texts in made] == [{"session.lr": "0.5"}, {"session.lr": "0.25"}]
     with pytest.raises(UnknownName, match="did you mean session"):
         recipes_for("quick", BENCHMARKS["glyphs"], methods, ["decoupled-linear.sesion.lr=1"])
-    with pytest.raises(UnknownName, match="no setting is named 'cec'"):
+    with pytest.raises(ConfigError, match=r"cec is not a method of this command, which has dec"):
         recipes_for("quick", BENCHMARKS["glyphs"], methods, ["cec.pseudo.lr=1"])
+    with pytest.raises(UnknownName, match=r"no setting or method is named 'cek': did you mean cec"):
+        recipes_for("quick", BENCHMARKS["glyphs"], methods, ["cek.pseudo.lr=1"])
+
+
+def test_of_several_settings_those_that_a_complaint_is_about_are_named():
+    with pytest.raises(ConfigError, match=r"^--set pretrain.epochs=0: epochs must"):
+        changed("pretrain.lr=0.5", "pretrain.epochs=0")

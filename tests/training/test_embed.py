@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from fewmore.data import augment
 from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet
-from fewmore.errors import ConfigError
+from fewmore.errors import ConfigError, DataError
 from fewmore.nn.backbones import Backbone
 from fewmore.training import embed as module
 from fewmore.training.embed import embed, embed_maps
@@ -43,6 +44,15 @@ def test_of_a_selection_only_its_images_are_embedded_in_its_order(
         embed(backbone, images, tiny_transform)[chosen],
         atol=1e-5,
     )
+
+
+@pytest.mark.parametrize("images", [torch.zeros(2, 3, 8, 8), np.zeros((2, 3, 8, 8)), [1, 2]])
+def test_what_is_no_image_set_is_refused(
+    backbone: Backbone, tiny_transform: Transform, images: object
+) -> None:
+    kind = type(images).__name__
+    with pytest.raises(DataError, match=rf"an ImageSet, not of type {kind}: .*image_set\(images"):
+        embed(backbone, images, tiny_transform)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("training", [True, False])

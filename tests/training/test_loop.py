@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import (
 )
 from torch.optim.swa_utils import AveragedModel
 
-from fewmore.errors import CheckpointError, ConfigError
+from fewmore.errors import CheckpointError, ConfigError, MethodError
 from fewmore.random import derive_seed
 from fewmore.training.checkpoint import Checkpoint
 from fewmore.training.loop import shuffled_batches, train, train_epochs
@@ -421,6 +421,24 @@ def test_a_stopped_training_resumes_with_the_right_loss(tmp_path: Path, done: in
             checkpoint = Checkpoint(tmp_path / "checkpoint", 0)
             learn_with_two_losses(net, [], Runtime(checkpoint=checkpoint, on_round=on_round))
     assert same(tensors(resumed), tensors(whole))
+
+
+@pytest.mark.parametrize(
+    ("loss", "what"), [(torch.zeros(3), r"of shape \(3,\)"), (torch.zeros(1), "of"), (0.5, "0.5")]
+)
+def test_a_loss_that_is_no_single_number_is_refused(loss: object, what: str) -> None:
+    net = network()
+    with pytest.raises(MethodError, match=f"the loss of stage is {what}.*a single number"):
+        train_epochs(
+            "stage",
+            {"net": net},
+            list(net.parameters()),
+            lambda indices, generator: loss,  # type: ignore[arg-type, return-value]
+            24,
+            EpochsConfig(epochs=1),
+            Runtime(),
+            0,
+        )
 
 
 # Resuming

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -13,13 +13,13 @@ from torch import Generator, Tensor
 from fewmore.data import augment
 from fewmore.data.augment import Transform, train_view
 from fewmore.data.images import ImageSet, Ragged
-from fewmore.errors import ConfigError
+from fewmore.errors import ConfigError, MethodError
 from fewmore.nn.backbones import Backbone, build
 from fewmore.nn.prototypes import Classifier, random_prototypes
 from fewmore.training.embed import embed
 from fewmore.training.loop import train_epochs
 from fewmore.training.mixing import cutmix
-from fewmore.training.pretrain import PretrainConfig, pretrain
+from fewmore.training.pretrain import Batch, Objective, PretrainConfig, pretrain
 from fewmore.training.runtime import Round, Runtime
 
 CONFIG = PretrainConfig(epochs=4, batch=16, lr=0.01, milestones=())
@@ -141,6 +141,29 @@ SETTINGS: dict[str, dict[str, object]] = {
         "rotations": 4,
     },
 }
+
+
+class PerImage(Objective):
+    """Add a loss of each image, which is no single number."""
+
+    def auxiliary(self, batch: Batch) -> Tensor:
+        return batch.features.square().sum(1)
+
+
+@dataclass(frozen=True)
+class PerImageConfig(PretrainConfig):
+    objective_type = PerImage
+
+
+def test_an_auxiliary_loss_that_is_no_single_number_is_refused(
+    tiny_images: Callable[..., ImageSet], tiny_transform: Transform
+) -> None:
+    config = PerImageConfig(epochs=1, batch=16, milestones=())
+    with pytest.raises(
+        MethodError,
+        match=r"the loss with PerImage.auxiliary is of shape \(16,\), and must be .* its mean\(\)",
+    ):
+        learnt(tiny_images(), tiny_transform, config)
 
 
 def with_settings(changes: dict[str, object], config: PretrainConfig = CONFIG) -> PretrainConfig:

@@ -108,6 +108,11 @@ class ClassSet:
         """Give a class another name."""
         position = self.index(old)
         new = clean_name(new)
+        if new == self.names[position]:
+            raise StateError(
+                f"'{new}' is the name of the class already, so nothing was renamed: "
+                "give another new name"
+            )
         if new in self.names:
             raise StateError(
                 f"'{new}' is the name of a class already: forget that one first, "

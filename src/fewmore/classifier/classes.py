@@ -113,11 +113,21 @@ def clean_name(name: object) -> str:
     return clean
 
 
+def check_free(name: str) -> None:
+    """Refuse a new name that unknown images have; models of before may have such a class."""
+    if name.casefold() == NONE_OF_THESE:
+        raise DataError(
+            f"no class can be named '{name}', as unknown images are: leave such images out, or "
+            "choose another name, such as 'other'"
+        )
+
+
 def check_visible(name: str) -> None:
     """Refuse a new name that people would see as nothing, or as another one.
 
     Model files of before may have such names, so `clean_name` takes them.
     """
+    check_free(name)
     if all(unicodedata.category(c) in ("Cf", "Mn", "Me", "Zs") for c in name):
         raise DataError(f"a class's name must have a visible character, and {name!a} has none")
     if odd := next((c for c in name if c in DIRECTIONS), None):

@@ -32,7 +32,13 @@ from fewmore.classifier import engines, hub, model_file
 from fewmore.classifier.broken import use_readable
 from fewmore.classifier.calibration import Calibration
 from fewmore.classifier.class_set import ClassSet
-from fewmore.classifier.classes import KnownClass, SupportSet, clean_name, name_notes
+from fewmore.classifier.classes import (
+    KnownClass,
+    SupportSet,
+    check_free,
+    clean_name,
+    name_notes,
+)
 from fewmore.classifier.duplicates import drop_duplicates
 from fewmore.classifier.embedding import Embedder, Progress
 from fewmore.classifier.feature_cache import CachedEmbedder
@@ -49,6 +55,7 @@ from fewmore.classifier.inputs import (
     as_batch,
     as_image_sequence,
     as_labels,
+    check_several_classes,
     collect_images,
     label_images,
 )
@@ -158,11 +165,8 @@ class IncrementalClassifier(SklearnManners):
         if self.fine_tune is not None:
             to_seconds(self.fine_tune)  # what cannot be is refused at once
         base = collect_images(X) if y is None else label_images(X, y)
-        if len(base.names) < 2:
-            raise DataError(
-                f"one class was given, {base.names[0]}, and at least 2 are needed to train: "
-                "give more"
-            )
+        check_several_classes(X, base)
+        _check_free(base.names)
         notes: list[str] = []
         with one_core_each():
             backbone = self._pretrained_backbone(notes, progress)
@@ -286,8 +290,10 @@ class IncrementalClassifier(SklearnManners):
         """
         progress = progress or _no_progress
         embedder = self._fitted_state().embedder
+        given = collect_images(images)
+        _check_free(given.names, self.names)
         support, (features, hashes) = use_readable(
-            collect_images(images),
+            given,
             skip_broken,
             progress,
             lambda given: embedder.embed(given.images, given.titles, True, progress),
@@ -328,6 +334,7 @@ class IncrementalClassifier(SklearnManners):
                 raise DataError(f"features of '{name}' hold numbers that are not finite")
             support.append(SupportSet(clean_name(name), of_class.float()))
         names = [shots.name for shots in support]
+        _check_free(names, self.names)
         if len(set(names)) < len(names):
             raise DataError(f"class names must differ: {join_names(names)}")
         with self._lock:
@@ -387,6 +394,7 @@ class IncrementalClassifier(SklearnManners):
 
     def rename(self, old: str, new: str) -> None:
         """Give a class another name."""
+        check_free(clean_name(new))
         with self._lock:
             self._set_class_set(self._fitted_state().class_set.rename(old, new))
 
@@ -730,6 +738,12 @@ def load(
 
 def _no_progress(stage: str, done: int, total: int) -> None:
     """Take reports of progress where nobody wants them."""
+
+
+def _check_free(names: Sequence[str], known: Sequence[str] = ()) -> None:
+    for name in names:
+        if name not in known:
+            check_free(name)
 
 
 def _embed(embedder: Embedder, images: Any) -> Tensor:

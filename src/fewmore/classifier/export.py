@@ -11,7 +11,7 @@ import importlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from fewmore import __version__
-from fewmore.classifier.embedding import square_size
+from fewmore.classifier.embedding import Progress, square_size
 from fewmore.classifier.engines.graph import without_warnings
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.onnx_graphs import BackboneGraph, Graph, ScorerGraph, class_arrays
@@ -28,6 +28,7 @@ from fewmore.errors import ConfigError, ExportError, StateError
 from fewmore.io import file_hash
 
 FORMAT = 1  # of classes.json
+FILES = ("backbone.onnx", "scorer.onnx", "classes.npz", "classes.json")
 TOLERANCE = 1e-4  # between onnxruntime and PyTorch; relative to the largest number above 1
 
 
@@ -39,10 +40,13 @@ class ExportedFile:
     written: bool
 
 
-def to_onnx(classifier: IncrementalClassifier, folder: str | Path) -> list[ExportedFile]:
+def to_onnx(
+    classifier: IncrementalClassifier, folder: str | Path, progress: Progress | None = None
+) -> list[ExportedFile]:
     """Write a classifier into a folder; graphs that are there and still fit are reused."""
     import_onnxruntime()
     folder = Path(folder).expanduser()
+    check_folder(folder, FILES)
     graphs = make_graphs(classifier)
     embedder = classifier.embedder
     scorer = classifier.scorer
@@ -57,12 +61,26 @@ def to_onnx(classifier: IncrementalClassifier, folder: str | Path) -> list[Expor
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as temporary:
-            return _export(graphs, class_arrays(scorer), description, folder, Path(temporary))
+            arrays = class_arrays(scorer)
+            return _export(graphs, arrays, description, folder, Path(temporary), progress)
     except OSError as error:
         raise ExportError(
             f"{folder} cannot be written ({error.strerror or error}): "
             "give a folder that you may write to"
         ) from error
+
+
+def check_folder(folder: Path, files: Sequence[str]) -> None:
+    """Refuse a folder that has files, but not these, which an earlier export wrote."""
+    try:
+        is_used = any(not path.name.startswith(".") for path in folder.iterdir())
+    except OSError:  # it is made, or writing into it reports what is wrong
+        return
+    if is_used and not all((folder / name).exists() for name in files):
+        raise ExportError(
+            f"{folder} has files that fewmore did not export: give a new or an empty folder, "
+            f"such as {folder / 'export'}"
+        )
 
 
 def make_graphs(classifier: IncrementalClassifier) -> dict[str, Graph]:
@@ -102,10 +120,13 @@ def _export(
     description: dict[str, Any],
     folder: Path,
     temporary: Path,
+    progress: Progress | None,
 ) -> list[ExportedFile]:
     previous = _read_description(folder)
     files = []
-    for name, graph in graphs.items():
+    for step, (name, graph) in enumerate(graphs.items()):
+        if progress:
+            progress("exporting", step, len(graphs))
         digest = _graph_hash(graph)
         is_reused = _is_reusable(previous.get(name), digest, folder / name)
         path = (folder if is_reused else temporary) / name

@@ -3,6 +3,7 @@
 Nothing is decoded here: paths stay paths until an image is needed.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ class LabeledImages:
     images: Sequence[Any]
     titles: tuple[str, ...]  # what messages call each image
     notes: tuple[str, ...] = ()  # what a user should know of them
+    empty: tuple[tuple[str, str], ...] = ()  # class folders without images, and what they hold
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -52,16 +54,17 @@ class LabeledImages:
         return [i for i, image in enumerate(self.images) if isinstance(image, (str, Path))]
 
 
-def collect_images(images: ImagesByClass) -> LabeledImages:
+def collect_images(images: ImagesByClass, skip_empty: bool = False) -> LabeledImages:
     """List images by class, whose names must differ.
 
     They come as a folder of class folders, a manifest (CSV or JSONL with the columns `path` and
     `label`), an `ImageSet`, a dict, or a Hugging Face dataset with the columns `image` and `label`.
+    A class's folder without images is refused, or left out if `skip_empty`.
     """
     if isinstance(images, LabeledImages):
         return images
     if isinstance(images, (str, Path)):
-        return _of_files(Path(images))
+        return _of_files(Path(images), skip_empty)
     if isinstance(images, ImageSet):
         return _by_class(images.class_names, images.labels.tolist(), ImageSetSequence(images))
     if hasattr(images, "column_names") and hasattr(images, "features"):
@@ -83,6 +86,23 @@ def collect_images(images: ImagesByClass) -> LabeledImages:
         flat += sequence
         labels += [label] * len(sequence)
     return _by_class(tuple(images), labels, flat)
+
+
+def check_several_classes(given: object, images: LabeledImages) -> None:
+    """Refuse one class alone, and say where more of them may be."""
+    if len(images.names) > 1:
+        return
+    (name,) = images.names
+    if isinstance(given, (str, Path)) and Path(given).expanduser().is_dir():
+        ((_, folders),) = sub_folders(Path(given), images).items()
+        if "" not in folders and len(folders) > 1:
+            depth = len(Path(given).expanduser().parts) + 1
+            inner = Path(*Path(images.titles[0]).parts[:depth])
+            raise DataError(
+                f"the only sub-folder, {name}, has {len(folders)} folders with images: "
+                f"did you mean `fewmore train {shlex.quote(str(inner))}`?"
+            )
+    raise DataError(f"one class was given, {name}, and at least 2 are needed to train: give more")
 
 
 def label_images(images: Any, labels: Any) -> LabeledImages:
@@ -115,25 +135,36 @@ def as_labels(labels: Any, images: int) -> np.ndarray:
     return array
 
 
-def _of_files(place: Path) -> LabeledImages:
-    if is_manifest(place):
-        listing = list_manifest(place)
-        nested = []
-    else:
-        listing = list_image_folder(place)
-        depth = len(place.expanduser().parts) + 2  # of an image straight in its class's folder
-        deeper = {
-            label
-            for path, label in zip(listing.paths, listing.labels, strict=True)
-            if len(path.parts) > depth
-        }
-        nested = [listing.class_names[label] for label in sorted(deeper)]
+def _of_files(place: Path, skip_empty: bool) -> LabeledImages:
+    is_list = is_manifest(place)
+    listing = list_manifest(place) if is_list else list_image_folder(place, skip_empty)
     paths = [str(path) for path in listing.paths]  # a Path takes four times the memory
     images = _by_class(listing.class_names, listing.labels, paths)
-    if not nested:
+    if is_list:
         return images
-    note = f"images in sub-folders count for their class too: in {join_names(nested)}"
-    return replace(images, notes=(note,))
+    notes = []
+    nested = {name: folders - {""} for name, folders in sub_folders(place, images).items()}
+    if count := sum(map(len, nested.values())):
+        names = join_names([name for name, folders in nested.items() if folders])
+        are = "sub-folder is no class" if count == 1 else f"{count:,} sub-folders are no classes"
+        notes.append(f"images in sub-folders count for their class too: in {names}; the {are}")
+    if listing.others:
+        depth = len(place.expanduser().parts)
+        kinds = join_names(sorted({path.suffix.lower() for path in listing.others}))
+        names = join_names(sorted({path.parts[depth] for path in listing.others}))
+        files = count_noun(len(listing.others), "file")
+        notes.append(f"{files} of other kinds left out ({kinds}) in {names}: save them as JPEG")
+    return replace(images, notes=tuple(notes), empty=listing.empty)
+
+
+def sub_folders(place: Path, images: LabeledImages) -> dict[str, set[str]]:
+    """Return the sub-folders of each class's folder that have images; "" is that folder itself."""
+    depth = len(place.expanduser().parts) + 1
+    found: dict[str, set[str]] = {name: set() for name in images.names}
+    for title, label in zip(images.titles, images.labels, strict=True):
+        inside = Path(title).parts[depth:]
+        found[images.names[label]].add(inside[0] if len(inside) > 1 else "")
+    return found
 
 
 def _of_dataset(dataset: Any) -> LabeledImages:

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from fewmore import __version__
-from fewmore.classifier.embedding import square_size
+from fewmore.classifier.embedding import Progress, square_size
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.export import (
     TOLERANCE,
@@ -89,7 +89,10 @@ class OneFile:
 
 
 def to_onnx_file(
-    classifier: IncrementalClassifier, path: str | Path, int8: ImagesByClass | None = None
+    classifier: IncrementalClassifier,
+    path: str | Path,
+    int8: ImagesByClass | None = None,
+    progress: Progress | None = None,
 ) -> OneFile:
     """Write a classifier as one ONNX file, checked with onnxruntime.
 
@@ -105,7 +108,9 @@ def to_onnx_file(
     if not path.parent.is_dir():
         raise ExportError(f"{path.parent} is no folder: make it first")
     with tempfile.TemporaryDirectory() as temporary:
-        model, compared, agreeing = _assemble(classifier, photos, Path(temporary))
+        model, compared, agreeing = _assemble(
+            classifier, photos, Path(temporary), progress or (lambda stage, done, total: None)
+        )
     try:
         write_bytes(path, model)
     except OSError as error:
@@ -131,13 +136,19 @@ def describe(classifier: IncrementalClassifier) -> dict[str, Any]:
 
 
 def _assemble(
-    classifier: IncrementalClassifier, photos: LabeledImages | None, folder: Path
+    classifier: IncrementalClassifier,
+    photos: LabeledImages | None,
+    folder: Path,
+    progress: Progress,
 ) -> tuple[bytes, int, int]:
     """Return the file's content, and how many photos were compared and agree."""
     graphs = make_graphs(classifier)
-    for name, graph in graphs.items():
+    steps = len(graphs) + 1
+    for step, (name, graph) in enumerate(graphs.items()):
+        progress("exporting", step, steps)
         write_graph(graph, folder / name)
         check_graph(graph, folder / name)
+    progress("exporting", len(graphs), steps)
     backbone = folder / "backbone.onnx"
     if photos is None:
         model = _join(classifier, backbone, folder / "scorer.onnx")

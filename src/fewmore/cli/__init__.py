@@ -4,6 +4,8 @@ May import all other packages, but nothing heavy before a command needs it: `--h
 Start at run.py for research and train.py for your own photos.
 """
 
+import errno
+import os
 import sys
 from typing import Annotated
 
@@ -104,8 +106,34 @@ app.add_typer(data.app, name="data", rich_help_panel="For research")
 def main() -> None:
     """Run a command; report errors in the input in one sentence, without a traceback."""
     torchrun.silence_others()
+    if sys.stdout is None:  # closed by the shell
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 until the process ends
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except FewmoreError as error:
         typer.secho(f"fewmore: {torchrun.speaker()}{error}", err=True, fg="red")
         sys.exit(2)
+    except OSError as error:
+        _check_stdout_failed(error)
+        sys.exit(1)
+
+
+def _check_stdout_failed(error: OSError) -> None:
+    """Say that stdout cannot be written, or raise the error if that is not what failed."""
+    try:
+        print(flush=True)  # a traceback follows if this can be written
+    except OSError:
+        # Or the interpreter tries once more when it ends, and complains.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:  # a reader that has enough, such as head, is no problem
+            reason = error.strerror or error
+            typer.secho(
+                f"fewmore: the output cannot be written ({reason}): send it to another place",
+                err=True,
+                fg="red",
+            )
+        return
+    raise error

@@ -9,6 +9,7 @@ import typer
 
 from fewmore.cli.image_paths import seen_from
 from fewmore.cli.model_options import Device, Json
+from fewmore.cli.output_files import check_page
 from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError
 
@@ -77,8 +78,8 @@ def check(
         raise ConfigError(
             f"two places were given, and {place} is not a model file: give a model file first"
         )
-    if html is not None and not html.expanduser().resolve().parent.is_dir():
-        raise ConfigError(f"--html {html}: there is no folder {html.parent}; make it first")
+    if html is not None:
+        check_page(html)
     with (
         interrupt_hint("stopped: nothing was checked"),
         stages(plain(stderr=True), quiet=json) as progress,

@@ -14,6 +14,7 @@ from fewmore.cli.describe import MAX_LISTED, make_table, quote
 from fewmore.cli.image_paths import find_images
 from fewmore.cli.mistakes import write_mistakes
 from fewmore.cli.model_options import Device, Engine, Json, ModelFile, SkipBroken
+from fewmore.cli.output_files import check_figure, check_page
 from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError, UnknownName
 
@@ -66,15 +67,13 @@ def evaluate(
     Example: fewmore evaluate birds.fewmore test-photos --unknown other-photos
     """
     from fewmore.classifier.estimator import IncrementalClassifier
-    from fewmore.research.reporting.figures.files import FORMATS
 
-    if plot and plot.suffix.lower() not in FORMATS:
-        raise ConfigError(
-            f"--plot {plot} does not end in .png, .svg or .pdf: "
-            f"use --plot {plot.with_suffix('.png')}"
-        )
+    if html is not None:
+        check_page(html)
+    if target := plot or (None if json else Path(f"{model.stem}-confusion.png")):
+        check_figure(target)
+    strangers = _find_strangers(unknown or [])
     classifier = IncrementalClassifier.load(model, device, engine)
-    strangers = find_images(unknown, recursive=True) if unknown else []
     try:
         with (
             interrupt_hint("stopped: nothing was measured"),
@@ -91,7 +90,7 @@ def evaluate(
         typer.echo(json_format.dumps(_to_json(evaluation), indent=1, ensure_ascii=False))
     else:
         _print_evaluation(out, evaluation, model)
-    if target := plot or (None if json else Path(f"{model.stem}-confusion.png")):
+    if target:
         all_drawn = _plot(evaluation, classifier.history_, target)
         if not json:
             boxes = "; its font lacks characters of some names, which show as boxes"
@@ -100,6 +99,15 @@ def evaluate(
         write_mistakes(html, evaluation, classifier, photos)
         if not json:
             out.print(f"mistakes as images: {html}")
+
+
+def _find_strangers(places: list[Path]) -> list[Path]:
+    """List the images of no known class; refuse places that are not there."""
+    if gone := next((place for place in places if not place.exists()), None):
+        raise ConfigError(
+            f"--unknown {gone} is not there: give images of no known class, or a folder of them"
+        )
+    return find_images(places, recursive=True)
 
 
 def _print_evaluation(out: "Console", evaluation: "Evaluation", model: Path) -> None:

@@ -7,6 +7,7 @@ import typer
 
 from fewmore.cli.describe import file_size
 from fewmore.cli.model_options import ModelFile
+from fewmore.cli.output_files import check_graph_file
 from fewmore.cli.terminal import plain, stages
 from fewmore.errors import ConfigError
 
@@ -42,13 +43,18 @@ def export(
 
     Example: fewmore export birds.fewmore --onnx birds.onnx
     """
-    from fewmore.classifier.export import import_onnxruntime, to_onnx
+    from fewmore.classifier.export import FILES, check_folder, import_onnxruntime, to_onnx
 
     if onnx is None and web is None:
         raise ConfigError(
             "say what to write: --onnx birds.onnx, --onnx FOLDER for two graphs, or --web FOLDER"
         )
     is_file = onnx is not None and onnx.suffix.lower() == ".onnx"
+    if onnx is not None and onnx.suffix and not is_file and not onnx.expanduser().is_dir():
+        raise ConfigError(
+            f"--onnx {onnx} does not end in .onnx: use --onnx {onnx.with_suffix('.onnx')} for one "
+            f"file, or --onnx {onnx.with_suffix('')}-onnx for a folder of two graphs"
+        )
     if int8 is not None and not is_file and web is None:
         raise ConfigError(
             "--int8 is for one file or a web page: --onnx birds.onnx, or --web FOLDER"
@@ -56,8 +62,14 @@ def export(
     import_onnxruntime()  # a missing package is reported before the model is loaded
     from fewmore.classifier.estimator import IncrementalClassifier
     from fewmore.classifier.one_file import OneFile, to_onnx_file
-    from fewmore.classifier.web import to_web_page
+    from fewmore.classifier.web import OWN_FILES, to_web_page
 
+    if is_file and onnx is not None:
+        check_graph_file(onnx)
+    elif onnx is not None:
+        check_folder(onnx.expanduser(), FILES)
+    if web is not None:
+        check_folder(web.expanduser(), OWN_FILES)
     out = plain()
     classifier = IncrementalClassifier.load(model, "cpu")
 
@@ -71,13 +83,18 @@ def export(
             )
 
     if is_file and onnx is not None:
-        say(to_onnx_file(classifier, onnx, int8))
+        with stages(plain(stderr=True), patient=True) as progress:
+            file = to_onnx_file(classifier, onnx, int8, progress)
+        say(file)
     elif onnx is not None:
-        for written in to_onnx(classifier, onnx):
+        with stages(plain(stderr=True), patient=True) as progress:
+            files = to_onnx(classifier, onnx, progress)
+        for written in files:
             result = "written" if written.written else "kept as it was"
             out.print(f"{written.path}: {file_size(written.path)}, {result}")
     if web is not None:
         with stages(plain(stderr=True), patient=True) as progress:
-            say(to_web_page(classifier, web, int8, progress))
+            file = to_web_page(classifier, web, int8, progress)
+        say(file)
         out.print(f"see it: python -m http.server --directory {web}, then http://localhost:8000")
     out.print("checked with onnxruntime; docs/export.md shows how to use it")

@@ -155,6 +155,8 @@ class _Plans:
                 self._print(f"finished already: {folder}")
             else:
                 missing.append((experiment, folder))
+                if resume and folder is None and is_first():
+                    self._name_other_code(experiment)
         options = self.run_options
         at_once = options.launcher is not None or options.workers(len(missing)) > 1
         if at_once and len(missing) > 1:
@@ -163,6 +165,16 @@ class _Plans:
             self._run_in_turn(missing)
         numbers = map(id, experiments)
         return [self.finished[number] for number in numbers if number in self.finished]
+
+    def _name_other_code(self, experiment: "Experiment") -> None:
+        """Say which runs are not gone on with, because a user's file was edited since."""
+        from fewmore.research import run_folder
+
+        for folder in run_folder.find_of_other_code(self.runs, experiment):
+            self._print(
+                f"left as it is: {folder}, which was begun with another version of "
+                f"{experiment.method}, its features or its benchmark"
+            )
 
     def _run_in_turn(self, experiments: "list[tuple[Experiment, Path | None]]") -> None:
         from fewmore.cli.live import LiveWatcher
@@ -227,7 +239,7 @@ def _create_folder(runs: Path, experiment: "Experiment") -> Path:
 
 def _read_config(path: Path, given: list[Any]) -> "Experiment":
     """Return the experiment of a run folder's config.json, which no option may change."""
-    from fewmore.research.experiment import Experiment
+    from fewmore.research import run_folder
 
     if any(value is not None for value in given):
         raise ConfigError(
@@ -235,12 +247,11 @@ def _read_config(path: Path, given: list[Any]) -> "Experiment":
             "--recipe, --set and the options of seeds, draws and classes"
         )
     try:
-        text = path.read_text(encoding="utf-8")
+        return run_folder.read_experiment(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"--config {path} cannot be read ({error}): give the config.json of a run folder"
         ) from None
-    return Experiment.from_json(text, str(path))
 
 
 def _read_finished(experiments: "list[Experiment]", runs: Path) -> "list[RunResult]":

@@ -70,6 +70,11 @@ def train(
     stem = place.stem if place.is_file() else place.name
     target = (output or Path(f"{stem}.fewmore")).expanduser()
     _check_target(target, force)
+    if fine_tune is not None and fine_tune.strip()[-1:].isdigit():
+        raise ConfigError(
+            f"--fine-tune {fine_tune} has no unit: type --fine-tune {fine_tune}m for minutes, "
+            f"or {fine_tune}s for seconds"
+        )
     from fewmore.classifier.estimator import IncrementalClassifier
     from fewmore.classifier.model_file import locked
 

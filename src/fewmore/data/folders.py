@@ -18,6 +18,13 @@ IMAGE_SUFFIXES = frozenset(
         *(".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"),
     }
 )
+# Beside images, of which nobody expects that they are learnt: lists, notes, previews and films.
+SIDE_SUFFIXES = frozenset(
+    {
+        *(".aae", ".csv", ".db", ".htm", ".html", ".ini", ".json", ".jsonl", ".log", ".md", ".pdf"),
+        *(".avi", ".m4v", ".mov", ".mp4", ".mpg", ".thm", ".txt", ".xml", ".xmp", ".yaml", ".yml"),
+    }
+)
 TEST_FOLDERS = ("test", "val")
 MAX_NAMED = 5  # files that an error message names
 
@@ -29,6 +36,8 @@ class Listing:
     paths: tuple[Path, ...]
     labels: tuple[int, ...]
     class_names: tuple[str, ...]
+    others: tuple[Path, ...] = ()  # files of other kinds beside the images
+    empty: tuple[tuple[str, str], ...] = ()  # class folders without images, and what they hold
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -66,15 +75,16 @@ class Listing:
         )
 
 
-def list_image_folder(folder: Path) -> Listing:
+def list_image_folder(folder: Path, skip_empty: bool = False) -> Listing:
     """List all images of a folder with one sub-folder per class, of which there must be some.
 
-    The folders inside a class's folder are read too.
+    The folders inside a class's folder are read too. A class's folder without images is refused, or
+    left out if `skip_empty`, unless all are.
     """
     folder = folder.expanduser()
     with _readable(folder):
         _check_not_split(folder)
-        return _list_classes(folder, min_classes=1, recursive=True)
+        return _list_classes(folder, min_classes=1, recursive=True, skip_empty=skip_empty)
 
 
 def find_images(folder: Path, recursive: bool = False) -> list[Path]:
@@ -215,7 +225,9 @@ def _check_same_classes(
             )
 
 
-def _list_classes(folder: Path, min_classes: int = 2, recursive: bool = False) -> Listing:
+def _list_classes(
+    folder: Path, min_classes: int = 2, recursive: bool = False, skip_empty: bool = False
+) -> Listing:
     class_folders = sorted(
         path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
     )
@@ -227,25 +239,44 @@ def _list_classes(folder: Path, min_classes: int = 2, recursive: bool = False) -
         )
     paths: list[Path] = []
     labels: list[int] = []
-    for label, class_folder in enumerate(class_folders):
-        images = _list_images(class_folder, recursive)
+    names: list[str] = []
+    others: list[Path] = []
+    empty: list[Path] = []
+    for class_folder in class_folders:
+        files = list(map(Path, walk_files(str(class_folder), recursive)))
+        images = [path for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
+        if not images:
+            empty.append(class_folder)
+            continue
         paths += images
-        labels += [label] * len(images)
-    return Listing(tuple(paths), tuple(labels), tuple(path.name for path in class_folders))
+        labels += [len(names)] * len(images)
+        names.append(class_folder.name)
+        others += [
+            path
+            for path in files
+            if path.suffix.lower() not in IMAGE_SUFFIXES | SIDE_SUFFIXES | {""}
+        ]
+    if empty and (not skip_empty or not names):
+        raise DataError(
+            f"class folder {empty[0]} has no images ({_content(empty[0])}): put images straight "
+            f"into it ({', '.join(sorted(IMAGE_SUFFIXES))}), or remove it"
+        )
+    return Listing(
+        tuple(paths),
+        tuple(labels),
+        tuple(names),
+        tuple(others),
+        tuple((path.name, _content(path)) for path in empty),
+    )
 
 
-def _list_images(class_folder: Path, recursive: bool) -> list[Path]:
-    """List the image files of one class, of which there must be some."""
-    if images := find_images(class_folder, recursive):
-        return images
+def _content(class_folder: Path) -> str:
+    """Describe what a folder without images holds."""
     visible = [path for path in class_folder.iterdir() if not path.name.startswith(".")]
     content = "only folders" if visible else "nothing"
     if kinds := sorted({path.suffix.lower() or path.name for path in visible if path.is_file()}):
         content = f"only files of other kinds: {', '.join(kinds[:MAX_NAMED])}"
-    raise DataError(
-        f"class folder {class_folder} has no images ({content}): put images straight into it "
-        f"({', '.join(sorted(IMAGE_SUFFIXES))}), or remove it"
-    )
+    return content
 
 
 def _hold_out(listing: Listing, seed: int, keep: Collection[str] = ()) -> tuple[Listing, Listing]:

@@ -22,7 +22,15 @@ from fewmore.data.folders import Listing, list_train_test
 from fewmore.data.images import ImageSet
 from fewmore.data.splits import Split
 from fewmore.data.transform import Transform
-from fewmore.errors import BenchmarkError, ConfigError, ImageError, MissingData, SplitError
+from fewmore.errors import (
+    BenchmarkError,
+    ConfigError,
+    FewmoreError,
+    ImageError,
+    MissingData,
+    SplitError,
+    describe,
+)
 
 
 def load_task(
@@ -56,27 +64,63 @@ def load_task(
     benchmark = find(name)
     root = paths.data_root(data_root)
     shape = (base, way, shot, class_order)
-    if benchmark.plan and any(option is not None for option in shape):
-        raise SplitError(
-            f"the sessions of {name} are fixed: leave out --base, --way, --shot and --class-order"
-        )
+    _check_not_planned(benchmark, shape)
     images = load_benchmark_images(benchmark, root, on_progress, transforms)
     is_default = draw is None and all(option is None for option in shape)
     if is_default and session_lists.has_session_lists(benchmark, images, root):
         split = session_lists.official_split(benchmark, images, root)
         return Task(benchmark, images.train, images.test, split, images.test_files, data_root=root)
     _check_complete(benchmark, images)
-    if name.startswith(FOLDER_PREFIX):
-        counts = images.train.class_counts().tolist()
+    benchmark = _reshape(benchmark, images.train.class_counts().tolist(), *shape)
+    split = draw_split(benchmark, images.train, images.keys, draw, class_order)
+    return Task(benchmark, images.train, images.test, split, images.test_files, images.keys, root)
+
+
+def reshape(
+    benchmark: Benchmark,
+    base: int | None = None,
+    way: int | None = None,
+    shot: int | None = None,
+    class_order: int | None = None,
+) -> Benchmark:
+    """Return a benchmark with other sessions, as far as they can be had without its images."""
+    shape = (base, way, shot, class_order)
+    _check_not_planned(benchmark, shape)
+    counts: Sequence[int] = ()
+    if benchmark.name.startswith(FOLDER_PREFIX):
+        counts = list_train_test(folder_path(benchmark.name))[0].class_counts()
+    reshaped = _reshape(benchmark, counts, *shape)
+    if not benchmark.plan:
+        splits.check_shape(benchmark.classes, reshaped.base, reshaped.way, reshaped.shot)
+    return reshaped
+
+
+def _check_not_planned(benchmark: Benchmark, shape: tuple[int | None, ...]) -> None:
+    """Refuse other sessions for a benchmark whose sessions are fixed."""
+    if benchmark.plan and any(option is not None for option in shape):
+        raise SplitError(
+            f"the sessions of {benchmark.name} are fixed: leave out --base, --way, --shot and "
+            "--class-order"
+        )
+
+
+def _reshape(
+    benchmark: Benchmark,
+    counts: Sequence[int],
+    base: int | None,
+    way: int | None,
+    shot: int | None,
+    class_order: int | None,
+) -> Benchmark:
+    """Return a benchmark with other sessions; `counts` are the training images by class."""
+    if benchmark.name.startswith(FOLDER_PREFIX):
         base, way, shot = choose_shape(counts, base, way, shot, class_order)
-    benchmark = replace(
+    return replace(
         benchmark,
         base=benchmark.base if base is None else base,
         way=benchmark.way if way is None else way,
         shot=benchmark.shot if shot is None else shot,
     )
-    split = draw_split(benchmark, images.train, images.keys, draw, class_order)
-    return Task(benchmark, images.train, images.test, split, images.test_files, images.keys, root)
 
 
 def draw_split(
@@ -108,7 +152,14 @@ def read_images(benchmark: Benchmark, request: ImageRequest) -> BenchmarkImages:
     """Load the images of a benchmark by the function of its table or of its own."""
     if benchmark.load is None:
         return _READERS[benchmark.name.partition(":")[0]](benchmark, request)
-    images = benchmark.load(request)
+    try:
+        images = benchmark.load(request)
+    except FewmoreError:
+        raise
+    except Exception as error:  # of a user's own code
+        raise BenchmarkError(
+            f"the load function of {benchmark.name} fails: {describe(error)}"
+        ) from error
     if not isinstance(images, BenchmarkImages):
         raise BenchmarkError(
             f"loading {benchmark.name} gives a {type(images).__name__}: its load function must "
@@ -117,6 +168,12 @@ def read_images(benchmark: Benchmark, request: ImageRequest) -> BenchmarkImages:
     if images.train.class_names != images.test.class_names:
         raise BenchmarkError(
             f"the training and the test images of {benchmark.name} must have the same class_names"
+        )
+    if not benchmark.plan and len(images.train.class_names) != benchmark.classes:
+        raise BenchmarkError(
+            f"{benchmark.name} says that it has {benchmark.classes} classes, and its images have "
+            f"{len(images.train.class_names)}: set classes={len(images.train.class_names)} in the "
+            "Benchmark, or load the images of all"
         )
     return images
 

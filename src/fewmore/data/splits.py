@@ -62,7 +62,7 @@ def sample_split(
         order: shuffles the classes by this seed; by default they come in the order of labels.
     """
     classes = len(train.class_names)
-    _check_shape(classes, base, way, shot)
+    check_shape(classes, base, way, shot)
     labels = class_order(classes, order)
     groups = [labels[:base], *(labels[i : i + way] for i in range(base, classes, way))]
     train_labels = train.labels.cpu()
@@ -87,7 +87,7 @@ def sample_split(
     return Split(f"draw {seed}: {base} base, {way}-way {shot}-shot{shuffled}", tuple(sessions))
 
 
-def _check_shape(classes: int, base: int, way: int, shot: int) -> None:
+def check_shape(classes: int, base: int, way: int, shot: int) -> None:
     """Raise SplitError where base, way and shot do not fit the number of classes."""
     problems = [
         f"{name} must be at least 1, not {value}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fewmore import plugins
 from fewmore.errors import MethodError, UnknownName
+from fewmore.methods import user_code
 
 if TYPE_CHECKING:
     from fewmore.training.pretrain import PretrainConfig
@@ -105,12 +106,17 @@ def find_features(name: str) -> FeatureInfo:
     where, colon, cls = name.rpartition(":")
     if colon and (where.endswith(".py") or plugins.is_module(where, MethodError)):
         return _describe(name, where, cls)
+    if name.endswith(".py"):
+        from fewmore.training.pretrain import PretrainConfig
+
+        user_code.refuse_file(name, PretrainConfig, "feature recipe")
     known = [*FEATURES, "path/to/file.py:ClassName", "package.module:ClassName"]
     raise UnknownName("feature recipe", name, known)
 
 
 def _describe(name: str, where: str, class_name: str) -> FeatureInfo:
     """Describe a user's class, once it is known to be a feature recipe."""
+    from fewmore.methods.base import Method
     from fewmore.training.pretrain import PretrainConfig
 
     module = plugins.load(where, class_name, MethodError)
@@ -118,6 +124,10 @@ def _describe(name: str, where: str, class_name: str) -> FeatureInfo:
     if cls is None:
         classes = [name for name, value in vars(module).items() if isinstance(value, type)]
         raise UnknownName(f"class in {where}", class_name, classes)
+    if isinstance(cls, type) and issubclass(cls, Method):
+        raise MethodError(
+            f"{class_name} in {where} is a method, not a feature recipe: name it by --method {name}"
+        )
     if not (
         isinstance(cls, type)
         and issubclass(cls, PretrainConfig)

@@ -34,7 +34,8 @@ class MethodInfo:
     memory: str = "none"  # of old images
     ordered: bool = False  # whether the order of the classes matters for what is learnt
     features: str = PLAIN  # the feature recipe of its stage 1, unless another is named
-    source: Mapping[str, str] | None = None  # of a user's class: its file and the file's hash
+    # Of a user's class: its file, the file's hash, and how it was named.
+    source: Mapping[str, str] | None = None
 
     def load(self) -> "type[Method]":
         """Import the method's class."""
@@ -268,6 +269,10 @@ def find(name: str) -> MethodInfo:
     where, colon, cls = name.rpartition(":")
     if colon and (where.endswith(".py") or plugins.is_module(where, MethodError)):
         return _describe(where, cls, None, where)
+    if name.endswith(".py"):
+        from fewmore.methods.base import Method
+
+        user_code.refuse_file(name, Method, "method")
     known = [*METHODS, *installed, "path/to/file.py:ClassName", "package.module:ClassName"]
     raise UnknownName("method", name, known)
 
@@ -284,5 +289,5 @@ def _describe(where: str, class_name: str, name: str | None, paper: str) -> Meth
         memory=cls.keeps or "none",
         ordered=cls.ordered,
         features=cls.features,
-        source=plugins.source_of(module),
+        source={**plugins.source_of(module), "named": name or f"{where}:{class_name}"},
     )

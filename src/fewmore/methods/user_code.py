@@ -8,7 +8,7 @@ import re
 from collections.abc import Container
 from dataclasses import fields
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from fewmore import plugins
 from fewmore.errors import MethodError, UnknownName
@@ -25,14 +25,37 @@ def load(where: str, class_name: str) -> ModuleType:
     return plugins.load(where, class_name, MethodError)
 
 
+def refuse_file(path: str, base: type, kind: str) -> NoReturn:
+    """Say which class of a file to name: those that derive from a method's or recipe's base."""
+    module = load(path, f"the {kind}")
+    names = [
+        f"{path}:{name}"
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, base)
+        if value.__module__ == module.__name__
+    ]
+    if names:
+        raise MethodError(f"{path} is a file: name the class of the {kind}, {' or '.join(names)}")
+    raise MethodError(
+        f"{path} is a file without a {kind}: write a class in it that derives from "
+        f"{base.__module__}.{base.__name__}"
+    )
+
+
 def find_class(module: ModuleType, name: str, where: str) -> "type[Method]":
     """Return a class of a module, if it is a complete method."""
     from fewmore.methods.base import Method
+    from fewmore.training.pretrain import PretrainConfig
 
     cls = getattr(module, name, None)
     if cls is None:
         classes = [name for name, value in vars(module).items() if isinstance(value, type)]
         raise UnknownName(f"class in {where}", name, classes)
+    if isinstance(cls, type) and issubclass(cls, PretrainConfig):
+        raise MethodError(
+            f"{name} in {where} is a feature recipe, not a method: name a method with it, such as "
+            f"fewmore settings decoupled-cosine --features {where}:{name}"
+        )
     if not (isinstance(cls, type) and issubclass(cls, Method)):
         raise MethodError(
             f"{name} in {where} is not a Method: derive it from fewmore.methods.base.Method"

@@ -220,10 +220,7 @@ class TimmBackbone(Backbone):
 
     def __init__(self, name: str, pretrained: bool) -> None:
         super().__init__()
-        timm = _import_timm(name)
-        known = timm.list_models()
-        if name.partition(".")[0] not in known:  # what follows a dot names weights
-            raise UnknownName("timm model", name, known)
+        timm = _find_timm(name)
         try:
             self.body = timm.create_model(name, pretrained=pretrained, num_classes=0)
         except Exception as error:  # an unknown tag, weights that cannot be downloaded, …
@@ -319,6 +316,15 @@ def _with_mirror_images(x: Tensor) -> Tensor:
     return torch.cat([x, x.flip(3)])
 
 
+def _find_timm(name: str) -> Any:
+    """Import timm, once it has a model of this name."""
+    timm = _import_timm(name)
+    known = timm.list_models()
+    if name.partition(".")[0] not in known:  # what follows a dot names weights
+        raise UnknownName("timm model", name, known)
+    return timm
+
+
 def _import_timm(name: str) -> Any:
     """Import timm, or say what to install for the model of this name."""
     try:
@@ -373,14 +379,22 @@ def build(name: str, seed: int = 0, weights: Path | None = None) -> Backbone:
     file then holds the weights of that model. `mirrored:` before any name averages the features of
     an image and of its mirror image, at twice the work, by the weights of that backbone.
     """
+    check_name(name)
     plain = plain_name(name)
-    prefix = name.removesuffix(plain)
-    if not is_of_timm(name) and plain not in BACKBONES:
+    backbone = _build_plain(plain, seed, weights)
+    return backbone if name == plain else MirroredBackbone(backbone)
+
+
+def check_name(name: str) -> None:
+    """Refuse the name of a backbone that there is not; nothing is built."""
+    plain = plain_name(name)
+    if is_of_timm(name):
+        _find_timm(plain.split(":")[1])
+    elif plain not in BACKBONES:
+        prefix = name.removesuffix(plain)
         names = [f"{prefix}{known}" for known in (*BACKBONES, f"{TIMM_PREFIX}NAME")]
         more = f"if timm has it: {prefix}{TIMM_PREFIX}{plain}"
         raise UnknownName("backbone", name, names, more)
-    backbone = _build_plain(plain, seed, weights)
-    return MirroredBackbone(backbone) if prefix else backbone
 
 
 def _build_plain(name: str, seed: int, weights: Path | None) -> Backbone:

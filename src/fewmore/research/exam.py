@@ -1,15 +1,16 @@
 """Examine a method: run every check in a small world, and say which it passes."""
 
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fewmore.research.exam_checks import CHECKS, Check, Failure, NotApplicable
+from fewmore.errors import describe
+from fewmore.research.exam_checks import CHECKS, Failure, NotApplicable, NotFinite
 from fewmore.research.exam_world import Case, make_case
 
 PASSED = "passed"
 FAILED = "failed"
 NOT_APPLICABLE = "not applicable"
+SKIPPED = "skipped"
 
 
 @dataclass(frozen=True)
@@ -18,29 +19,30 @@ class Verdict:
 
     check: str
     meaning: str
-    result: str  # passed, failed or not applicable
+    result: str  # passed, failed, not applicable or skipped
     reason: str = ""
 
 
 def examine(case: Case) -> Iterator[Verdict]:
-    """Run all checks of a method, one after the other."""
+    """Run all checks of a method, one after the other.
+
+    Once scores are found that are not finite, those that compare scores are skipped.
+    """
+    finite = True
     for check in CHECKS:
-        result, reason = _judge(check, case)
-        yield Verdict(check.name, check.meaning, result, reason)
+        if check.compares_scores and not finite:
+            yield Verdict(check.name, check.meaning, SKIPPED, "scores are not finite")
+            continue
+        try:
+            check.function(case)
+        except NotApplicable as exempt:
+            yield Verdict(check.name, check.meaning, NOT_APPLICABLE, str(exempt))
+        except Exception as error:  # whatever the method raises
+            finite = finite and not isinstance(error, NotFinite)
+            reason = str(error) if isinstance(error, Failure) else describe(error)
+            yield Verdict(check.name, check.meaning, FAILED, reason)
+        else:
+            yield Verdict(check.name, check.meaning, PASSED)
 
 
-def _judge(check: Check, case: Case) -> tuple[str, str]:
-    """Run one check; whatever the method raises makes it fail."""
-    try:
-        check.function(case)
-    except Failure as failure:
-        return FAILED, str(failure)
-    except NotApplicable as reason:
-        return NOT_APPLICABLE, str(reason)
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return FAILED, f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
-    return PASSED, ""
-
-
-__all__ = ["FAILED", "NOT_APPLICABLE", "PASSED", "Verdict", "examine", "make_case"]
+__all__ = ["FAILED", "NOT_APPLICABLE", "PASSED", "SKIPPED", "Verdict", "examine", "make_case"]

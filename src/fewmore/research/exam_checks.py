@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fewmore.data.images import ImageSet
-from fewmore.errors import NotFittedError
+from fewmore.errors import NotFittedError, describe
 from fewmore.methods import METHODS
 from fewmore.methods.base import FrozenBackbone
 from fewmore.methods.network import Network
@@ -34,6 +34,10 @@ class Failure(Exception):
     """Say in a sentence what is wrong with a method."""
 
 
+class NotFinite(Failure):
+    """Say that scores are not finite: they differ from all others, and from themselves."""
+
+
 class NotApplicable(Exception):
     """Say why a check does not concern a method."""
 
@@ -45,16 +49,20 @@ class Check:
     name: str
     meaning: str
     function: Callable[[Case], None]
+    compares_scores: bool = False  # whether it says nothing where scores are not finite
 
 
 CHECKS: list[Check] = []
 
 
-def check(meaning: str) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
+def check(
+    meaning: str, compares_scores: bool = False
+) -> Callable[[Callable[[Case], None]], Callable[[Case], None]]:
     """Add a function to the checks, with what it means."""
 
     def add(function: Callable[[Case], None]) -> Callable[[Case], None]:
-        CHECKS.append(Check(function.__name__.replace("_", "-"), meaning, function))
+        name = function.__name__.replace("_", "-")
+        CHECKS.append(Check(name, meaning, function, compares_scores))
         return function
 
     return add
@@ -121,8 +129,15 @@ def not_fitted(case: Case) -> None:
             call()
         except NotFittedError as error:
             require("call fit" in str(error), f"{name} before fit does not say 'call fit'")
+            continue
+        except Exception as error:
+            found = f"{describe(error)}, and no NotFittedError"
         else:
-            raise Failure(f"{name} before fit raises no NotFittedError")
+            found = "no NotFittedError"
+        raise Failure(
+            f"{name} before fit raises {found}: begin it with: if not self.sessions: "
+            "raise NotFittedError('call fit first'), of fewmore.errors"
+        )
     require(method.images_kept() == 0, "images are kept before fit")
 
 
@@ -138,7 +153,9 @@ def scores_cover_classes(case: Case) -> None:
         shape = tuple(scores.shape)
         require(shape == expected, f"{after} scores have the shape {shape}, not {expected}")
         require(not scores.requires_grad, f"{after} scores require a gradient")
-        require(bool(torch.isfinite(scores).all()), f"{after} some scores are not finite")
+        wrong = scores.numel() - int(torch.isfinite(scores).sum())
+        if wrong:
+            raise NotFinite(f"{after} {wrong} of {scores.numel()} scores are not finite")
         require(
             method.sessions == learnt + 1,
             f"{after} method.sessions is {method.sessions}, not {learnt + 1}: fit sets it to 1, "
@@ -146,7 +163,10 @@ def scores_cover_classes(case: Case) -> None:
         )
 
 
-@check("scores_of(embed(images)) is scores(images), and other scores have the same shape")
+@check(
+    "scores_of(embed(images)) is scores(images), and other scores have the same shape",
+    compares_scores=True,
+)
 def other_scores(case: Case) -> None:
     method = case.fitted(1)
     if not isinstance(method, FrozenBackbone):
@@ -159,7 +179,7 @@ def other_scores(case: Case) -> None:
         require(right, f"the scores '{name}' have the shape {tuple(scores.shape)}")
 
 
-@check("scoring changes nothing")
+@check("scoring changes nothing", compares_scores=True)
 def scoring_changes_nothing(case: Case) -> None:
     method = case.fitted(1)
     before = method.state()
@@ -168,7 +188,7 @@ def scoring_changes_nothing(case: Case) -> None:
     require_same(before, method.state(), "after scoring")
 
 
-@check("the scores of an image do not depend on the other images")
+@check("the scores of an image do not depend on the other images", compares_scores=True)
 def batch_independence(case: Case) -> None:
     method = case.fitted(1)
     together = method.scores(case.test)
@@ -177,7 +197,7 @@ def batch_independence(case: Case) -> None:
     require_close(alone, together[some], "images scored in another batch get other scores")
 
 
-@check("base classes are told apart after a few epochs")
+@check("base classes are told apart after a few epochs", compares_scores=True)
 def learns_something(case: Case) -> None:
     longer = dataclasses.replace(case.recipe.pretrain, epochs=12, milestones=(9,))
     method = case.info.build(dataclasses.replace(case.recipe, pretrain=longer), Runtime(), 0)
@@ -190,7 +210,7 @@ def learns_something(case: Case) -> None:
 # ---- randomness
 
 
-@check("the same seed gives the same result, bit for bit")
+@check("the same seed gives the same result, bit for bit", compares_scores=True)
 def same_seed(case: Case) -> None:
     state, scores = case.expected(2)
     again = case.fitted(2)
@@ -198,26 +218,36 @@ def same_seed(case: Case) -> None:
     require(torch.equal(again.scores(case.test), scores), "a second run gives other scores")
 
 
-@check("another seed gives another result")
+@check("another seed gives another result", compares_scores=True)
 def another_seed(case: Case) -> None:
     other = case.fitted(1, seed=1).scores(case.test)
     require(not torch.equal(other, case.expected(1)[1]), "seed 1 gives the scores of seed 0")
 
 
-def global_state() -> list[object]:
-    """Return all that a method might leave changed in the process."""
+TORCH_GENERATOR = "the global generator of torch"
+DRAWN_WEIGHTS = (
+    "; nn.Linear and other modules draw weights from it when they are made: make them under "
+    "torch.random.fork_rng(devices=[]) or by torch.nn.utils.skip_init, and draw their weights from "
+    "a generator made of self.seed"
+)
+
+
+def global_state() -> dict[str, object]:
+    """Return all that a method might leave changed in the process, by what messages call it."""
     numpy_state = np.random.get_state()  # noqa: NPY002
-    return [
-        torch.get_rng_state().tolist(),
-        [part.tolist() if isinstance(part, np.ndarray) else part for part in numpy_state],
-        random.getstate(),
-        torch.get_default_dtype(),
-        torch.is_grad_enabled(),
-        torch.is_autocast_enabled("cpu"),
-        torch.get_num_threads(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(),
-    ]
+    return {
+        TORCH_GENERATOR: torch.get_rng_state().tolist(),
+        "the global generator of numpy": [
+            part.tolist() if isinstance(part, np.ndarray) else part for part in numpy_state
+        ],
+        "the global generator of random": random.getstate(),
+        "torch's default dtype": torch.get_default_dtype(),
+        "torch's gradient mode": torch.is_grad_enabled(),
+        "torch's autocast mode": torch.is_autocast_enabled("cpu"),
+        "torch's number of threads": torch.get_num_threads(),
+        "torch's deterministic mode": torch.are_deterministic_algorithms_enabled(),
+        "torch's precision of matrix products": torch.get_float32_matmul_precision(),
+    }
 
 
 @check("global generators and modes of the process are left unchanged")
@@ -225,7 +255,9 @@ def global_state_unchanged(case: Case) -> None:
     before = global_state()
 
     def look(where: str) -> None:
-        require(global_state() == before, f"{where} changes a global generator or mode")
+        changed = [name for name, value in global_state().items() if value != before[name]]
+        remedy = DRAWN_WEIGHTS if TORCH_GENERATOR in changed else ""
+        require(not changed, f"{where} changes {', '.join(changed)}{remedy}")
 
     method = case.build()
     look("the constructor")
@@ -269,7 +301,10 @@ def state_is_plain(case: Case) -> None:
     look(case.expected(1)[0], "")
 
 
-@check("restore is the identity, also through a file, and learning goes on from there")
+@check(
+    "restore is the identity, also through a file, and learning goes on from there",
+    compares_scores=True,
+)
 def restore_is_identity(case: Case) -> None:
     for learnt in (0, 1):
         method = case.fitted(learnt)
@@ -292,7 +327,7 @@ def restore_is_identity(case: Case) -> None:
             require(same, "learning after restore leads to other scores")
 
 
-@check("a state is a snapshot: what is learnt later does not change it")
+@check("a state is a snapshot: what is learnt later does not change it", compares_scores=True)
 def state_is_snapshot(case: Case) -> None:
     method = case.fitted(1)
     before, state = method.scores(case.test), method.state()
@@ -309,7 +344,7 @@ class Stopped(Exception):
     """Stand in for a kill."""
 
 
-@check("a run that is stopped again and again ends as if it never was")
+@check("a run that is stopped again and again ends as if it never was", compares_scores=True)
 def interrupted_run(case: Case) -> None:
     whole = case.build()
     expected = protocol.run(whole, case.task, Runtime())
@@ -359,7 +394,7 @@ def input_unchanged(case: Case) -> None:
         require(same, "images or labels that the method was given have changed")
 
 
-@check("how images are stored does not matter")
+@check("how images are stored does not matter", compares_scores=True)
 def storage_independence(case: Case) -> None:
     method = case.build()
     sessions = case.task.split.sessions
@@ -373,7 +408,9 @@ def storage_independence(case: Case) -> None:
 ORDERED = "; if that is meant, say so in the class: ordered = True"
 
 
-@check("neither the order of classes nor their grouping into sessions matters")
+@check(
+    "neither the order of classes nor their grouping into sessions matters", compares_scores=True
+)
 def order_independence(case: Case) -> None:
     if case.ordered:
         raise NotApplicable("what it learns depends on the order of classes")

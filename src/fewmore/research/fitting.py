@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fewmore.data.benchmarks import Task
+from fewmore.errors import FewmoreError, MethodError, describe
 from fewmore.research.experiment import Experiment
 
 
@@ -22,7 +23,15 @@ def fit_to_base(experiment: Experiment, task: Task) -> Experiment:
     the method's settings raise ConfigError.
     """
     method = experiment.recipe.method
-    fitted = method.fitted(base_counts(task))
+    try:
+        fitted = method.fitted(base_counts(task))
+    except FewmoreError:
+        raise
+    except Exception as error:  # of a user's own code
+        raise MethodError(
+            f"the settings of {experiment.method} cannot be fitted to the base session: "
+            f"{describe(error)}"
+        ) from error
     changes = dict(_changes(method, fitted))
     if not changes:
         return experiment

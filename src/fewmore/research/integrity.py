@@ -6,6 +6,7 @@ Python cannot stop is named in docs/protocol.md.
 """
 
 import hashlib
+import json
 from collections.abc import Iterable
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -83,6 +84,27 @@ def check_unchanged(method: Method, before: str) -> None:
             f"{type(method).__name__}: scoring test images changed its state; a method must learn "
             "in fit and learn alone, and embed and scores must change nothing"
         )
+
+
+def check_state(method: Method, state: object, path: str = "") -> None:
+    """Refuse a state that cannot be written; `path` says where in it one is."""
+    if isinstance(state, dict):
+        for key, inner in state.items():
+            if not isinstance(key, str):
+                raise MethodError(
+                    f"{type(method).__name__}: state() has the key {key!r}"
+                    f"{path and f' in {path}'}, and keys must be texts: write str(key)"
+                )
+            check_state(method, inner, f"{path}/{key}" if path else key)
+    elif not isinstance(state, Tensor):
+        try:
+            json.dumps(state)
+        except (TypeError, ValueError):
+            raise MethodError(
+                f"{type(method).__name__}: state() gives a {type(state).__name__}"
+                f"{path and f' as {path}'}, and must be nested dicts of tensors and JSON values: "
+                "make a tensor or a JSON value of it, or leave it out and make it anew in restore"
+            ) from None
 
 
 def state_hash(state: State) -> str:

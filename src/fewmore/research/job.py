@@ -6,8 +6,10 @@ A launcher (launchers/) calls the jobs of all runs, here or on other machines.
 import dataclasses
 import sys
 import threading
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fewmore.data.benchmarks import Task
+from fewmore.errors import FewmoreError, MethodError, describe
+from fewmore.io import write_bytes
 from fewmore.methods import MethodInfo
 from fewmore.methods.base import Method
 from fewmore.research import loggers, protocol, run_folder
@@ -124,6 +128,7 @@ class Job:
     stop: threading.Event  # set when another job has failed whose failure concerns this one
     clock: SharedClock
     home: Path | None = None  # where the run's folder will lie, if it is computed elsewhere
+    reporting_error: Exception | None = None  # what a watcher or logger failed with
 
     @property
     def name(self) -> str:
@@ -152,8 +157,9 @@ class Job:
         self.log = MetricsLog(self.folder / run_folder.METRICS)
         self.runtime = self._runtime()
         was_shared = shares_gpu(self.options.device)
-        self.method = self.method_info.build(self.plan.experiment.recipe, self.runtime, self.seed)
-        with share_gpu(self.options.device):
+        recipe = self.plan.experiment.recipe
+        with share_gpu(self.options.device), self._explained():
+            self.method = self.method_info.build(recipe, self.runtime, self.seed)
             outcome = protocol.run(
                 self.method, self.task, self.runtime, self._on_session, self.options.save_scores
             )
@@ -166,6 +172,35 @@ class Job:
             BUSY: was_shared or shares_gpu(self.options.device),
         }
         return Measured(self._measure(outcome), machine)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Make a sentence of what the method fails with; the traceback goes into a file."""
+        file = self.folder / run_folder.ERROR
+        file.unlink(missing_ok=True)
+        try:
+            yield
+        except (FewmoreError, CancelledError):
+            raise
+        except Exception as error:
+            if error is self.reporting_error:
+                raise
+            write_bytes(file, "".join(traceback.format_exception(error)).encode())
+            session = protocol.sessions_learnt(self.runtime.checkpoint)
+            where = f"session {session}" if session else "the base session"
+            raise MethodError(
+                f"{self.method_info.name} fails in {where} of {self.name}: {describe(error)}; "
+                f"traceback: {(self.home or self.folder) / run_folder.ERROR}"
+            ) from error
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Remember an error in a report: it is not the method's."""
+        try:
+            yield
+        except Exception as error:
+            self.reporting_error = error
+            raise
 
     def _runtime(self) -> Runtime:
         checkpoint = self.folder / run_folder.CHECKPOINT
@@ -182,8 +217,9 @@ class Job:
         )
 
     def _on_round(self, report: Round) -> None:
-        self._log(dataclasses.asdict(report))
-        self.plan.watcher.on_round(self.name, report)
+        with self._reporting():
+            self._log(dataclasses.asdict(report))
+            self.plan.watcher.on_round(self.name, report)
         if self.stop.is_set():
             raise CancelledError
 
@@ -194,9 +230,10 @@ class Job:
             value = round(float(getattr(summary, key)[-1]), 4)
             if value == value:  # NaN where it is undefined
                 line[key] = value
-        self._log(line)
-        self._save_session(outcome)
-        self.plan.watcher.on_session(self.name, outcome)
+        with self._reporting():
+            self._log(line)
+            self._save_session(outcome)
+            self.plan.watcher.on_session(self.name, outcome)
 
     def _log(self, line: dict[str, Any]) -> None:
         """Log a round or a session, once even if a resumed run repeats it."""

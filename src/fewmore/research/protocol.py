@@ -98,6 +98,7 @@ def run(
             _add_predictions(outcome, *evaluator.predict(number))
         outcome.scores = evaluator.scores
         state = method.state()
+        integrity.check_state(method, state)
         outcome.images_kept.append(integrity.check_images_kept(method, state, images))
         outcome.checks[:] = integrity.CHECKS
         _add_seconds(outcome, "fit" if number == 0 else "learn", learnt - began)
@@ -182,7 +183,7 @@ class _Evaluator:
             self.scores = torch.full((len(self.test), self.classes_seen[session]), torch.nan)
         for batch in torch.split(queries, TEST_BATCH):
             for name, scores in self._scores(batch).items():
-                self._check_scores(name, scores, len(batch), self.classes_seen[session])
+                self._check_scores(name, scores, len(batch), session)
                 batches.setdefault(name, []).append(scores.argmax(1))
                 if not name:
                     confidence[batch] = scores.float().softmax(1).amax(1).to(confidence)
@@ -243,7 +244,8 @@ class _Evaluator:
     def _generator(self, *purpose: object) -> torch.Generator:
         return integrity.generator(self.content, self.method.seed, *purpose)
 
-    def _check_scores(self, name: str, scores: Tensor, images: int, classes: int) -> None:
+    def _check_scores(self, name: str, scores: Tensor, images: int, session: int) -> None:
+        classes = self.classes_seen[session]
         method = type(self.method).__name__ + (f" ({name})" if name else "")
         if not isinstance(scores, Tensor):
             raise MethodError(
@@ -254,8 +256,13 @@ class _Evaluator:
                 f"{method} must give scores of shape {(images, classes)}, images × classes seen, "
                 f"not {tuple(scores.shape)}"
             )
-        if not bool(torch.isfinite(scores).all()):
-            raise MethodError(f"{method} gave scores that are not finite numbers")
+        wrong = scores.numel() - int(torch.isfinite(scores).sum())
+        if wrong:
+            raise MethodError(
+                f"{method} gave scores that are not finite numbers after session {session}: "
+                f"{wrong:,} of {scores.numel():,}; look for a division by 0, as of a vector by its "
+                "length, a logarithm of 0, a class without images, or weights that grew too large"
+            )
 
 
 def _without_labels(images: ImageSet) -> ImageSet:
@@ -287,6 +294,12 @@ def _save(checkpoint: Checkpoint, method_state: State, outcome: Outcome) -> None
         "checks": list(outcome.checks),
     }
     checkpoint.replace(SESSION, state)
+
+
+def sessions_learnt(checkpoint: Checkpoint | None) -> int:
+    """Return how many sessions a checkpoint holds."""
+    state = None if checkpoint is None else checkpoint.load(SESSION)
+    return 0 if state is None else len(state["predictions"][""])
 
 
 def _resume(checkpoint: Checkpoint | None, method: Method, outcome: Outcome) -> None:

@@ -2,6 +2,7 @@
 
 runs/<benchmark>-<method>-<time>/
     config.json              the experiment
+    code.json                files and hashes of a user's own method, features or benchmark
     result.json              its result, once all runs are done
     report.html              the result on one page
     per-class.csv            the accuracy of each class, and what it is taken for
@@ -11,11 +12,13 @@ runs/<benchmark>-<method>-<time>/
         checkpoint.safetensors   the state that a killed run resumes from
         predictions.safetensors  the predicted class of every test image after every session
         model.safetensors        the trained model
+        error.txt                the traceback, where the method failed by an error of its own
         session0/ …              on request, one folder a session:
             model.safetensors        the model after the session
             scores.npz               the scores of the test images after the session
 """
 
+import json
 import shutil
 import time
 from collections.abc import Sequence
@@ -24,12 +27,15 @@ from pathlib import Path
 from fewmore.errors import CheckpointError
 from fewmore.io import write_bytes
 from fewmore.research.experiment import Experiment
+from fewmore.research.own_code import Sources, own_code, same_code, with_recorded_files
 
 CONFIG = "config.json"
+CODE = "code.json"
 RESULT = "result.json"
 MODEL = "model.safetensors"
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
+ERROR = "error.txt"
 
 
 def ensure_parent(runs: Path) -> None:
@@ -57,6 +63,8 @@ def create(runs: Path, experiment: Experiment, method: str = "") -> Path:
         except OSError as error:
             raise _cannot_create(folder, error) from error
         write_bytes(folder / CONFIG, experiment.to_json().encode())
+        if code := own_code(experiment):
+            write_bytes(folder / CODE, json.dumps(code, indent=1).encode())
         return folder
     raise CheckpointError(f"no name is left for a run folder {runs / stem}")
 
@@ -69,8 +77,8 @@ def _cannot_create(folder: Path, error: OSError) -> CheckpointError:
 
 
 def discard_unused(folder: Path) -> None:
-    """Remove a run folder in which nothing was written but the config."""
-    if [path for path in folder.rglob("*") if path.is_file()] == [folder / CONFIG]:
+    """Remove a run folder in which nothing was written but the config and what goes with it."""
+    if {path.name for path in folder.rglob("*") if path.is_file()} <= {CONFIG, CODE}:
         shutil.rmtree(folder)
 
 
@@ -90,19 +98,56 @@ def find(
     """Find the newest folder of each experiment, or None.
 
     Where an experiment has several, finished ones go before unfinished ones, or the other way
-    round.
+    round. One that was begun before a user's file was edited is another experiment.
     """
-    configs = sorted(runs.glob(f"*/{CONFIG}"), key=_modified, reverse=True)
-    known = [(path.parent, path.read_text()) for path in configs]
+    known = _configs(runs)
 
     def newest(experiment: Experiment) -> Path | None:
-        config = experiment.to_json()
-        candidates = [folder for folder, text in known if text == config]
+        config, code = experiment.to_json(), own_code(experiment)
+        candidates = [
+            folder for folder, text in known if text == config and _has_code(folder, code)
+        ]
         return min(
             candidates, key=lambda folder: is_finished(folder) != prefer_finished, default=None
         )
 
     return [newest(experiment) for experiment in experiments]
+
+
+def find_of_other_code(runs: Path, experiment: Experiment) -> list[Path]:
+    """Return the folders of an experiment that were begun before a user's file was edited."""
+    config, code = experiment.to_json(), own_code(experiment)
+    known = _configs(runs)
+    return [folder for folder, text in known if text == config and not _has_code(folder, code)]
+
+
+def _configs(runs: Path) -> list[tuple[Path, str]]:
+    """Return all run folders and the texts of their configs, the newest first."""
+    paths = sorted(runs.glob(f"*/{CONFIG}"), key=_modified, reverse=True)
+    return [(path.parent, path.read_text()) for path in paths]
+
+
+def read_code(folder: Path) -> Sources | None:
+    """Return which files of a user's own code a run was begun with; None where it is not known."""
+    path = folder / CODE
+    if not path.exists():
+        return None
+    sources: Sources = json.loads(path.read_text(encoding="utf-8"))
+    return sources
+
+
+def _has_code(folder: Path, code: Sources) -> bool:
+    recorded = read_code(folder)
+    return recorded is None or same_code(recorded, code)
+
+
+def read_experiment(config: Path) -> Experiment:
+    """Read the experiment of a run folder's config.json, with the user's files it was run with."""
+    text = config.read_text(encoding="utf-8")
+    recorded = read_code(config.parent)
+    if recorded:
+        text = with_recorded_files(text, recorded)
+    return Experiment.from_json(text, str(config))
 
 
 def _modified(path: Path) -> float:

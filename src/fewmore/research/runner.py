@@ -25,6 +25,7 @@ from fewmore.research.experiment import Experiment
 from fewmore.research.job import Job, Measured, Plan, RunOptions, Watcher
 from fewmore.research.launchers.local import Local
 from fewmore.research.machine import source_digest
+from fewmore.research.own_code import BENCHMARK, FEATURES, METHOD
 from fewmore.research.results import RunResult, SessionSize
 from fewmore.research.validation import redraw_shots, validation_task
 from fewmore.training.device import prepare_device
@@ -168,11 +169,13 @@ def _write_result(job: Job, measured: Sequence[Measured], workers: int) -> RunRe
     """Gather the runs of a job's experiment and write them into its folder."""
     experiment = job.plan.experiment
     memory = job.method_info.memory
-    sources = {
-        "method_source": job.method_info.source,
-        "features_source": methods.find_features(experiment.recipe.features).source,
-        "benchmark_source": job.task.benchmark.source,
+    # As they were when the run began, also where it was resumed.
+    now = {
+        METHOD: job.method_info.source,
+        FEATURES: methods.find_features(experiment.recipe.features).source,
+        BENCHMARK: job.task.benchmark.source,
     }
+    sources = run_folder.read_code(job.plan.folder) or now
     result = results.gather(
         [each.run for each in measured],
         benchmark=experiment.benchmark,

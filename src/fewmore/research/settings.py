@@ -6,11 +6,14 @@ setting of the method's own `Config`. The method's name may come first: `cec.pse
 
 import ast
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from fewmore.errors import ConfigError, UnknownName
+from fewmore.errors import ConfigError, FewmoreError, UnknownName, describe
+from fewmore.methods import METHODS
 from fewmore.methods.base import Recipe
 from fewmore.methods.recipe import override
 
@@ -34,10 +37,16 @@ def distribute_settings(
             )
         method, _, own = name.partition(".")
         chosen = list(range(len(recipes)))
-        if own and method in methods and not any(_has(recipe, method) for recipe in recipes):
+        names_method = bool(own) and not any(_has(recipe, method) for recipe in recipes)
+        if names_method and method in methods:
             name = own
             chosen = [index for index in chosen if methods[index] == method]
-        _check_name(name, [recipes[index] for index in chosen])
+        elif names_method and methods and method in METHODS:
+            raise ConfigError(
+                f"--set {setting}: {method} is not a method of this command, which has "
+                f"{', '.join(methods)}: leave the setting out, or name {method} too"
+            )
+        _check_name(name, [recipes[index] for index in chosen], {*METHODS, *methods})
         for index in chosen:
             if _has(recipes[index], name):
                 texts[index][name] = text
@@ -64,9 +73,23 @@ def apply_settings(recipe: Recipe, texts: Mapping[str, str]) -> Recipe:
             names = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(current))
             raise ConfigError(f"--set {name}: that is a group of settings; name one of {names}")
         values[last] = _parse(text, get_type_hints(type(config))[last], current, name)
-    changed = override(recipe, changes)
+    try:
+        changed = override(recipe, changes)
+    except ConfigError as error:
+        raise ConfigError(f"{_options(texts, str(error))}: {error}") from None
+    except FewmoreError:
+        raise
+    except Exception as error:  # of a user's own class of settings
+        raise ConfigError(f"{_options(texts, str(error))}: {describe(error)}") from error
     _check_read(changed, texts)
     return changed
+
+
+def _options(texts: Mapping[str, str], complaint: str) -> str:
+    """Return the settings that a complaint is about, as they are typed: those that it names."""
+    words = re.findall(r"\w+", complaint)
+    named = [name for name in texts if name.rpartition(".")[2] in words]
+    return "--set " + " ".join(f"{name}={texts[name]}" for name in named or texts)
 
 
 def _check_read(recipe: Recipe, names: Iterable[str]) -> None:
@@ -82,8 +105,11 @@ def _check_read(recipe: Recipe, names: Iterable[str]) -> None:
             raise ConfigError(f"--set {name}: it has no effect with {reason}; leave it out")
 
 
-def _check_name(name: str, recipes: Sequence[Recipe]) -> None:
-    """Raise UnknownName where no recipe has a setting, with the names that there are."""
+def _check_name(name: str, recipes: Sequence[Recipe], methods: Iterable[str] = ()) -> None:
+    """Raise UnknownName where no recipe has a setting, with the names that there are.
+
+    Of `mine.alpha`, the first part may also be a method that is mistyped.
+    """
     groups: list[Any] = list(recipes)
     path: list[str] = []
     for part in name.split("."):
@@ -93,7 +119,10 @@ def _check_name(name: str, recipes: Sequence[Recipe]) -> None:
         groups = [values[part] for values in members if part in values]
         if not groups:
             kind = f"setting of {'.'.join(path)}" if path else "setting"
-            raise UnknownName(kind, part, {known for values in members for known in values})
+            close = [] if path or part == name else get_close_matches(part, methods, cutoff=0.6)
+            kind += " or method" if close else ""
+            known = {name for values in members for name in values}
+            raise UnknownName(kind, part, {*known, *close})
         path.append(part)
 
 

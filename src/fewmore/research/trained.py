@@ -8,8 +8,7 @@ import torch
 from fewmore.errors import CheckpointError
 from fewmore.methods import find
 from fewmore.methods.base import Method
-from fewmore.research.experiment import Experiment
-from fewmore.research.run_folder import CONFIG, MODEL, session_folder
+from fewmore.research.run_folder import CONFIG, MODEL, read_experiment, session_folder
 from fewmore.training.checkpoint import read_state
 from fewmore.training.runtime import Runtime
 
@@ -34,7 +33,7 @@ def load_method(run: Path, session: int | None = None) -> Method:
                 f"{run} has no model of session {session}: models are saved session by session "
                 "by fewmore run --save-sessions, and the first session is 0"
             )
-    experiment = Experiment.from_json(config.read_text(encoding="utf-8"), str(config))
+    experiment = read_experiment(config)
     runtime = Runtime(torch.device("cpu"))
     method = find(experiment.method).build(experiment.recipe, runtime, int(seed[1]))
     method.restore(read_state(model))

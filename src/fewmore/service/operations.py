@@ -64,8 +64,8 @@ def apply(
         changed.forget(operation.names)
         return changed, None
     if operation.kind == "rename":
-        changed.rename(*operation.names)
-        return changed, None
+        # Stored changes of before may have names that are refused by now.
+        return changed.with_class_set(changed.model.class_set.rename(*operation.names)), None
     if operation.kind == "undo":
         return changed, changed.undo()
     raise ModelFileError(

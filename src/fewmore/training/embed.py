@@ -9,7 +9,7 @@ from torch import Tensor
 from fewmore.data.augment import Transform, test_view
 from fewmore.data.images import ImageSet
 from fewmore.data.transform import is_large
-from fewmore.errors import ConfigError
+from fewmore.errors import ConfigError, DataError
 from fewmore.nn.backbones import Backbone
 from fewmore.training.views import permuted_colors
 
@@ -104,6 +104,12 @@ def _in_batches(
     backbone: Backbone, function: Callable[[Tensor], Tensor], images: ImageSet
 ) -> Tensor:
     """Apply a function of the backbone to the positions of all images, in evaluation mode."""
+    if not isinstance(images, ImageSet):
+        raise DataError(
+            f"images must be an ImageSet, not of type {type(images).__name__}: make one with "
+            "fewmore.data.from_python.image_set(images, [0] * len(images), ['?'], size), as "
+            "docs/python.md does"
+        )
     training = backbone.training
     backbone.eval()
     positions = torch.arange(len(images), device=images.device)

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Generator, Tensor, nn
 
-from fewmore.errors import CheckpointError, ConfigError
+from fewmore.errors import CheckpointError, ConfigError, MethodError
 from fewmore.random import derive_seed
 from fewmore.training.average import WeightAverage
 from fewmore.training.checkpoint import State
@@ -68,7 +68,7 @@ def train(
             inputs = sample(generator)
             if step is None or round_ in losses:
                 loss = losses[max(first for first in losses if first <= round_)]
-                step = training.build_step(loss, inputs[0], generator)
+                step = training.build_step(stage, loss, inputs[0], generator)
             generator.manual_seed(derive_seed(seed, stage, round_, "steps"))
             mean_loss = _run_steps(step, inputs, training.total_loss, runtime)
             if not math.isfinite(mean_loss):
@@ -152,7 +152,7 @@ class _Training:
         )
         self.total_loss = torch.zeros((), device=runtime.device)  # of the round's steps
 
-    def build_step(self, loss_of: Loss, example: Tensor, generator: Generator) -> Step:
+    def build_step(self, stage: str, loss_of: Loss, example: Tensor, generator: Generator) -> Step:
         """Build a step of training as plain PyTorch, and let the engine make it faster."""
         loss_of = self.processes.wrap(loss_of)
 
@@ -160,6 +160,7 @@ class _Training:
             self.optimizer.zero_grad()
             with self.runtime.autocast(), self.engine.forward():
                 loss = loss_of(row, generator)
+                require_single(loss, f"the loss of {stage}")
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             self.engine.finish_backward()
             self.processes.finish_backward()
@@ -220,6 +221,15 @@ def _run_steps(step: Step, inputs: Tensor, total_loss: Tensor, runtime: Runtime)
         mean_loss = float(total_loss) / len(inputs)
     total_loss.zero_()
     return mean_loss
+
+
+def require_single(loss: Tensor, name: str) -> None:
+    """Refuse a loss that is not a single number of a tensor; `name` is what messages call it."""
+    shape = f"of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+    if not isinstance(loss, Tensor) or loss.dim():
+        raise MethodError(
+            f"{name} is {shape}, and must be a tensor of a single number: return its mean()"
+        )
 
 
 def _tensors(modules: dict[str, nn.Module]) -> dict[str, Tensor]:

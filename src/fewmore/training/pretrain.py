@@ -22,7 +22,7 @@ from fewmore.nn.backbones import Backbone
 from fewmore.nn.layers import set_ghost_batch_size
 from fewmore.nn.prototypes import Classifier
 from fewmore.nn.similarity import TEMPERATURE
-from fewmore.training.loop import Loss, shuffled_batches, train
+from fewmore.training.loop import Loss, require_single, shuffled_batches, train
 from fewmore.training.mixing import MIXERS
 from fewmore.training.optimizer import EpochsConfig, ParameterGroup
 from fewmore.training.runtime import Runtime
@@ -93,7 +93,11 @@ class Objective:
             features = self.embed(view)
             loss = mixed.cross_entropy(self.logits(features, generator), smoothing)
         more = self.auxiliary(Batch(view, labels, features, indices, generator))
-        return loss if more is None else loss + more
+        if more is None:
+            return loss
+        total = loss + more
+        require_single(total, f"the loss with {type(self).__name__}.auxiliary")
+        return total
 
     def views(self, indices: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
         """Return the views that a batch is seen in, and their labels."""

@@ -481,7 +481,17 @@ def test_users_methods_are_named_as_not_examined(make_result):
     packaged = make_result("glyphs", "packaged", machine={"method_source": {"file": "x.py"}})
     assert build([own, make_result("glyphs")]).notes == (
         "mine.py:Mine is a user's method, not known to have passed the exam: "
-        "fewmore exam FILE.py:CLASS checks it",
+        "fewmore exam mine.py:Mine checks it",
+    )
+    source = {"file": "/a b/mine.py", "named": "a b/mine.py:Mine"}
+    named = make_result("glyphs", "mine", machine={"method_source": source})
+    assert build([named]).notes[0].endswith("fewmore exam 'a b/mine.py:Mine' checks it")
+    both = build([named, packaged]).notes[0]
+    assert both.endswith("fewmore exam 'a b/mine.py:Mine' x.py:CLASS checks them")
+    other = make_result("glyphs", "mine", machine={"method_source": {"named": "b.py:Mine"}})
+    assert build([named, other]).notes[0] == (
+        "mine is a user's method, not known to have passed the exam: "
+        "fewmore exam 'a b/mine.py:Mine' b.py:Mine checks them"
     )
     assert "mine.py:Mine, packaged are users' methods, not" in build([own, packaged]).notes[0]
     assert build([make_result("glyphs")]).notes == ()

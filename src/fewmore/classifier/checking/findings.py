@@ -18,6 +18,11 @@ class Kind:
 # The most important first.
 KINDS = {
     "broken": Kind("Cannot be read", "Replace these files, or delete them."),
+    "empty": Kind("Class folders without photos", "Put photos into them, or remove them."),
+    "sub-folders": Kind(
+        "Sub-folders count as one class",
+        "If they are the classes, move them up, or give the folder that they are in.",
+    ),
     "two classes": Kind(
         "One photo in two classes", "Keep it in the class that it shows; delete the other copy."
     ),

@@ -1,6 +1,8 @@
 """Check labelled photos before training."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 from fewmore.classifier.checking.copies import BLANK, group_copies, without_copies
 from fewmore.classifier.checking.findings import CheckResult, Finding, in_order
@@ -10,8 +12,13 @@ from fewmore.classifier.classes import name_notes
 from fewmore.classifier.embedding import Progress
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.fitting.base import MIN_IMAGES
-from fewmore.classifier.inputs import ImagesByClass, collect_images
-from fewmore.classifier.text import count_noun
+from fewmore.classifier.inputs import (
+    ImagesByClass,
+    LabeledImages,
+    collect_images,
+    sub_folders,
+)
+from fewmore.classifier.text import count_noun, join_names
 from fewmore.errors import DownloadError
 
 BLURRED = 100.0  # variance of the Laplacian below which an image may be blurred
@@ -31,13 +38,16 @@ def check_folder(
     backbone of the classifier given, which need not be fitted: `IncrementalClassifier("resnet18")`.
     """
     progress = progress or (lambda stage, done, total: None)
-    source = collect_images(images)
+    source = collect_images(images, skip_empty=True)
     try:
         embedder = (classifier or IncrementalClassifier()).build_embedder(progress)
     except DownloadError as error:  # which advises to train from scratch: no help here
         raise error.__cause__ or error from None
     measured = measure(source, embedder, progress)
-    return check_measured(measured, embedder.transform.size)
+    result = check_measured(measured, embedder.transform.size)
+    findings = [*_empty(source), *_nested(images, source), *result.findings]
+    counts = {**result.class_counts, **{name: 0 for name, _ in source.empty}}
+    return replace(result, findings=in_order(findings), class_counts=counts)
 
 
 def check_measured(measured: Measured, size: int) -> CheckResult:
@@ -57,6 +67,28 @@ def check_measured(measured: Measured, size: int) -> CheckResult:
     counts = dict(zip(source.names, measured.counts().tolist(), strict=True))
     notes = [*source.notes, *name_notes(source.names, ()), *notes]
     return CheckResult(in_order(findings), counts, tuple(notes), source)
+
+
+def _empty(source: LabeledImages) -> list[Finding]:
+    return [
+        Finding("empty", f"no photos ({content})", classes=(name,))
+        for name, content in source.empty
+    ]
+
+
+def _nested(images: ImagesByClass, source: LabeledImages) -> list[Finding]:
+    """Name classes all of whose photos are in several sub-folders, which may be the classes."""
+    if not isinstance(images, (str, Path)) or not Path(images).expanduser().is_dir():
+        return []
+    return [
+        Finding(
+            "sub-folders",
+            f"all photos are in {len(folders)} sub-folders: {join_names(folders)}",
+            classes=(name,),
+        )
+        for name, found in sub_folders(Path(images), source).items()
+        if len(folders := sorted(found)) > 1 and "" not in found
+    ]
 
 
 def _broken(measured: Measured) -> list[Finding]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fewmore.classifier.embedding import Progress
 from fewmore.classifier.estimator import IncrementalClassifier
+from fewmore.classifier.export import check_folder
 from fewmore.classifier.inputs import ImagesByClass
 from fewmore.classifier.one_file import OneFile, describe, to_onnx_file
 from fewmore.data.download import fetch_file
@@ -26,6 +27,7 @@ RUNTIME = File(
     "onnxruntime-web-1.23.2.tgz",
     sha256="0b8707d7efab9a2bea63564d66cad79e897cfd0bd627e5ae000488ffc1c45c7d",
 )
+OWN_FILES = ("model.onnx", "model.js", "learning.js")  # in each export
 RUNTIME_FILES = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
 
 
@@ -40,10 +42,11 @@ def to_web_page(
     `int8` is that of `to_onnx_file`.
     """
     folder = Path(folder).expanduser()
+    check_folder(folder, OWN_FILES)
     archive = _runtime_archive(progress)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = to_onnx_file(classifier, folder / "model.onnx", int8)
+        file = to_onnx_file(classifier, folder / "model.onnx", int8, progress)
         _copy_runtime(archive, folder)
         for path in sorted(PAGE.iterdir()):
             write_bytes(folder / path.name, path.read_bytes())

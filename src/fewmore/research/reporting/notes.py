@@ -1,6 +1,7 @@
 """Say below a table what its numbers leave open: deviations, stage 1, sources, the exam."""
 
 import math
+import shlex
 from collections.abc import Sequence
 
 from fewmore.research import metrics, published
@@ -44,16 +45,25 @@ def shared_stage1_notes(results: Sequence[RunResult]) -> list[str]:
 
 def exam_notes(results: Sequence[RunResult]) -> list[str]:
     """Name the methods that are not fewmore's own: only those pass the exam in every release."""
-    own = dict.fromkeys(
-        result.method
+    own = {
+        _typed(result): result.method
         for result in results
         if "method_source" in result.machine or ":" in result.method
-    )
+    }
     if not own:
         return []
-    what = "is a user's method" if len(own) == 1 else "are users' methods"
-    exam = "fewmore exam FILE.py:CLASS checks it" if len(own) == 1 else "fewmore exam checks them"
-    return [f"{', '.join(own)} {what}, not known to have passed the exam: {exam}"]
+    names = dict.fromkeys(own.values())
+    what = "is a user's method" if len(names) == 1 else "are users' methods"
+    exam = f"fewmore exam {shlex.join(own)} checks {'it' if len(own) == 1 else 'them'}"
+    return [f"{', '.join(names)} {what}, not known to have passed the exam: {exam}"]
+
+
+def _typed(result: RunResult) -> str:
+    """Return a user's method as a command names it; older results have its file alone."""
+    source = result.machine.get("method_source")
+    if not isinstance(source, dict):
+        return result.method
+    return str(source.get("named") or f"{source.get('file')}:CLASS")
 
 
 def source_notes(rows: Sequence[PublishedRow]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from fewmore.data import benchmarks
 from fewmore.data.benchmarks import Task
 from fewmore.data.loading import stored_size
-from fewmore.errors import CheckpointError, ConfigError, FewmoreError, UnknownName
+from fewmore.errors import CheckpointError, ConfigError, FewmoreError, UnknownName, describe
 from fewmore.io import write_bytes
 from fewmore.methods import find
 from fewmore.methods.base import Recipe
@@ -282,23 +282,13 @@ class _Runner:
         self._keep(self._trial(self.numbers[plan.folder]).finished(result))
 
     def _on_failure(self, plan: Plan, error: Exception) -> None:
-        sentence = str(error) if isinstance(error, FewmoreError) else _describe(error)
+        sentence = str(error) if isinstance(error, FewmoreError) else describe(error)
         trial = self._trial(self.numbers[plan.folder])
         self._keep(dataclasses.replace(trial, error=sentence))
 
     def _keep(self, trial: Trial) -> None:
         self.record = self.record.replaced(trial)
         self.record.write(self.folder)
-
-
-def _describe(error: Exception) -> str:
-    """Describe an error that is not of the input: its kind, its first line, and where it was."""
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    where = "" if place is None else f" ({place.tb_frame.f_code.co_filename}:{place.tb_lineno})"
-    first_line = next(iter(str(error).splitlines()), "")
-    return f"{type(error).__name__}: {first_line}{where}"
 
 
 def _split_name(search: Search, task: Task) -> str:

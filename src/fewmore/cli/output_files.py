@@ -1,0 +1,49 @@
+"""Refuse files that a command must not write, before it computes anything."""
+
+from pathlib import Path
+
+from fewmore.errors import ConfigError
+
+PAGES = (".html", ".htm")
+FIGURES = (".png", ".svg", ".pdf")
+# What is written into each page and figure; a file without it belongs to the user.
+PAGE_MARK = b'<meta name="generator" content="fewmore">'
+FIGURE_MARK = b"atplotlib"
+
+
+def check_page(path: Path) -> None:
+    """Refuse a page of `--html` that has another end, no folder, or is a file of the user's."""
+    _check("--html", path, PAGES, PAGE_MARK)
+
+
+def check_figure(path: Path) -> None:
+    """Refuse a figure of `--plot` that has another end, no folder, or is a file of the user's."""
+    _check("--plot", path, FIGURES, FIGURE_MARK)
+
+
+def check_graph_file(path: Path) -> None:
+    """Refuse a file of `--onnx` that has no folder, or is a file of the user's."""
+    _check("--onnx", path, (".onnx",), b"fewmore")  # its producer
+
+
+def _check(option: str, path: Path, suffixes: tuple[str, ...], mark: bytes) -> None:
+    if path.suffix.lower() not in suffixes:
+        *first, last = suffixes
+        instead = path.with_name(f"{path.stem or 'new'}{suffixes[0]}") if path.name else suffixes[0]
+        raise ConfigError(
+            f"{option} {path} does not end in {', '.join(first)} or {last}: use {option} {instead}"
+        )
+    place = path.expanduser().resolve()
+    if not place.parent.is_dir():
+        raise ConfigError(f"{option} {path}: there is no folder {path.parent}; make it first")
+    if place.is_dir():
+        raise ConfigError(f"{option} {path} is a folder: give the name of a file")
+    try:
+        is_own = not place.exists() or not place.is_file() or mark in place.read_bytes()
+    except OSError:  # writing it reports what is wrong
+        return
+    if not is_own:
+        raise ConfigError(
+            f"{option} {path} is there already, and fewmore did not write it: give another name "
+            f"with {option}, or remove it"
+        )
