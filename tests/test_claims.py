@@ -631,7 +631,7 @@ def test_the_page_on_published_numbers_names_what_can_be_compared(
     assert printed == sorted(printed, reverse=True)
     assert any(line.startswith("| CEC | 2021 | ResNet20, 3×3 | 0.27 M | best on") for line in lines)
     first = " ".join(sections.contents.comparable().split()).partition(" - miniImageNet")[0]
-    assert first.startswith("- CIFAR100: CLOSER. With an epoch chosen on test")
+    assert first.startswith("- CIFAR100: no published row. With an epoch chosen on test")
     assert "CEC" in first
     assert "FACL" not in first
     assert "](https://github.com/icoz69/CEC-CVPR2021) | 3a5d335 |" in sections.contents.programs()
@@ -648,7 +648,21 @@ def test_the_readmes_table_ranks_the_papers_methods(sections: ModuleType, record
     cec = next(row for row in rows if row[0] == "**cec**")
     assert cec[1:] == ["49.19 ± 0.07", "*49.14*", "–", "–", "52.00", "*52.28*"]
     [best] = [line for line in lines if line.startswith("| *best published")]
-    assert "54.55 (MoTiC)" in best, "no row that leaks or has another network"
+    assert "54.55 (MoTiC, 2 test views)" in best, "no row that leaks or has another network"
+
+
+def test_the_readmes_table_says_what_makes_rows_easier(
+    sections: ModuleType, record: Record
+) -> None:
+    several = {"test_views": ((4.0,) * 9,), "one_view": ((40.0,) * 9,)}
+    record("", result("evolve", [55.0], extra=several), result("icarl", [47.0], keeps="a few"))
+    lines = sections.leaderboard.overview().splitlines()
+    rows = dict(line.strip("| ").split(" | ")[:2] for line in lines if line.startswith("| **"))
+    assert rows == {
+        "**evolve**, 4 test views": "55.00",
+        "**evolve**, one test view": "40.00",
+        "**icarl**, keeps images": "47.00",
+    }
 
 
 # ---- the first page

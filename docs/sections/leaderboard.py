@@ -4,7 +4,8 @@ docs/leaderboard.md is the one source; leaderboard.html is that page, with leade
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
@@ -91,16 +92,18 @@ def overview() -> str:
     methods = list(dict.fromkeys(method for method, _ in rows))
     titles, best = ["method"], [PUBLISHED_BEST]
     for name, title in NAMES.items():
-        last, method, _ = _best_published(name)
+        last, method, about = _best_published(name)
         titles += [title, "*published*"]
-        best += [MISSING, f"*{last:.2f} ({method})*"]
-    lines = [best] + [
-        [
-            f"**{method}**",
-            *(cell for name in NAMES for cell in _last_and_published(rows.get((method, name)))),
-        ]
-        for method in methods
-    ]
+        best += [MISSING, f"*{last:.2f} ({method}, {_views_text([about.views.get(name)])})*"]
+    lines = [best]
+    for method in methods:
+        own = [rows.get((method, name)) for name in NAMES]
+        cells = [cell for row in own for cell in _last_and_published(row)]
+        lines.append([f"**{method}**{_remark(own)}", *cells])
+        if any(row and row.one_view for row in own):
+            one = (_mean(row.one_view) if row else MISSING for row in own)
+            cells = [cell for last in one for cell in (last, MISSING)]
+            lines.append([f"**{method}**, one test view", *cells])
     table = markdown_table(titles, lines, "l" + "r" * (len(titles) - 1))
     devices = ", ".join(sorted({str(row.machine["device"]) for row in rows.values()}))
     dates = sorted({row.date[:10] for row in rows.values()})
@@ -109,6 +112,20 @@ def overview() -> str:
         "of every row: [results](docs/results.md) and [leaderboard](docs/leaderboard.md)."
     )
     return "\n".join([*table, "", paragraph(about)]) + "\n"
+
+
+def _remark(rows: Sequence[RunResult | None]) -> str:
+    """Say what a method has that others have not: several test views, or images of old classes."""
+    known = [row for row in rows if row is not None]
+    views = [int(max(count or 1 for count in row.test_views)) for row in known]
+    remarks = [_views_text(views)] if max(views) > 1 else []
+    remarks += ["keeps images"] if any(row.keeps for row in known) else []
+    return f", {', '.join(remarks)}" if remarks else ""
+
+
+def _views_text(counts: Sequence[int | None]) -> str:
+    numbers = " or ".join(str(count or "?") for count in dict.fromkeys(counts))
+    return f"{numbers} test view{'' if numbers == '1' else 's'}"
 
 
 def _last_and_published(row: RunResult | None) -> tuple[str, str]:
@@ -328,12 +345,37 @@ def features(benchmark: str) -> str:
         [f"**{of}**", *(_last_and_harmonic(measured.get((of, name))) for name in classifiers)]
         for of in rows
     ]
+    answer = _features_or_classifier(
+        {key: fmean(row.last) for key, row in measured.items() if key[1] in CLASSIFIERS}
+    )
     note = (
         f"–: not measured yet; `fewmore run {benchmark} --features closer -m cec`, for one, "
         "measures CEC's stage 2 on CLOSER's features."
     )
     table = markdown_table(["features", *classifiers], lines)
-    return "\n".join([*table, "", paragraph(note)]) + "\n"
+    return "\n".join([paragraph(f"{answer}{note}"), "", *table]) + "\n"
+
+
+def _features_or_classifier(last: Mapping[tuple[str, str], float]) -> str:
+    """Say how far the last accuracy moves with the features, and how far with the classifier.
+
+    Each is said where most was measured: of the classifier, or of the features, with most cells.
+    """
+
+    def said(place: int, template: str) -> str:
+        common = Counter(key[place] for key in last).most_common(1)
+        if not common or common[0][1] < 2:
+            return ""
+        [(name, count)] = common
+        cells = sorted((value, key[1 - place]) for key, value in last.items() if key[place] == name)
+        (low, worst), (high, best) = cells[0], cells[-1]
+        return template.format(name=name, count=count) + (
+            f"the last accuracy goes from {low:.2f} ({worst}) to {high:.2f} ({best}). "
+        )
+
+    return said(1, "With {name} as the classifier on {count} kinds of features, ") + said(
+        0, "On {name}'s features with {count} classifiers, "
+    )
 
 
 def _last_and_harmonic(row: RunResult | None) -> str:
