@@ -157,19 +157,48 @@ def test_required_gain_is_students_bound_or_two_deviations(judge: ModuleType) ->
 
 
 @pytest.mark.parametrize(
-    ("parts", "whole"),
+    ("gains", "whole"),
     [
-        (["holds", "holds"], "holds"),
-        (["holds", "not measured yet"], "holds"),
-        (["holds", "does not hold"], "holds in part"),
-        (["holds in part", "does not hold"], "holds in part"),
-        (["does not hold", "does not hold"], "does not hold"),
-        (["not measured yet"], "not measured yet"),
+        ([0.6, 0.7], "holds"),
+        ([0.6, None], "holds"),
+        ([0.6, 0.4], "holds in part"),
+        ([0.6, -0.6], "holds in part"),
+        ([0.4, 0.3], "not shown"),
+        ([0.4, -0.4], "not shown"),
+        ([-0.4, None], "not shown"),
+        ([0.4, -0.6], "does not hold"),
+        ([None], "not measured yet"),
     ],
 )
-def test_a_claim_combines_its_comparisons(judge: ModuleType, parts: list[str], whole: str) -> None:
-    comparisons = [judge.Comparison("", "", "", "", verdict=verdict) for verdict in parts]
-    assert judge.overall(comparisons) == whole
+def test_a_claim_is_summed_up_by_how_many_comparisons_hold(
+    judge: ModuleType, gains: list[float | None], whole: str
+) -> None:
+    """Each gain has to exceed 0.5; beyond -0.5 it is clearly the other way."""
+
+    def compare(gain: float | None) -> Any:
+        if gain is None:
+            return judge.Comparison("", "", "", "")
+        estimate = judge.Estimate(gain, None, 1)
+        verdict = judge.is_better(gain, 0.5)
+        return judge.Comparison("", "", "", "", gain=estimate, required=0.5, verdict=verdict)
+
+    assert judge.overall(list(map(compare, gains))) == whole
+
+
+def test_what_is_clearly_the_other_way_depends_on_the_rule(judge: ModuleType) -> None:
+    def opposed(rule: Callable[[float, float], str], gain: float, required: float = 0.5) -> bool:
+        estimate = judge.Estimate(gain, None, 1)
+        verdict = rule(gain, required)
+        row = judge.Comparison("", "", "", "", gain=estimate, required=required, verdict=verdict)
+        return bool(row.opposed)
+
+    assert opposed(judge.is_better, -0.6)
+    assert not opposed(judge.is_better, -0.4)
+    assert not opposed(judge.is_better, 0.6)
+    assert not opposed(judge.is_better, -0.6, math.nan), "no deviation to compare with"
+    assert opposed(judge.is_no_better, 0.6)
+    assert not opposed(judge.is_no_better, -0.6)
+    assert opposed(judge.is_best, -0.6)
 
 
 def test_runs_are_paired_by_seed(judge: ModuleType, evidence: Any) -> None:
@@ -507,7 +536,7 @@ def test_a_measured_study_is_shown(sections: ModuleType, record: Record, tmp_pat
     assert "On miniimagenet not measured yet" in text
     assert "On cub200 not measured yet" in text
     judged = sections.verdicts.claims()
-    assert "Verdict: **holds**, as far as measured: rows are missing on miniimagenet." in judged
+    assert "Verdict: **holds**; not measured on miniImageNet and CUB200. Study" in judged
     assert (
         "| cifar100 | CEC | TOPIC | PD | 23.93 / 34.73 | 20.81 ± 0.07 / 40.58 ± 0.07 "
         "| +19.77 ± 0.00 | 0.00 | 2 | holds |" in judged
@@ -524,7 +553,7 @@ def test_the_overview_leads_to_the_claims(sections: ModuleType, record: Record) 
     studies = "\n".join(map(sections.studies.study, sections.studies.ALT))
     assert re.findall(r"\(results/claims\.md#(.*?)\)", table) == headings
     assert sorted(re.findall(r"\(claims\.md#(.*?)\)", studies)) == sorted(headings)
-    assert "| **holds** | 4 of 4 | – | – |" in table
+    assert "| **holds** | 4 of 4 | not measured | not measured |" in table
 
 
 def test_gaps_come_with_the_experiments_that_explain_them(

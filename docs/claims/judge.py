@@ -18,6 +18,7 @@ from fewmore.research.results import RunResult
 HOLDS = "holds"
 IN_PART = "holds in part"
 FAILS = "does not hold"
+UNSHOWN = "not shown"
 UNMEASURED = "not measured yet"
 
 CERTAINTY = 0.95  # of the sign of a gain, one-sided
@@ -84,6 +85,12 @@ class Comparison:
     required: float = math.nan  # the gain must exceed this
     verdict: str = UNMEASURED
 
+    @property
+    def opposed(self) -> bool:
+        """Return whether it is clearly the other way: by more than the required gain."""
+        gain = abs(self.gain.mean) if self.gain else 0.0
+        return self.verdict == FAILS and gain > self.required
+
 
 def required_gain(gain: Estimate, seed_std: float) -> float:
     """Return the bound that a mean gain must exceed.
@@ -116,8 +123,11 @@ def is_best(gain: float, required: float) -> str:
 
 
 def overall(comparisons: Sequence[Comparison]) -> str:
-    """Combine the verdicts of a claim; comparisons that are not measured do not count."""
-    verdicts = {comparison.verdict for comparison in comparisons} - {UNMEASURED}
-    if len(verdicts) > 1:
-        return IN_PART
-    return verdicts.pop() if verdicts else UNMEASURED
+    """Sum up how many comparisons of a claim hold; those that are not measured do not count."""
+    measured = [each for each in comparisons if each.verdict != UNMEASURED]
+    hold = [each.verdict == HOLDS for each in measured]
+    if not measured:
+        return UNMEASURED
+    if any(hold):
+        return HOLDS if all(hold) else IN_PART
+    return FAILS if any(each.opposed for each in measured) else UNSHOWN

@@ -56,7 +56,7 @@ CLAIMS = (
         "An adapter learnt by plain meta-learning does not help",
         "On CUB200, the adapter brings nothing when it is learnt on episodes of unchanged base "
         "classes.",
-        "The adapter by meta-learning is compared with no adapter, in reverse: the claim does not "
+        "The adapter by meta-learning is compared with no adapter, in reverse: it does not "
         "hold where the gain is beyond what is required, and holds in part where it is above 0.",
         "ablation",
         ablation.meta_learning,

@@ -31,13 +31,16 @@ RULES = (
     "most. *Required* is the value that the gain must exceed.",
     "It holds in part when the gain is above 0 but not above the required value. Otherwise it does "
     "not hold.",
-    "A claim holds when all its comparisons do. It does not hold when none does, not even in part. "
-    "It holds in part otherwise.",
+    "A claim is summed up by how many of its measured comparisons hold; one that holds in part is "
+    "not counted. The claim *holds* when all do, and *holds in part* when some do. Where none "
+    "does, it *does not hold* if some comparison is clearly the other way, by more than the "
+    "required value; else it is *not shown*: the differences are too small to tell.",
     "At this certainty one comparison in twenty holds by chance where there is no effect.",
     "The rules are in git since commit 0ad28f2, which is some minutes younger than the first "
     "studies of CIFAR100: the history cannot show that they were written before. Changed since, "
     "when results were known: √2 for single seeds, the comparison with plain cosine after stage 2 "
-    "in claim 5, and claim 13.",
+    "in claim 5, claim 13, and the words that sum up a claim, which held in part before wherever "
+    "its comparisons were not all alike, even if none of them held.",
 )
 
 
@@ -59,9 +62,10 @@ def _verdict_cells(number: int, claim: Claim) -> list[str]:
             for each in comparisons
             if each.where.partition(",")[0] == benchmark and each.verdict != UNMEASURED
         ]
-        counts.append(f"{judged.count(HOLDS)} of {len(judged)}" if judged else "–")
+        counts.append(f"{judged.count(HOLDS)} of {len(judged)}" if judged else "not measured")
     link = f"[{claim.title}]({link_to(number, 'results/claims.md')})"
-    return [str(number), link, _verdict(comparisons), *counts]
+    some_missing = f"; {text}" if (text := _some_missing(comparisons)) else ""
+    return [str(number), link, f"**{overall(comparisons)}**{some_missing}", *counts]
 
 
 def link_to(number: int, page: str) -> str:
@@ -82,12 +86,30 @@ def claims() -> str:
 
 
 def _verdict(comparisons: Sequence[Comparison]) -> str:
+    """Sum up a claim, and say where it is not measured."""
     verdict = overall(comparisons)
-    missing = {each.where for each in comparisons if each.verdict == UNMEASURED}
-    if verdict == UNMEASURED or not missing:
+    if verdict == UNMEASURED:
         return f"**{verdict}**"
-    benchmarks = ", ".join(sorted(missing))
-    return f"**{verdict}**, as far as measured: rows are missing on {benchmarks}"
+    measured = _benchmarks(comparisons, measured=True)
+    missing = " and ".join(name for key, name in NAMES.items() if key not in measured)
+    unmeasured = f"not measured on {missing}" if missing else ""
+    return "; ".join(filter(None, (f"**{verdict}**", unmeasured, _some_missing(comparisons))))
+
+
+def _some_missing(comparisons: Sequence[Comparison]) -> str:
+    """Name the benchmarks where some comparisons of a claim are measured and others are not."""
+    both = _benchmarks(comparisons, measured=True) & _benchmarks(comparisons, measured=False)
+    names = " and ".join(name for key, name in NAMES.items() if key in both)
+    return f"some rows are missing on {names}" if names else ""
+
+
+def _benchmarks(comparisons: Sequence[Comparison], *, measured: bool) -> set[str]:
+    """Return the benchmarks of the comparisons that are measured, or of those that are not."""
+    return {
+        each.where.partition(",")[0]
+        for each in comparisons
+        if (each.verdict != UNMEASURED) == measured
+    }
 
 
 def _claim(number: int, claim: Claim) -> str:

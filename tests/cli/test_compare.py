@@ -64,7 +64,7 @@ def run(*words):
 def folder(tmp_path):
     write(tmp_path / "cec" / "result.json", RESULT)
     write(tmp_path / "topic.json", replace(RESULT, method="topic"))
-    write(tmp_path / "glyphs.json", replace(RESULT, benchmark="glyphs"))
+    write(tmp_path / "glyphs.json", replace(RESULT, benchmark="glyphs", recipe="quick"))
     write(
         tmp_path / "other.json",
         replace(RESULT, sessions=tuple(SessionSize(50 + 5 * i, 100 + i) for i in range(9))),
@@ -205,6 +205,30 @@ def jobs(tmp_path):
             files.append(tmp_path / f"{method}-{seed}.json")
             write(files[-1], replace(RESULT, **one))
     return files
+
+
+def test_changed_settings_are_seen_in_every_format(folder, tmp_path):
+    """Those of all rows are in the title, those of one in its name; all are in a column of CSV."""
+    short = {"pretrain.epochs": "1"}
+    write(tmp_path / "cec" / "result.json", replace(RESULT, settings=short))
+    both = (folder / "cec", folder / "topic.json")
+    for words in ([], ["--markdown"], ["--latex"], ["--paired"]):
+        printed = run(*both, *words).stdout.replace("\\_", "_")
+        assert "cec, pretrain.epochs=1" in " ".join(printed.split()), words
+        assert "measured with" not in printed
+    closer = {"features": "closer", **short}
+    for path, method in zip(both, ("cec", "topic"), strict=True):
+        path = path / "result.json" if path.is_dir() else path
+        write(path, replace(RESULT, method=method, settings=closer, recipe="mild"))
+    for words in ([], ["--markdown"], ["--latex"], ["--paired"]):
+        printed = run(*both, *words).stdout
+        text = "official split; measured with recipe mild, features=closer, pretrain.epochs=1"
+        assert text in " ".join(printed.split()), words
+        assert "cec, " not in printed
+    rows = list(csv.DictReader(io.StringIO(run(*both, "--csv", "--no-published").stdout)))
+    assert [row["settings"] for row in rows] == ["features=closer; pretrain.epochs=1"] * 2
+    run(*both, "--plot", tmp_path / "c.svg")
+    assert "measured with recipe mild, features=closer" in (tmp_path / "c.svg").read_text()
 
 
 def test_what_stage_1_alone_would_reach_comes_first(jobs):

@@ -159,7 +159,10 @@ def test_several_methods_share_stage_1_and_a_table(run):
     assert stages.count("pretrain (shared)") == 2, "two methods took it over"
     table = out.rpartition("run folder")[2]
     assert all(name in table for name in ("decoupled-linear", "linear", "decoupled-l2"))
-    assert "stage 1 was shared by 2 runs; its seconds are counted in each" in table
+    assert (
+        "2 runs took over stage 1 from another run; the seconds of training it are included"
+        in table
+    )
     assert len(list(Path("kept").glob("*.json"))) == 3
 
 
@@ -421,6 +424,27 @@ def test_a_method_of_ones_own(run):
     }
     assert result.accuracy[0][-1] > 80, "these images differ by their colors"
     assert "nearest" in out.rpartition("run folder")[2]
+
+
+def test_methods_of_one_name_are_told_apart_by_their_files(run):
+    Path("near.py").write_text(NEAREST)
+    Path("other.py").write_text(NEAREST + "\n")
+    code, out, err = run("-m", "near.py:Nearest", "-m", "other.py:Nearest")
+    assert (code, err) == (0, "")
+    table = out.rpartition("run folder")[2]
+    assert "nearest, near.py" in table
+    assert "nearest, other.py" in table
+    assert "#" not in table
+
+
+def test_a_name_that_is_given_twice_is_run_once_and_that_is_said(run):
+    code, out, err = run("-m", "linear", "-m", "linear", "--features", "cec,cec", "--dry-run")
+    assert code == 0
+    assert out.count("linear on ") == 1
+    assert err.splitlines() == [
+        "--method linear was given 2 times, and is run once: several runs are --seeds 2",
+        "--features cec was given 2 times, and is run once: several runs are --seeds 2",
+    ]
 
 
 @pytest.mark.parametrize(

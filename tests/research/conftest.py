@@ -74,7 +74,7 @@ def make(
             runs.append(results.Run(seed, draw, summary, dict(seconds), 812.34, series))
     sizes = [results.SessionSize(base + way * i, 4 * (base + way * i)) for i in range(sessions)]
     about = {
-        "recipe": "official",
+        "recipe": results.schema.default_recipe(benchmark),
         "split": "official",
         "command": f"fewmore run {benchmark} --method {method}",
         **about,

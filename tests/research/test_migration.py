@@ -96,4 +96,7 @@ def test_an_old_result_without_the_seconds_of_a_shared_stage_1_says_so(make_resu
     assert old.total_seconds == (12.0, 12.0)
     assert tables.seconds_text(old) == "12 (without the shared stage 1)"
     notes = tables.build([old]).notes
-    assert "stage 1 was shared by 2 runs, whose seconds do not include it" in notes
+    assert (
+        "2 runs took over stage 1 from another run; the seconds of training it are not included"
+        in notes
+    )

@@ -16,6 +16,7 @@ from fewmore.research.results import (
     from_json,
     names,
     read,
+    shared_settings,
     to_json,
     write,
 )
@@ -328,6 +329,59 @@ def test_names_tell_results_apart(make_result):
         "cec",
     ]
     assert named({}, {}) == ["cec #1", "cec #2"]
+
+
+def test_names_hide_no_setting_that_another_method_has_not(make_result):
+    short = make_result(sessions=2, settings={"features": "closer", "epochs": 1})
+    long = make_result(sessions=2, method="topic", settings={"features": "closer"})
+    assert names([short, long]) == ["cec, epochs=1", "topic"]
+    assert shared_settings([short, long]) == "features=closer"
+    assert names([short]) == ["cec"], "what all rows share is said once"
+    assert shared_settings([short]) == "features=closer, epochs=1"
+    plain = make_result(sessions=2, method="topic")
+    assert names([short, plain]) == ["cec, features=closer, epochs=1", "topic"]
+    assert shared_settings([short, plain]) == ""
+
+
+def test_a_recipe_is_named_where_it_is_not_the_default(make_result):
+    quick = make_result(sessions=2, recipe="quick")
+    official = make_result(sessions=2, method="topic")
+    assert names([quick, official]) == ["cec, quick", "topic"]
+    assert shared_settings([quick, quick]) == "recipe quick"
+    assert shared_settings([official]) == ""
+    glyphs = make_result("glyphs", sessions=2, recipe="quick")
+    assert shared_settings([glyphs]) == ""
+
+
+def test_users_methods_of_one_name_are_told_apart_by_their_files(make_result):
+    def named(*sources):
+        of = [
+            make_result(
+                sessions=2,
+                method="mine",
+                machine={"method_source": {"file": file, "sha256": digest * 64}},
+            )
+            for file, digest in sources
+        ]
+        return names([*of, make_result(sessions=2)])
+
+    assert named(("/home/me/a.py", "1"), ("/home/me/b.py", "2")) == [
+        "mine, a.py",
+        "mine, b.py",
+        "cec",
+    ]
+    assert named(("/home/old/a.py", "1"), ("/home/new/a.py", "2"), ("/home/b.py", "3")) == [
+        "mine, old/a.py",
+        "mine, new/a.py",
+        "mine, b.py",
+        "cec",
+    ]
+    assert named(("/home/a.py", "1"), ("/home/a.py", "2")) == [
+        "mine, a.py (sha256 11111111)",
+        "mine, a.py (sha256 22222222)",
+        "cec",
+    ]
+    assert named(("/home/a.py", "1")) == ["mine", "cec"]
 
 
 def test_the_fields_are_the_keys():

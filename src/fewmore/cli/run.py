@@ -1,5 +1,6 @@
 """Run methods on a benchmark: `fewmore run`."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -386,8 +387,22 @@ def _method_names(given: list[str]) -> list[str]:
     from fewmore.methods import METHODS
 
     names: list[str] = []
-    for name in ",".join(given).split(","):
+    for name in _once("--method", given):
         names += METHODS if name == "all" else [name]
+    return list(dict.fromkeys(names))
+
+
+def _once(option: str, given: list[str]) -> list[str]:
+    """Return each name that an option was given, once; say on standard error what is repeated."""
+    names = ",".join(given).split(",")
+    for name, count in Counter(names).items():
+        if count > 1:
+            typer.secho(
+                f"{option} {name} was given {count} times, and is run once: "
+                "several runs are --seeds 2",
+                err=True,
+                fg="yellow",
+            )
     return list(dict.fromkeys(names))
 
 
@@ -417,7 +432,7 @@ def _experiments(
     if not named:
         raise typer.BadParameter("Missing option '--method' / '-m'.")
     methods = _method_names(named)
-    on = list(dict.fromkeys(",".join(features).split(","))) if features else []
+    on = _once("--features", features) if features else []
     check_names(benchmark, methods, on)
     from fewmore.data import benchmarks
     from fewmore.research import recipes

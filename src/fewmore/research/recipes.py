@@ -14,6 +14,7 @@ from fewmore.data.benchmarks import Benchmark
 from fewmore.errors import ConfigError, UnknownName
 from fewmore.methods import find, find_features
 from fewmore.methods.base import Recipe
+from fewmore.research.results import schema
 from fewmore.research.results.schema import FEATURES_SETTING
 from fewmore.research.settings import apply_settings, distribute_settings
 
@@ -93,7 +94,7 @@ RECIPES: dict[str, Callable[[Benchmark, str, str | None], Recipe]] = {
 
 def default_recipe(benchmark: Benchmark) -> str:
     """Return the name of the recipe of a benchmark where none is named."""
-    return "quick" if benchmark.name == "glyphs" else "official"
+    return schema.default_recipe(benchmark.name)
 
 
 def recipe(

@@ -206,6 +206,12 @@ def test_a_page_without_images_still_names_the_classes(folder, tiny_task, tmp_pa
     assert all(f'<th scope="row">{name}</th>' in page for name in tiny_task.test.class_names)
 
 
+def test_changed_settings_are_in_the_first_lines(make_result):
+    result = make_result(settings={"features": "closer", "pretrain.epochs": "1"})
+    header = report._header(result, "cec")
+    assert "recipe official, features=closer, pretrain.epochs=1, split official" in header
+
+
 def test_the_seconds_of_a_shared_stage_1_are_counted(make_result, tiny_images):
     seconds = (("pretrain (shared)", 28.0), ("share of the wall clock", 12.0))
     result = make_result(benchmark="tiny", base=4, way=2, sessions=1, seconds=seconds)
@@ -216,7 +222,9 @@ def test_the_seconds_of_a_shared_stage_1_are_counted(make_result, tiny_images):
     rows = re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)</td>', page)
     assert ("pretrain (shared)", "28.00 s") in rows
     assert ("share of the wall clock, with the shared stage 1", "40.00 s") in rows
-    assert "stage 1 was shared by 1 run; its seconds are counted in each" in page
+    assert (
+        "1 run took over stage 1 from another run; the seconds of training it are included" in page
+    )
 
 
 def test_calibration_is_given_in_numbers(make_page):

@@ -411,7 +411,10 @@ def test_csv_and_latex_say_what_a_result_cost(make_result):
     mean, std = np.mean(plain.average), np.std(plain.average, ddof=1)
     assert cells[2] == f"{mean:.2f}\\,{{\\scriptsize$\\pm${std:.2f}}}"
     assert cells[-1] == "1250\\,{\\scriptsize$\\pm$71} \\\\"
-    assert "% stage 1 was shared by 2 runs; its seconds are counted in each" in summary
+    assert (
+        "% 2 runs took over stage 1 from another run; the seconds of training it are included"
+        in summary
+    )
 
 
 def test_views_averaged_at_test_time_are_named_in_every_format(make_result):
@@ -453,12 +456,12 @@ def test_a_shared_stage_1_is_noted_and_its_seconds_are_counted(make_result):
     busy = replace(own, machine={**own.machine, "beside other work": True})
     assert seconds_text(busy) == "12 (beside other work)"
     assert seconds_text(shared) == "40 (stage 1 shared)"
-    note = "stage 1 was shared by 2 runs; its seconds are counted in each"
+    note = "2 runs took over stage 1 from another run; the seconds of training it are included"
     table = build([own, shared])
     assert note in table.notes
     assert note in to_markdown(table)
     assert f"% {note}" in to_latex(table).splitlines()
-    assert not any("shared" in text for text in build([own]).notes)
+    assert not any("stage 1" in text for text in build([own]).notes)
 
 
 def test_a_stage_1_that_was_shared_by_runs_side_by_side_counts_its_share(make_result):
@@ -485,6 +488,11 @@ def test_users_methods_are_named_as_not_examined(make_result):
     assert build([named]).notes[0].endswith("fewmore exam 'a b/mine.py:Mine' checks it")
     both = build([named, packaged]).notes[0]
     assert both.endswith("fewmore exam 'a b/mine.py:Mine' x.py:CLASS checks them")
+    other = make_result("glyphs", "mine", machine={"method_source": {"named": "b.py:Mine"}})
+    assert build([named, other]).notes[0] == (
+        "mine is a user's method, not known to have passed the exam: "
+        "fewmore exam 'a b/mine.py:Mine' b.py:Mine checks them"
+    )
     assert "mine.py:Mine, packaged are users' methods, not" in build([own, packaged]).notes[0]
     assert build([make_result("glyphs")]).notes == ()
 
@@ -543,6 +551,14 @@ def test_nothing_learnt_needs_the_base_session_of_stage_1_alone(make_result):
     other = make_result(method="eeil", skill=0.9, settings={"features": "closer"})
     assert nothing_learnt.source_of([weak, strong, other]) is strong
     assert nothing_learnt.source_of([]) is None
+
+
+def test_nothing_learnt_is_explained_below_the_table(make_result):
+    topic = [make_result(method="topic")]
+    notes = build(topic, with_nothing_learnt=True).notes
+    assert nothing_learnt.NOTE in notes
+    assert "the base classifier without new classes, a lower bound" in nothing_learnt.NOTE
+    assert nothing_learnt.NOTE not in build(topic).notes
 
 
 def test_nothing_learnt_in_every_format(make_result):

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from fewmore.research.reporting.tables import COSTS, SUMMARY, Cell, Grid, Row, Table, number
 
-ABOUT = ("benchmark", "method", "source", "recipe", "split", "runs", "detail")  # of a CSV's row
+# The columns of a CSV before its numbers.
+ABOUT = ("benchmark", "method", "source", "recipe", "settings", "split", "runs", "detail")
 LOWER_IS_BETTER = ("PD", *COSTS)
 UNRANKED = ("seconds", "views", "images kept")  # what a result cost is no contest
 LATEX = {
@@ -39,8 +40,9 @@ def to_csv(tables: Sequence[Table]) -> str:
     for table in tables:
         for row in table.rows:
             cells = [_cell(table, row, name) for name in (*map(str, range(sessions)), *summary)]
-            about = (row.name, row.source, row.recipe, row.split, row.runs, row.detail)
-            lines.append([table.benchmark, *about, *_csv_numbers(cells)])
+            method = (row.name, row.source, row.recipe, row.settings)
+            about = (table.benchmark, *method, row.split, row.runs, row.detail)
+            lines.append([*about, *_csv_numbers(cells)])
     return _csv_text(lines)
 
 

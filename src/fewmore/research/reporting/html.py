@@ -30,7 +30,7 @@ from fewmore.research.reporting.figures import style
 from fewmore.research.reporting.image_page import STYLE, image_tag
 from fewmore.research.reporting.notes import exam_notes
 from fewmore.research.reporting.per_class import ClassRow
-from fewmore.research.results import WALL_CLOCK, RunResult
+from fewmore.research.results import WALL_CLOCK, RunResult, settings_of
 
 CONFUSIONS = 6  # pairs of classes that are shown
 MISTAKEN = 4  # images of a class that were taken for another
@@ -94,7 +94,8 @@ def page(
 def _header(result: RunResult, heading: str) -> str:
     runs = f"{result.runs} runs" if result.runs > 1 else "1 run"
     recipe = result.recipe or "of its own"
-    about = f"{tables.title(result)}; {runs}, recipe {recipe}, split {result.split}"
+    with_settings = "".join(f", {setting}" for setting in settings_of(result))
+    about = f"{tables.title(result)}; {runs}, recipe {recipe}{with_settings}, split {result.split}"
     measures: list[tuple[str, Iterable[float | None]]] = [
         ("after the last session", result.last),
         ("average", result.average),

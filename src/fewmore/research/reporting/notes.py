@@ -8,6 +8,8 @@ from fewmore.research import metrics, published
 from fewmore.research.published import PublishedRow
 from fewmore.research.results import SHARED_STAGE1, RunResult
 
+SHARED = "stage 1 from another run"
+
 
 def std_notes(results: Sequence[RunResult], labels: Sequence[str]) -> list[str]:
     """Say what ± is, and how much of it comes from seeds and from draws."""
@@ -33,26 +35,27 @@ def shared_stage1_notes(results: Sequence[RunResult]) -> list[str]:
     notes = []
     if counted:
         runs = "1 run" if counted == 1 else f"{counted} runs"
-        notes.append(f"stage 1 was shared by {runs}; its seconds are counted in each")
+        notes.append(f"{runs} took over {SHARED}; the seconds of training it are included")
     if len(times) > counted:  # in results from before the seconds were recorded
         missing = len(times) - counted
         runs = "1 run" if missing == 1 else f"{missing} runs"
-        notes.append(f"stage 1 was shared by {runs}, whose seconds do not include it")
+        notes.append(f"{runs} took over {SHARED}; the seconds of training it are not included")
     return notes
 
 
 def exam_notes(results: Sequence[RunResult]) -> list[str]:
     """Name the methods that are not fewmore's own: only those pass the exam in every release."""
     own = {
-        result.method: _typed(result)
+        _typed(result): result.method
         for result in results
         if "method_source" in result.machine or ":" in result.method
     }
     if not own:
         return []
-    what = "is a user's method" if len(own) == 1 else "are users' methods"
-    exam = f"fewmore exam {shlex.join(own.values())} checks {'it' if len(own) == 1 else 'them'}"
-    return [f"{', '.join(own)} {what}, not known to have passed the exam: {exam}"]
+    names = dict.fromkeys(own.values())
+    what = "is a user's method" if len(names) == 1 else "are users' methods"
+    exam = f"fewmore exam {shlex.join(own)} checks {'it' if len(own) == 1 else 'them'}"
+    return [f"{', '.join(names)} {what}, not known to have passed the exam: {exam}"]
 
 
 def _typed(result: RunResult) -> str:

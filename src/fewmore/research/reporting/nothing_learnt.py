@@ -12,6 +12,7 @@ from statistics import fmean
 from fewmore.research.results import RunResult, short_features
 
 NAME = "stage 1, nothing learnt"
+NOTE = f"{NAME}: the base classifier without new classes, a lower bound to be exceeded"
 # Methods that have trained nothing but stage 1 when the base session is tested.
 STAGE1_ALONE = (
     "finetune",

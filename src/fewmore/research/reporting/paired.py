@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fewmore.errors import ConfigError, UnknownName
-from fewmore.research.reporting.tables import Cell, Grid, split_text, title
+from fewmore.research.reporting.tables import Cell, Grid, heading, split_text
 from fewmore.research.results import RunResult, names, run_keys
 from fewmore.research.statistics import paired_difference
 
@@ -27,9 +27,9 @@ def build(results: Sequence[RunResult], reference: str | None = None) -> list[Gr
     labels = names(results)
     place = _find(results, labels, reference)
     other = results[place]
-    heading = f"{title(other)}; {split_text(other)}"
+    subject = heading(results, split_text(other))
     if len(results) == 1:
-        raise ConfigError(f"{heading}: {labels[0]} is alone, and a difference needs two results")
+        raise ConfigError(f"{subject}: {labels[0]} is alone, and a difference needs two results")
     shared = {
         i: _shared_runs(result, other) for i, result in enumerate(results) if result is not other
     }
@@ -40,7 +40,7 @@ def build(results: Sequence[RunResult], reference: str | None = None) -> list[Gr
         if len(pairs) < 2
     )
     if len(missing) == len(shared):
-        raise ConfigError("\n".join(f"{heading}: {sentence}" for sentence in missing))
+        raise ConfigError("\n".join(f"{subject}: {sentence}" for sentence in missing))
     grids = []
     for name, meaning in MEASURES.items():
         rows = tuple(
@@ -48,8 +48,8 @@ def build(results: Sequence[RunResult], reference: str | None = None) -> list[Gr
             for i, pairs in shared.items()
             if len(pairs) > 1
         )
-        subject = f"{heading}: {meaning}, compared with {labels[place]}"
-        grids.append(Grid(subject, "method", COLUMNS, rows, (*missing, *NOTES)))
+        full_title = f"{subject}: {meaning}, compared with {labels[place]}"
+        grids.append(Grid(full_title, "method", COLUMNS, rows, (*missing, *NOTES)))
     return grids
 
 

@@ -25,7 +25,13 @@ from fewmore.research.reporting.notes import (
     source_notes,
     std_notes,
 )
-from fewmore.research.results import SHARED_STAGE1, RunResult, names
+from fewmore.research.results import (
+    SHARED_STAGE1,
+    RunResult,
+    names,
+    settings_of,
+    shared_settings,
+)
 
 # The columns after the sessions; base, novel and harmonic are those of the last session.
 SUMMARY = ("average", "PD", "base", "novel", "harmonic", "gAcc")
@@ -61,6 +67,7 @@ class Row:
     detail: str  # runs and what is kept of old images, or the backbone
     cells: tuple[Cell, ...]
     recipe: str | None = None
+    settings: str | None = None  # those that were changed
     split: str | None = None
     runs: int | None = None
     costs: tuple[Cell, ...] = ()  # in the order of COSTS
@@ -180,14 +187,15 @@ def build(
     rows += map(_published_row, remaining)
     first = results[0]
     split = "several splits" if several_splits else split_text(first)
-    heading = f"{title(first)}; {split}"
     notes = (
+        *([nothing_learnt.NOTE] if any(row.source == "computed" for row in rows) else []),
         *std_notes(results, labels),
         *shared_stage1_notes(results),
         *exam_notes(results),
         *source_notes(beside),
     )
-    table = Table(first.benchmark, heading, len(first.sessions), tuple(rows), notes)
+    full_title = heading(results, split)
+    table = Table(first.benchmark, full_title, len(first.sessions), tuple(rows), notes)
     return _add_improvement(table, results, beside, improvement_of) if improvement_of else table
 
 
@@ -229,6 +237,17 @@ def title(result: RunResult) -> str:
     return f"{result.benchmark}: {seen[0]} classes, then {sessions} {size}"
 
 
+def heading(results: Sequence[RunResult], split: str) -> str:
+    """Describe what all results of a table have in common."""
+    return "; ".join(filter(None, (title(results[0]), split, measured_with(results))))
+
+
+def measured_with(results: Sequence[RunResult]) -> str:
+    """Say what all results were measured with that is not the default; empty if nothing."""
+    shared = shared_settings(results)
+    return f"measured with {shared}" if shared else ""
+
+
 def split_text(result: RunResult) -> str:
     """Name the split: "official split", or how it was drawn."""
     return f"{OFFICIAL} split" if result.split == OFFICIAL else f"split: {result.split}"
@@ -254,6 +273,7 @@ def _measured_row(result: RunResult, name: str, remarks: Iterable[str]) -> Row:
         ", ".join(filter(None, about)),
         tuple(map(mean_cell, columns)),
         result.recipe,
+        "; ".join(settings_of(result)),
         result.split,
         result.runs,
         costs,

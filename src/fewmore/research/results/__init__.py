@@ -5,7 +5,13 @@ Start at schema.py. The JSON has every key, always in one order, so that diffs a
 """
 
 from fewmore.research.results.gathering import gather
-from fewmore.research.results.naming import file_name, names, short_features
+from fewmore.research.results.naming import (
+    file_name,
+    names,
+    settings_of,
+    shared_settings,
+    short_features,
+)
 from fewmore.research.results.pooling import describe_pool, merge, pools, run_keys
 from fewmore.research.results.reading import from_json, read
 from fewmore.research.results.schema import (
@@ -34,6 +40,8 @@ __all__ = [
     "pools",
     "read",
     "run_keys",
+    "settings_of",
+    "shared_settings",
     "short_features",
     "to_json",
     "write",

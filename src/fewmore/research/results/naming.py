@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fewmore.research.results.schema import FEATURES_SETTING, RunResult
+from fewmore.research.results.schema import FEATURES_SETTING, RunResult, default_recipe
 
 
 def names(results: Sequence[RunResult]) -> list[str]:
-    """Return a unique name for each result: its method, and what differs from its other results."""
+    """Return a unique name for each result: its method, and what not all of them have.
+
+    That is a recipe other than the benchmark's default, features, and changed settings;
+    `shared_settings` has the rest.
+    """
     plain_names = [_name(result, results) for result in results]
     counts: dict[str, int] = {}
     unique = []
@@ -23,17 +27,57 @@ def names(results: Sequence[RunResult]) -> list[str]:
 def _name(result: RunResult, results: Sequence[RunResult]) -> str:
     same_method = [other for other in results if other.method == result.method]
     parts = [result.method]
-    if len({other.recipe for other in same_method}) > 1:
+    parts += _file_of(result, same_method)
+    unusual = result.recipe != default_recipe(result.benchmark)
+    if len({other.recipe for other in (results if unusual else same_method)}) > 1:
         parts.append(result.recipe or "no recipe")
     if len({other.split for other in same_method}) > 1:
         parts.append(result.split)
-    settings = [set(map(_setting, other.settings.items())) for other in same_method]
-    parts += [
-        text
-        for text in map(_setting, result.settings.items())
-        if not all(text in other for other in settings)
-    ]
+    shared = _shared(results)
+    parts += [text for text in settings_of(result) if text not in shared]
     return ", ".join(parts)
+
+
+def shared_settings(results: Sequence[RunResult]) -> str:
+    """Say what all results were measured with that is not the default; empty if nothing."""
+    [recipe, *others] = {result.recipe for result in results}
+    unusual = not others and recipe != default_recipe(results[0].benchmark)
+    parts = [f"recipe {recipe}"] if unusual and recipe else []
+    return ", ".join(parts + _shared(results))
+
+
+def settings_of(result: RunResult) -> list[str]:
+    """Return the changed settings of a result, such as `pretrain.epochs=1`."""
+    return list(map(_setting, result.settings.items()))
+
+
+def _shared(results: Sequence[RunResult]) -> list[str]:
+    first, *others = map(settings_of, results)
+    return [text for text in first if all(text in other for other in others)]
+
+
+def _file_of(result: RunResult, same_method: Sequence[RunResult]) -> list[str]:
+    """Name the file of a user's method where others of that name are of other files or contents."""
+    sources = set(map(_source, same_method))
+    file, digest = _source(result)
+    if not file or len(sources) == 1:
+        return []
+    path = Path(file).parts
+    others = [Path(other).parts for other, _ in sources if other != file]
+    # As many folders as tell the files apart.
+    n = 1
+    while any(other[-n:] == path[-n:] for other in others):
+        n += 1
+    name = Path(*path[-n:]).as_posix()
+    several = len({of for other, of in sources if other == file}) > 1
+    return [f"{name} (sha256 {digest[:8]})" if several else name]
+
+
+def _source(result: RunResult) -> tuple[str, str]:
+    source = result.machine.get("method_source")
+    if not isinstance(source, Mapping):
+        return "", ""
+    return str(source.get("file", "")), str(source.get("sha256", ""))
 
 
 def _setting(item: tuple[str, Any]) -> str:

@@ -14,8 +14,15 @@ WALL_CLOCK = "share of the wall clock"  # keys of a run's seconds
 SHARED_STAGE1 = "pretrain (shared)"
 FEATURES_SETTING = "features"  # key of the settings: the feature recipe, if not the method's own
 
+DEFAULT_RECIPES = {"glyphs": "quick"}  # by benchmark; official elsewhere
+
 # Runs × sessions; None where undefined, as for classes without a test image.
 RunsBySession = tuple[tuple[float | None, ...], ...]
+
+
+def default_recipe(benchmark: str) -> str:
+    """Return the name of the recipe of a benchmark where none is named."""
+    return DEFAULT_RECIPES.get(benchmark, "official")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from fewmore.research.reporting.figures.style import (
     Look,
     choose_looks,
 )
-from fewmore.research.reporting.tables import title
+from fewmore.research.reporting.tables import measured_with, title
 from fewmore.research.results import RunResult, RunsBySession, names
 
 DASHES = (0, (4, 2))  # the line style of published numbers
@@ -65,9 +65,13 @@ def sessions_figure(
         axes.set_ylim(bottom, upper_limit([axes]))
         cut = f", from {bottom:.0f} %" if bottom else ""
         axes.set_ylabel(f"accuracy over all seen classes (%){cut}")
-        axes.set_title(title(results[0]))
+        axes.set_title(_title(results, "\n"))
         name_line_ends(figure, axes, ends)
     return figure
+
+
+def _title(results: Sequence[RunResult], separator: str) -> str:
+    return separator.join(filter(None, (title(results[0]), measured_with(results))))
 
 
 def _published_colors(results: Sequence[RunResult], looks: Sequence[Look]) -> dict[str, str]:
@@ -116,7 +120,7 @@ def base_novel_figure(results: Sequence[RunResult]) -> Figure:
         for axes in panels[1:]:
             axes.tick_params(labelleft=False)
         panels[0].set_ylabel("accuracy among all seen classes (%)")
-        figure.text(0.06, 0.985, title(results[0]), va="top", color=FAINT)
+        figure.text(0.06, 0.985, _title(results, "; "), va="top", color=FAINT)
         name_line_ends(figure, panels[-1], ends)
     return figure
 
