@@ -105,3 +105,15 @@ def test_an_output_that_cannot_be_written_is_a_sentence(words: list[str], unbuff
         "fewmore: the output cannot be written (No space left on device): "
         "send it to another place\n"
     )
+
+
+def test_help_joins_the_lines_of_a_paragraph(fewmore, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    for command in ("predict", "export"):
+        lines = [line.strip() for line in fewmore(command, "--help")[1].splitlines()]
+        (paragraph,) = [
+            line for line in lines if line.startswith(("If some", "A file, birds.onnx"))
+        ]
+        assert paragraph.endswith(("goes on.", "with onnxruntime."))
+    lines = fewmore("data", "get", "--help")[1].splitlines()
+    assert any("fetched by hand." in line and "Download a benchmark" in line for line in lines)

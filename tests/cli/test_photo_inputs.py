@@ -97,19 +97,22 @@ def test_learn_and_evaluate_skip_broken_photos(
 
 
 @pytest.mark.usefixtures("small_pretrained")
-@pytest.mark.parametrize("form", ["csv", "jsonl"])
+@pytest.mark.parametrize("form", ["csv", ";", "\t", "jsonl"])
 def test_manifests_instead_of_folders(photos: Photos, fewmore: Fewmore, form: str) -> None:
+    kind = "jsonl" if form == "jsonl" else "csv"
+
     def write(name: str, folder: Path) -> str:
         rows = [
             (path.relative_to(folder.parent), path.parent.name)
             for path in sorted(folder.rglob("*.png"), reverse=True)
         ]
-        if form == "csv":
-            lines = ["label,path", *(f'"{label}","{path}"' for path, label in rows)]
+        if form != "jsonl":
+            end = "," if form == "csv" else form
+            lines = [f"label{end}path", *(f'"{label}"{end}"{path}"' for path, label in rows)]
         else:
             lines = [json.dumps({"path": str(path), "label": label}) for path, label in rows]
-        (folder.parent / f"{name}.{form}").write_text("\n".join(lines) + "\n")
-        return f"{name}.{form}"
+        (folder.parent / f"{name}.{kind}").write_text("\n".join(lines) + "\n")
+        return f"{name}.{kind}"
 
     train = write("birds", photos("photos", {"robin": 5, "wren": 5}))
     assert fewmore("train", train)[0] == 0

@@ -101,6 +101,10 @@ for group, commands in GROUPS.items():
     for command in commands:
         app.command(rich_help_panel=group)(command)
 app.add_typer(data.app, name="data", rich_help_panel="For research")
+for registered in (*app.registered_commands, *data.app.registered_commands):
+    # A terminal breaks the lines of a paragraph anew: those of the source would show between.
+    paragraphs = (getattr(registered.callback, "__doc__", None) or "").split("\n\n")
+    registered.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def main() -> None:

@@ -150,6 +150,22 @@ def test_folders_become_classes_side_by_side_taught_and_undone_together(
     expect(hand.card(page, "jay")).to_contain_text("4 images")
 
 
+def test_warnings_name_the_files(
+    open_page: OpenPage, photos: Callable[..., Path], troubles: list[str]
+) -> None:
+    page = open_page()
+    folder = photos("lessons", {"okapi": 3}) / "okapi"
+    (folder / "00.png").write_bytes(b"no image")
+    (folder / "twin.png").write_bytes((folder / "01.png").read_bytes())
+    page.locator("#folder").set_input_files(folder.parent)
+    expect(page.locator(".tray .choose")).to_have_count(4)
+    page.get_by_role("button", name="Teach", exact=True).click()
+    notice = page.locator("#notice")
+    expect(notice).to_contain_text("twin.png is a duplicate: okapi has that image already")
+    expect(notice).to_contain_text("Learnt okapi from 2 images.")
+    troubles.clear()  # the broken file was refused
+
+
 def test_several_classes_are_prepared_before_teaching(
     open_page: OpenPage, hand: Hand, photos: Callable[..., Path]
 ) -> None:

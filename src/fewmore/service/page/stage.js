@@ -334,13 +334,19 @@ export class Stage {
   }
 
   /** Teaches a class in as many requests as its images need. */
-  async #teachOne({ name, known, images }) {
+  async #teachOne({ name, known, images, titles }) {
     const files = await images();
     const responses = [];
     for (let start = 0; start < files.length; start += this.#most) {
       const some = files.slice(start, start + this.#most);
       const response = await (known || start ? api.add : api.teach)(name, some);
-      responses.push({ ...response, known: known || start > 0 });
+      // The service knows the images of a request by their numbers, and the user by their files.
+      const warnings = response.warnings.map((text) => {
+        const number = Number(/^image (\d+) of /.exec(text)?.[1]);
+        const title = titles[start + number - 1];
+        return title ? text.replace(`image ${number} of ${response.name}`, () => title) : text;
+      });
+      responses.push({ ...response, warnings, known: known || start > 0 });
     }
     return responses;
   }

@@ -156,8 +156,8 @@ export class Tray {
   // Teaching
 
   /**
-   * Returns the classes to teach as [{ name, known, images, done }], where images is a promise of
-   * files and done() removes the class from the tray; null if something is missing, after saying
+   * Returns the classes to teach as [{ name, known, titles, images, done }], where images gives a
+   * promise of files, titles are what messages call them, and done() removes the class from the tray; null if something is missing, after saying
    * so. `onPad` is a file of the unfinished drawing, or null.
    */
   lessons(onPad) {
@@ -180,8 +180,12 @@ export class Tray {
     }
     return filled.map((group) => {
       const files = [...readable(group).map((item) => item.file), ...extra(group)];
+      const titles = readable(group).map((item) =>
+        item.drawn ? `drawing ${group.items.indexOf(item) + 1}` : item.title,
+      );
       return {
         name: nameOf(group),
+        titles: [...titles, ...extra(group).map(() => "the drawing")],
         known: this.#known.has(nameOf(group)),
         images: () => Promise.all(files.map(async (file) => shrink(await file))),
         done: () => {
