@@ -191,7 +191,8 @@ def test_methods_on_several_features_are_one_table(run, fewmore):
     table = " ".join(out.rpartition("run folder")[2].split())
     for name in ("decoupled-cosine", "decoupled-cosine, features=closer", "teen, features=cec"):
         assert name in table
-    assert len(list(Path("cache/stage1").glob("*.safetensors"))) == 2, "one for each of the features"
+    shared = list(Path("cache/stage1").glob("*.safetensors"))
+    assert len(shared) == 2, "one for each of the features"
     names = [path.stem for path in Path("kept").iterdir()]
     for part in ("-decoupled-cosine-closer-", "-teen-closer-", "-teen-cec-"):
         assert sum(part in name for name in names) == 1
@@ -879,8 +880,23 @@ def test_an_error_of_ones_own_method_is_a_sentence(run):
     assert file.read_text().startswith("Traceback")
     Path("near.py").write_text(NEAREST)
     assert run("-m", "near.py:Nearest", "--resume")[0] == 0
+    assert len(folders()) == 2, "another version of the file is another run"
+    assert file.exists()
+
+
+def test_an_error_that_is_gone_is_forgotten(run):
+    broken = '        if Path("broken").exists():\n            raise ValueError("no")\n'
+    text = NEAREST.replace("(self, session):\n", f"(self, session):\n{broken}")
+    text = text.replace("import torch", "from pathlib import Path\n\nimport torch", 1)
+    Path("near.py").write_text(text)
+    Path("broken").touch()
+    assert run("-m", "near.py:Nearest")[0] == 2
+    [folder] = folders()
+    assert (folder / "seed0" / "error.txt").exists()
+    Path("broken").unlink()
+    assert run("-m", "near.py:Nearest", "--resume")[0] == 0
     assert folders() == [folder]
-    assert not file.exists(), "the run is finished"
+    assert not (folder / "seed0" / "error.txt").exists(), "the run is finished"
 
 
 def test_an_error_of_the_program_is_not_hidden(run, monkeypatch):
