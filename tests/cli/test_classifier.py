@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -436,3 +437,19 @@ def test_every_command_has_an_example(fewmore: Fewmore, command: str) -> None:
     code, out, _ = fewmore(command, "--help")
     assert code == 0
     assert f"Example: fewmore {command} " in out
+
+
+@pytest.mark.usefixtures("small_pretrained")
+def test_a_training_that_learns_little_points_to_check(photos: Photos, fewmore: Fewmore) -> None:
+    folder = photos("photos", {"robin": 10, "wren": 10})
+    assert "warning" not in fewmore("train", "photos")[1]
+    for number in range(0, 10, 2):  # half of the images of each class are those of the other
+        one, other = folder / "robin" / f"{number:02}.png", folder / "wren" / f"{number:02}.png"
+        content = one.read_bytes()
+        one.write_bytes(other.read_bytes())
+        other.write_bytes(content)
+    code, out, _ = fewmore("train", "photos", "--force")
+    assert code == 0
+    last = out.splitlines()[-1]
+    assert re.fullmatch(r"warning: only \d+ % of held-out images are right; look .* photos", last)
+    assert last.endswith("fewmore check photos")

@@ -137,6 +137,17 @@ def test_predict_takes_a_list_of_paths(model: Path, fewmore: Fewmore) -> None:
     ]
 
 
+def test_a_file_that_is_no_list_does_not_stop_the_others(model: Path, fewmore: Fewmore) -> None:
+    Path("photo.txt").write_bytes(Path("photos/wren/00.png").read_bytes())
+    Path("bad.txt").write_bytes(b"\xff\xfe\xff")
+    words = ("photo.txt", "bad.txt", "gone.txt", "photos/jay/00.png", "--jsonl")
+    code, out, err = fewmore("predict", model, *words)
+    assert code == 1
+    assert ["error" in json.loads(line) for line in out.splitlines()] == [False, True, True, False]
+    assert "fewmore: bad.txt cannot be read as an image" in err
+    assert "fewmore: gone.txt is not there" in err
+
+
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [

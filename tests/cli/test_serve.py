@@ -118,7 +118,7 @@ def test_bad_arguments_are_refused(model: Path, fewmore: Fewmore):
         ((model, "--limit", "imges=3"), "did you mean images"),
         ((model, "--limit", "images=many"), "no number above 0"),
         ((model, "--limit", "images"), "no number above 0"),
-        ((model, "--device", "abacus"), "take auto, cpu or cuda"),
+        ((model, "--device", "abacus"), "take auto, cpu, cuda or mps"),
         ((model, "--log-format", "xml"), "json"),
         ((model, "--tls-key", "key.pem"), "--tls-cert"),
         ((model, "--tls-cert", "none.pem"), "cannot be used for TLS (No such file"),

@@ -828,8 +828,10 @@ def _resolve_device(device: str | torch.device) -> torch.device:
         resolved = torch.device(device)
         torch.empty(0, device=resolved)
     except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        if reason.startswith("Expected one of"):  # and twenty names that nobody has
+            reason = "there is no such device"
         raise ConfigError(
-            f"device '{device}' cannot be used ({str(error).splitlines()[0]}): "
-            "take auto, cpu or cuda"
+            f"device '{device}' cannot be used ({reason}): take auto, cpu, cuda or mps"
         ) from error
     return resolved

@@ -13,6 +13,7 @@ from fewmore.cli.model_options import (
     Places,
     StreamLauncher,
     Workers,
+    check_order,
 )
 from fewmore.cli.prediction_rows import import_pyarrow
 from fewmore.cli.research_options import Address
@@ -54,6 +55,7 @@ def embed(
 
     Example: fewmore embed birds.fewmore s3://bucket/birds -o birds.parquet --launcher ray
     """
+    check_order("embed", model, images)
     if output.suffix.lower() != ".parquet":
         raise ConfigError(
             f"-o {output} does not end in .parquet: use -o {output.with_suffix('.parquet')}"

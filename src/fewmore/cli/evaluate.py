@@ -13,7 +13,7 @@ from fewmore.classifier.text import NONE_OF_THESE
 from fewmore.cli.describe import MAX_LISTED, make_table, quote
 from fewmore.cli.image_paths import find_images
 from fewmore.cli.mistakes import write_mistakes
-from fewmore.cli.model_options import Device, Engine, Json, ModelFile, SkipBroken
+from fewmore.cli.model_options import Device, Engine, Json, ModelFile, SkipBroken, check_order
 from fewmore.cli.output_files import check_figure, check_page
 from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError, UnknownName
@@ -68,6 +68,7 @@ def evaluate(
     """
     from fewmore.classifier.estimator import IncrementalClassifier
 
+    check_order("evaluate", model, [photos])
     if html is not None:
         check_page(html)
     if target := plot or (None if json else Path(f"{model.stem}-confusion.png")):

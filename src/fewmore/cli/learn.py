@@ -9,7 +9,7 @@ import typer
 
 from fewmore.cli.describe import MAX_LISTED, quote
 from fewmore.cli.image_paths import find_images, images_in
-from fewmore.cli.model_options import Engine, ModelFile, SkipBroken
+from fewmore.cli.model_options import Engine, ModelFile, SkipBroken, check_order
 from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError
 
@@ -47,6 +47,7 @@ def learn(
     """
     from fewmore.classifier.text import count_noun
 
+    check_order("learn", model, photos)
     images = _images_to_learn(model, photos, name)
     stopped = f"stopped: nothing was learnt, and {model} is as it was"
     with (

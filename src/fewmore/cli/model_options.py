@@ -1,9 +1,13 @@
 """Declare the arguments and options of the commands that use a model file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from fewmore.cli.describe import quote
+from fewmore.errors import ConfigError, FewmoreError
 
 ModelFile = Annotated[
     Path,
@@ -47,3 +51,25 @@ StreamLauncher = Annotated[
         "--launcher", help="Where images are embedded: local, or ray for a cluster (Parquet only)."
     ),
 ]
+
+
+def check_order(command: str, model: Path, others: Sequence[Path | str]) -> None:
+    """Refuse a model file that stands behind the photos."""
+    behind = next((Path(other) for other in others if _is_model(Path(other))), None)
+    if behind is not None and not _is_model(model):
+        raise ConfigError(
+            f"{model} is no model file, and {behind} is one, which comes first: "
+            f"type fewmore {command} {quote(behind)} {quote(model)}"
+        )
+
+
+def _is_model(path: Path) -> bool:
+    from fewmore.classifier.model_file import check_exists
+
+    if not path.expanduser().is_file():
+        return False
+    try:
+        check_exists(path)
+    except FewmoreError:
+        return False
+    return True

@@ -19,6 +19,7 @@ from fewmore.cli.model_options import (
     Places,
     StreamLauncher,
     Workers,
+    check_order,
 )
 from fewmore.cli.prediction_rows import (
     Result,
@@ -88,6 +89,7 @@ def predict(
     """
     forms = [form for form, asked in (("json", json), ("jsonl", jsonl), ("csv", csv)) if asked]
     _check_one_output(forms, output)
+    check_order("predict", model, images)
     is_parquet = output is not None and check_output(output) == "parquet"
     job = StreamJob(model, images, device, engine, workers, launcher, address)
     job.check(output)

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -95,9 +95,26 @@ def train(
         _check_target(target, force)  # again, because training takes time
         classifier.save(target)
     out.print(f"{target}: {file_size(target)}")
-    print_classifier(out, classifier.info())
+    info = classifier.info()
+    print_classifier(out, info)
     out.print(f"\nNow type: fewmore predict {quote(target)} IMAGE…")
     out.print(f"      or: fewmore learn {quote(target)} --name okapi a.jpg b.jpg c.jpg")
+    if warning := _accuracy_warning(info, photos):
+        out.print(f"\n{warning}")
+
+
+def _accuracy_warning(info: dict[str, Any], photos: Path) -> str:
+    """Say that few held-out images are right: fewer than halfway from guessing to all of them."""
+    calibration = info["calibration"]
+    if not calibration["held_out"]:
+        return ""
+    accuracy = calibration["accuracy"]
+    if accuracy >= 0.5 + 0.5 / len(info["classes"]):
+        return ""
+    return (
+        f"warning: only {100 * accuracy:.0f} % of held-out images are right; "
+        f"look for photos in the wrong class with: fewmore check {quote(photos)}"
+    )
 
 
 def _check_target(target: Path, force: bool) -> None:

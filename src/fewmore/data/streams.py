@@ -96,7 +96,7 @@ def _expand_range(text: str) -> Iterator[str]:
 
 def _list_local(text: str) -> Iterator[Place]:
     path = Path(text).expanduser()
-    if is_manifest(path, labeled=False):
+    if is_manifest(path, labeled=False) and not _is_no_list(path):
         yield from (Place(str(image)) for image in manifest_paths(path))
     elif path.is_dir():
         try:
@@ -112,6 +112,17 @@ def _list_local(text: str) -> Iterator[Place]:
         yield from (_local_place(file) for file in files if os.path.isfile(file))
     else:
         yield _local_place(str(path))
+
+
+def _is_no_list(path: Path) -> bool:
+    """Say whether a .txt is something else, perhaps an image: it must not stop the others."""
+    if path.suffix.lower() != ".txt":
+        return False
+    try:
+        path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return True
+    return False
 
 
 def _local_place(path: str) -> Place:
