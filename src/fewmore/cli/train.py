@@ -70,11 +70,7 @@ def train(
     stem = place.stem if place.is_file() else place.name
     target = (output or Path(f"{stem}.fewmore")).expanduser()
     _check_target(target, force)
-    if fine_tune is not None and fine_tune.strip()[-1:].isdigit():
-        raise ConfigError(
-            f"--fine-tune {fine_tune} has no unit: type --fine-tune {fine_tune}m for minutes, "
-            f"or {fine_tune}s for seconds"
-        )
+    _check_time(fine_tune)
     from fewmore.classifier.estimator import IncrementalClassifier
     from fewmore.classifier.model_file import locked
 
@@ -101,6 +97,14 @@ def train(
     out.print(f"      or: fewmore learn {quote(target)} --name okapi a.jpg b.jpg c.jpg")
     if warning := _accuracy_warning(info, photos):
         out.print(f"\n{warning}")
+
+
+def _check_time(fine_tune: str | None) -> None:
+    if fine_tune is not None and fine_tune.strip()[-1:].isdigit():
+        raise ConfigError(
+            f"--fine-tune {fine_tune} has no unit: type --fine-tune {fine_tune}m for minutes, "
+            f"or {fine_tune}s for seconds"
+        )
 
 
 def _accuracy_warning(info: dict[str, Any], photos: Path) -> str:
