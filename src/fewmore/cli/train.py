@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from fewmore.cli.learn import LOCK_TIMEOUT, say_that_it_waits
 from fewmore.cli.model_options import Device, Engine, SkipBroken
 from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError
+
+if TYPE_CHECKING:  # rich is imported when a command runs
+    from rich.console import Console
 
 
 def train(
@@ -95,8 +98,7 @@ def train(
     print_classifier(out, info)
     out.print(f"\nNow type: fewmore predict {quote(target)} IMAGE…")
     out.print(f"      or: fewmore learn {quote(target)} --name okapi a.jpg b.jpg c.jpg")
-    if warning := _accuracy_warning(info, photos):
-        out.print(f"\n{warning}")
+    _warn_of_accuracy(out, info, photos)
 
 
 def _check_time(fine_tune: str | None) -> None:
@@ -107,16 +109,14 @@ def _check_time(fine_tune: str | None) -> None:
         )
 
 
-def _accuracy_warning(info: dict[str, Any], photos: Path) -> str:
-    """Say that few held-out images are right: fewer than halfway from guessing to all of them."""
+def _warn_of_accuracy(out: "Console", info: dict[str, Any], photos: Path) -> None:
+    """Print that few held-out images are right: fewer than halfway from guessing to all of them."""
     calibration = info["calibration"]
-    if not calibration["held_out"]:
-        return ""
     accuracy = calibration["accuracy"]
-    if accuracy >= 0.5 + 0.5 / len(info["classes"]):
-        return ""
-    return (
-        f"warning: only {100 * accuracy:.0f} % of held-out images are right; "
+    if not calibration["held_out"] or accuracy >= 0.5 + 0.5 / len(info["classes"]):
+        return
+    out.print(
+        f"\nwarning: only {100 * accuracy:.0f} % of held-out images are right; "
         f"look for photos in the wrong class with: fewmore check {quote(photos)}"
     )
 
