@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,9 +11,6 @@ from fewmore.cli.learn import LOCK_TIMEOUT, say_that_it_waits
 from fewmore.cli.model_options import Device, Engine, SkipBroken
 from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError
-
-if TYPE_CHECKING:  # rich is imported when a command runs
-    from rich.console import Console
 
 
 def train(
@@ -77,7 +74,6 @@ def train(
     from fewmore.classifier.estimator import IncrementalClassifier
     from fewmore.classifier.model_file import locked
 
-    out = plain()
     classifier = IncrementalClassifier(
         backbone,
         None if weights == "none" else weights,
@@ -93,12 +89,7 @@ def train(
     with locked(target, LOCK_TIMEOUT, say_that_it_waits(target)):
         _check_target(target, force)  # again, because training takes time
         classifier.save(target)
-    out.print(f"{target}: {file_size(target)}")
-    info = classifier.info()
-    print_classifier(out, info)
-    out.print(f"\nNow type: fewmore predict {quote(target)} IMAGE…")
-    out.print(f"      or: fewmore learn {quote(target)} --name okapi a.jpg b.jpg c.jpg")
-    _warn_of_accuracy(out, info, photos)
+    _print_result(target, photos, classifier.info())
 
 
 def _check_time(fine_tune: str | None) -> None:
@@ -109,16 +100,19 @@ def _check_time(fine_tune: str | None) -> None:
         )
 
 
-def _warn_of_accuracy(out: "Console", info: dict[str, Any], photos: Path) -> None:
-    """Print that few held-out images are right: fewer than halfway from guessing to all of them."""
+def _print_result(target: Path, photos: Path, info: dict[str, Any]) -> None:
+    out = plain()
+    out.print(f"{target}: {file_size(target)}")
+    print_classifier(out, info)
+    out.print(f"\nNow type: fewmore predict {quote(target)} IMAGE…")
+    out.print(f"      or: fewmore learn {quote(target)} --name okapi a.jpg b.jpg c.jpg")
     calibration = info["calibration"]
-    accuracy = calibration["accuracy"]
-    if not calibration["held_out"] or accuracy >= 0.5 + 0.5 / len(info["classes"]):
-        return
-    out.print(
-        f"\nwarning: only {100 * accuracy:.0f} % of held-out images are right; "
-        f"look for photos in the wrong class with: fewmore check {quote(photos)}"
-    )
+    halfway = 0.5 + 0.5 / len(info["classes"])  # between guessing and all of them right
+    if calibration["held_out"] and calibration["accuracy"] < halfway:
+        out.print(
+            f"\nwarning: only {100 * calibration['accuracy']:.0f} % of held-out images are right; "
+            f"look for photos in the wrong class with: fewmore check {quote(photos)}"
+        )
 
 
 def _check_target(target: Path, force: bool) -> None:
