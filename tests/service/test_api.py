@@ -358,6 +358,7 @@ def test_bad_names_are_refused(client: Any):
     problem(client.teach("x" * 201), 422, "name: String should have at most 200 characters")
     problem(client.teach("a\x07b"), 422, "must hold no control characters")
     problem(client.teach("robin"), 409, "'robin' is the name of a class already")
+    problem(client.teach("None of these"), 422, "no class can be named 'None of these'")
     problem(client.teach("robins", add=True), 404, "did you mean robin")
     problem(client.http.delete("/api/classes", params={"name": "robni"}), 404, "did you mean robin")
     problem(

@@ -43,18 +43,13 @@ def export(
 
     Example: fewmore export birds.fewmore --onnx birds.onnx
     """
-    from fewmore.classifier.export import FILES, check_folder, import_onnxruntime, to_onnx
+    from fewmore.classifier.export import check_folder, import_onnxruntime, to_onnx
 
     if onnx is None and web is None:
         raise ConfigError(
             "say what to write: --onnx birds.onnx, --onnx FOLDER for two graphs, or --web FOLDER"
         )
     is_file = onnx is not None and onnx.suffix.lower() == ".onnx"
-    if onnx is not None and onnx.suffix and not is_file and not onnx.expanduser().is_dir():
-        raise ConfigError(
-            f"--onnx {onnx} does not end in .onnx: use --onnx {onnx.with_suffix('.onnx')} for one "
-            f"file, or --onnx {onnx.with_suffix('')}-onnx for a folder of two graphs"
-        )
     if int8 is not None and not is_file and web is None:
         raise ConfigError(
             "--int8 is for one file or a web page: --onnx birds.onnx, or --web FOLDER"
@@ -64,10 +59,8 @@ def export(
     from fewmore.classifier.one_file import OneFile, to_onnx_file
     from fewmore.classifier.web import OWN_FILES, to_web_page
 
-    if is_file and onnx is not None:
-        check_graph_file(onnx)
-    elif onnx is not None:
-        check_folder(onnx.expanduser(), FILES)
+    if onnx is not None:
+        _check_onnx(onnx)
     if web is not None:
         check_folder(web.expanduser(), OWN_FILES)
     out = plain()
@@ -98,3 +91,18 @@ def export(
         say(file)
         out.print(f"see it: python -m http.server --directory {web}, then http://localhost:8000")
     out.print("checked with onnxruntime; docs/export.md shows how to use it")
+
+
+def _check_onnx(place: Path) -> None:
+    """Refuse what is neither a .onnx file nor a folder, and what fewmore did not export."""
+    from fewmore.classifier.export import FILES, check_folder
+
+    if place.suffix.lower() == ".onnx":
+        check_graph_file(place)
+    elif place.suffix and not place.expanduser().is_dir():
+        raise ConfigError(
+            f"--onnx {place} does not end in .onnx: use --onnx {place.with_suffix('.onnx')} for "
+            f"one file, or --onnx {place.with_suffix('')}-onnx for a folder of two graphs"
+        )
+    else:
+        check_folder(place.expanduser(), FILES)

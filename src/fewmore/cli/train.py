@@ -70,15 +70,10 @@ def train(
     stem = place.stem if place.is_file() else place.name
     target = (output or Path(f"{stem}.fewmore")).expanduser()
     _check_target(target, force)
-    if fine_tune is not None and fine_tune.strip()[-1:].isdigit():
-        raise ConfigError(
-            f"--fine-tune {fine_tune} has no unit: type --fine-tune {fine_tune}m for minutes, "
-            f"or {fine_tune}s for seconds"
-        )
+    _check_time(fine_tune)
     from fewmore.classifier.estimator import IncrementalClassifier
     from fewmore.classifier.model_file import locked
 
-    out = plain()
     classifier = IncrementalClassifier(
         backbone,
         None if weights == "none" else weights,
@@ -94,27 +89,30 @@ def train(
     with locked(target, LOCK_TIMEOUT, say_that_it_waits(target)):
         _check_target(target, force)  # again, because training takes time
         classifier.save(target)
+    _print_result(target, photos, classifier.info())
+
+
+def _check_time(fine_tune: str | None) -> None:
+    if fine_tune is not None and fine_tune.strip()[-1:].isdigit():
+        raise ConfigError(
+            f"--fine-tune {fine_tune} has no unit: type --fine-tune {fine_tune}m for minutes, "
+            f"or {fine_tune}s for seconds"
+        )
+
+
+def _print_result(target: Path, photos: Path, info: dict[str, Any]) -> None:
+    out = plain()
     out.print(f"{target}: {file_size(target)}")
-    info = classifier.info()
     print_classifier(out, info)
     out.print(f"\nNow type: fewmore predict {quote(target)} IMAGE…")
     out.print(f"      or: fewmore learn {quote(target)} --name okapi a.jpg b.jpg c.jpg")
-    if warning := _accuracy_warning(info, photos):
-        out.print(f"\n{warning}")
-
-
-def _accuracy_warning(info: dict[str, Any], photos: Path) -> str:
-    """Say that few held-out images are right: fewer than halfway from guessing to all of them."""
     calibration = info["calibration"]
-    if not calibration["held_out"]:
-        return ""
-    accuracy = calibration["accuracy"]
-    if accuracy >= 0.5 + 0.5 / len(info["classes"]):
-        return ""
-    return (
-        f"warning: only {100 * accuracy:.0f} % of held-out images are right; "
-        f"look for photos in the wrong class with: fewmore check {quote(photos)}"
-    )
+    halfway = 0.5 + 0.5 / len(info["classes"])  # between guessing and all of them right
+    if calibration["held_out"] and calibration["accuracy"] < halfway:
+        out.print(
+            f"\nwarning: only {100 * calibration['accuracy']:.0f} % of held-out images are right; "
+            f"look for photos in the wrong class with: fewmore check {quote(photos)}"
+        )
 
 
 def _check_target(target: Path, force: bool) -> None:
