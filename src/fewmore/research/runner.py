@@ -169,13 +169,18 @@ def _write_result(job: Job, measured: Sequence[Measured], workers: int) -> RunRe
     """Gather the runs of a job's experiment and write them into its folder."""
     experiment = job.plan.experiment
     memory = job.method_info.memory
-    # As they were when the run began, also where it was resumed.
     now = {
         METHOD: job.method_info.source,
         FEATURES: methods.find_features(experiment.recipe.features).source,
         BENCHMARK: job.task.benchmark.source,
     }
-    sources = run_folder.read_code(job.plan.folder) or now
+    # Hashes are those of when the run began, also where it was resumed.
+    began = run_folder.read_code(job.plan.folder) or {}
+    sources = {
+        name: {**source, "sha256": began.get(name, source)["sha256"]}
+        for name, source in now.items()
+        if source
+    }
     result = results.gather(
         [each.run for each in measured],
         benchmark=experiment.benchmark,
@@ -190,7 +195,7 @@ def _write_result(job: Job, measured: Sequence[Measured], workers: int) -> RunRe
             **_common_facts([each.machine for each in measured]),
             "side_by_side": workers,
             **({"launcher": job.options.place} if job.options.launcher else {}),
-            **{name: dict(source) for name, source in sources.items() if source},
+            **sources,
         },
     )
     results.write(job.plan.folder / run_folder.RESULT, result)
