@@ -136,6 +136,14 @@ def test_the_plot_is_written_and_named(folder, tmp_path):
     assert target.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_file_of_the_users_is_not_drawn_over(folder, tmp_path):
+    photo = tmp_path / "okapi.png"
+    photo.write_bytes(b"a photo")
+    with pytest.raises(ConfigError, match="is there already, and fewmore did not write it"):
+        run(folder / "cec", "--plot", photo)
+    assert photo.read_bytes() == b"a photo"
+
+
 def test_each_table_has_its_plot(folder, tmp_path):
     run(folder / "cec", folder / "glyphs.json", folder / "other.json", "--plot", tmp_path / "p.svg")
     assert sorted(path.name for path in tmp_path.glob("p*.svg")) == [

@@ -248,6 +248,7 @@ def _plot(
     groups: "list[list[RunResult]]", path: Path, published: bool, all_published: bool
 ) -> list[Path]:
     """Draw a figure for each group; with several, the benchmark is added to the file's name."""
+    from fewmore.cli.output_files import check_figure
     from fewmore.research.reporting import figures, tables
 
     written: list[Path] = []
@@ -258,6 +259,8 @@ def _plot(
         while target in written:
             target = path.with_stem(f"{stem}-{count}")
             count += 1
+        target.parent.mkdir(parents=True, exist_ok=True)
+        check_figure(target)
         rows = tables.published_rows(group, with_published=published, all_published=all_published)
         written += figures.save(figures.sessions_figure(group, rows), target)
     return written
