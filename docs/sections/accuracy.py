@@ -5,8 +5,10 @@ from statistics import fmean
 
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.research import results
+from fewmore.research.published import PROTOCOL
 from fewmore.research.reporting import formats, nothing_learnt, tables
 from fewmore.research.results import RunResult
+from fewmore.research.results.schema import FEATURES_SETTING
 from sections import encoding, recorded
 from sections.markdown import bullet, markdown_table, paragraph
 
@@ -15,8 +17,14 @@ MOST_NAMED = 15  # rows of a table that are named one by one
 
 
 def table(benchmark: str) -> str:
-    """Write accuracy by session, measured and published."""
+    """Write accuracy by session, measured and published.
+
+    Of a benchmark without published rows, methods on features of others are in the table of
+    features and classifiers alone.
+    """
     rows = recorded.read_results(benchmark)
+    if benchmark not in PROTOCOL:
+        rows = [row for row in rows if FEATURES_SETTING not in row.settings]
     if not rows:
         return UNMEASURED
     parts = []
