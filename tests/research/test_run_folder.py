@@ -30,7 +30,8 @@ def test_two_folders_in_the_same_second_differ(make_experiment, tmp_path):
     assert all(folder.name.startswith("tiny-decoupled-cosine-") for folder in folders)
 
 
-def test_names_of_folders_have_no_slashes(make_experiment, tmp_path):
+def test_names_of_folders_have_no_slashes(make_experiment, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "own_code", lambda _: {})  # there is no such file
     experiment = dataclasses.replace(
         make_experiment(), method="some/where/mine.py:Mine", benchmark="folder:/my/birds"
     )
