@@ -297,6 +297,21 @@ def test_cells_are_last_and_harmonic_of_the_plain_settings(
     assert rows["cec"]["lda"] == "–"
 
 
+def test_the_best_classifier_is_counted_where_all_were_measured(
+    board: ModuleType, record: Record
+) -> None:
+    names = ("decoupled-cosine", "lda", "teen", "cec", "evolve")
+    rows = []
+    for features, best in (("fact", "cec"), ("closer", "evolve"), ("s3c", "evolve")):
+        settings = {"features": features}
+        rows += [
+            result(name, [60.0 if name == best else 50.0], settings=settings) for name in names
+        ]
+    record(*rows, result("lda", [99.0], settings={"features": "savc"}))
+    said = " ".join(board.features("cifar100").split())
+    assert "Of 3 kinds of features with all classifiers, the best is evolve on 2, cec on 1." in said
+
+
 # In a browser
 
 

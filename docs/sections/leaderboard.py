@@ -373,9 +373,23 @@ def _features_or_classifier(last: Mapping[tuple[str, str], float]) -> str:
             f"the last accuracy goes from {low:.2f} ({worst}) to {high:.2f} ({best}). "
         )
 
-    return said(1, "With {name} as the classifier on {count} kinds of features, ") + said(
-        0, "On {name}'s features with {count} classifiers, "
-    )
+    of_features = said(1, "With {name} as the classifier on {count} kinds of features, ")
+    of_classifier = said(0, "On {name}'s features with {count} classifiers, ")
+    return of_features + of_classifier + _best_classifier(last)
+
+
+def _best_classifier(last: Mapping[tuple[str, str], float]) -> str:
+    """Say on how many features each classifier is the best, where all of them were measured."""
+    complete = [
+        of
+        for of in dict.fromkeys(of for of, _ in last)
+        if all((of, name) in last for name in CLASSIFIERS)
+    ]
+    if len(complete) < 2:
+        return ""
+    best = Counter(max(CLASSIFIERS, key=lambda name: last[of, name]) for of in complete)
+    wins = ", ".join(f"{name} on {count}" for name, count in best.most_common())
+    return f"Of {len(complete)} kinds of features with all classifiers, the best is {wins}. "
 
 
 def _last_and_harmonic(row: RunResult | None) -> str:
