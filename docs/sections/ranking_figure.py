@@ -114,7 +114,7 @@ def _lines(benchmark: str) -> list[Line]:
                 continue
             lines[name] = Line(name, last, about.selection == "last epoch")
     for row in leaderboard.ranked(benchmark):
-        if row.settings or row.recipe != "official" or row.method == leaderboard.REFERENCE:
+        if row.settings or row.recipe != "official" or row.keeps:
             continue
         name = leaderboard.published_name(row)
         line = lines.setdefault(name or row.method, Line(name or row.method))
