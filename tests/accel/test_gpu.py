@@ -81,6 +81,15 @@ AUGMENTED = replace(
 )
 SETS: dict[str, tuple[Callable[[ImageSet], ImageSet], Transform]] = {
     "autoaugment": (lambda images: images, replace(AUGMENTED, policy="autoaugment-cifar10")),
+    "interpolated": (
+        lambda images: images,
+        replace(
+            AUGMENTED,
+            policy="autoaugment-imagenet",
+            policy_resampling="bilinear",
+            cutout_color="black",
+        ),
+    ),
     "randaugment": (lambda images: images, replace(AUGMENTED, policy="randaugment")),
     "pad": (lambda images: images, PAD),
     "resized": (lambda images: images, RESIZED),
