@@ -31,8 +31,8 @@ from fewmore.methods.registry import CLASSIFIERS, classifier_of
 from fewmore.research import results
 from fewmore.research.machine import source_digest
 from fewmore.research.published import ROW_OF_METHOD
-from fewmore.research.recipes import default_recipe
 from fewmore.research.results import RunResult
+from fewmore.research.results.schema import default_recipe
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = "joint"  # trains anew at each session
@@ -54,7 +54,7 @@ class Row:
     def name(self) -> str:
         """Return the name of its result's file, without suffix."""
         features = [] if self.features == METHODS[self.method].features else [self.features]
-        recipe = default_recipe(BENCHMARKS[self.benchmark])
+        recipe = default_recipe(self.benchmark)
         parts = [
             self.benchmark,
             self.method,
@@ -88,7 +88,7 @@ def wanted(benchmark: str) -> Iterator[Row]:
         "features": grid,
         "ablation": [(method, None) for method in METHODS if method != REFERENCE],
         # With few epochs it says nothing.
-        "reference": [(REFERENCE, None)] if default_recipe(entry) == "official" else [],
+        "reference": [(REFERENCE, None)] if default_recipe(benchmark) == "official" else [],
     }
     seen = set()
     for purpose, rows in purposes.items():

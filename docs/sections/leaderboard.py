@@ -26,10 +26,9 @@ from fewmore.research.published import (
     follows_protocol,
     published_row,
 )
-from fewmore.research.recipes import default_recipe
 from fewmore.research.reporting import tables
 from fewmore.research.results import RunResult, run_keys
-from fewmore.research.results.schema import FEATURES_SETTING
+from fewmore.research.results.schema import FEATURES_SETTING, default_recipe
 from fewmore.research.statistics import paired_difference
 from sections import encoding, recorded
 from sections.accuracy import several_commits
@@ -328,7 +327,7 @@ def features(benchmark: str) -> str:
     measured: dict[tuple[str, str], RunResult] = {}
     for row in ranked(benchmark) if benchmark in PROTOCOL else recorded.read_results(benchmark):
         settings = {key: value for key, value in row.settings.items() if key != FEATURES_SETTING}
-        if row.method not in METHODS or settings or row.recipe != default_recipe(entry):
+        if row.method not in METHODS or settings or row.recipe != default_recipe(benchmark):
             continue
         own = METHODS[row.method].features
         key = results.short_features(row.settings) or own, classifier_of(row.method, entry)

@@ -24,7 +24,7 @@ from torch.optim.swa_utils import AveragedModel
 from fewmore.errors import CheckpointError, ConfigError, MethodError
 from fewmore.random import derive_seed
 from fewmore.training.checkpoint import Checkpoint
-from fewmore.training.loop import shuffled_batches, train, train_epochs
+from fewmore.training.loop import shuffled_batches, steps_of_epoch, train, train_epochs
 from fewmore.training.optimizer import EpochsConfig, OptimizerConfig, ParameterGroup
 from fewmore.training.runtime import Round, Runtime
 
@@ -130,6 +130,8 @@ def test_filled_batches_show_every_image(images: int, batch: int, seed: int) -> 
     whole = shuffled_batches(images, batch, generators[1])
     assert batches.shape == (-(-images // batch), min(images, batch))
     assert torch.equal(batches[: len(whole)], whole)
+    for last_batch, made in (("fill", batches), ("drop", whole)):
+        assert steps_of_epoch(images, EpochsConfig(batch=batch, last_batch=last_batch)) == len(made)
     shown = batches.flatten().tolist()
     assert set(shown[:images]) == set(range(images))
     assert shown[images:] == shown[: len(shown) - images]

@@ -55,8 +55,10 @@ StreamLauncher = Annotated[
 
 def check_order(command: str, model: Path, others: Sequence[Path | str]) -> None:
     """Refuse a model file that stands behind the photos."""
+    if _is_model(model):  # then thousands of photos need not be looked into
+        return
     behind = next((Path(other) for other in others if _is_model(Path(other))), None)
-    if behind is not None and not _is_model(model):
+    if behind is not None:
         raise ConfigError(
             f"{model} is no model file, and {behind} is one, which comes first: "
             f"type fewmore {command} {quote(behind)} {quote(model)}"

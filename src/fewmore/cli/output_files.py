@@ -6,14 +6,14 @@ from fewmore.errors import ConfigError
 
 PAGES = (".html", ".htm")
 FIGURES = (".png", ".svg", ".pdf")
-# What is written into each page and figure; a file without it belongs to the user.
-PAGE_MARK = b'<meta name="generator" content="fewmore">'
-FIGURE_MARK = b"atplotlib"
+FIGURE_MARK = b"atplotlib"  # in each figure; a file without it belongs to the user
 
 
 def check_page(path: Path) -> None:
     """Refuse a page of `--html` that has another end, no folder, or is a file of the user's."""
-    _check("--html", path, PAGES, PAGE_MARK)
+    from fewmore.research.reporting.image_page import MARK
+
+    _check("--html", path, PAGES, MARK.encode())
 
 
 def check_figure(path: Path) -> None:

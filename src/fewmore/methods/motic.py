@@ -33,6 +33,7 @@ from fewmore.errors import ConfigError
 from fewmore.random import derive_seed
 from fewmore.training.closeness import STRONG_VIEWS
 from fewmore.training.contrast import info_nce, inter_class_cosine_with
+from fewmore.training.loop import steps_of_epoch
 from fewmore.training.momentum import MomentumEncoder, Queue, momentum_problems
 from fewmore.training.pretrain import Batch, Objective, PretrainConfig
 
@@ -89,8 +90,7 @@ class MoticObjective(Objective):
         self.queue = Queue(config.queue, self.backbone.dim, generator)
         self.count = StepCount()
         self.modules = {"encoder": self.encoder, "queue": self.queue, "count": self.count}
-        images = len(self.base)
-        self.steps_per_epoch = images // min(config.batch, images)
+        self.steps_per_epoch = steps_of_epoch(len(self.base), config)
 
     def auxiliary(self, batch: Batch) -> Tensor:
         config = self.config

@@ -14,8 +14,7 @@ from fewmore.data.benchmarks import Benchmark
 from fewmore.errors import ConfigError, UnknownName
 from fewmore.methods import find, find_features
 from fewmore.methods.base import Recipe
-from fewmore.research.results import schema
-from fewmore.research.results.schema import FEATURES_SETTING
+from fewmore.research.results.schema import FEATURES_SETTING, default_recipe
 from fewmore.research.settings import apply_settings, distribute_settings
 
 
@@ -92,11 +91,6 @@ RECIPES: dict[str, Callable[[Benchmark, str, str | None], Recipe]] = {
 }
 
 
-def default_recipe(benchmark: Benchmark) -> str:
-    """Return the name of the recipe of a benchmark where none is named."""
-    return schema.default_recipe(benchmark.name)
-
-
 def recipe(
     name: str | None,
     benchmark: Benchmark,
@@ -122,7 +116,7 @@ def recipes_for(
     method that lacks a setting of another one goes without it. `features` names a feature recipe
     for each method, None being the method's own; so does the setting `features=NAME`, for all.
     """
-    name = name or default_recipe(benchmark)
+    name = name or default_recipe(benchmark.name)
     if name not in RECIPES:
         raise UnknownName("recipe", name, RECIPES)
     chosen, settings = take_features(list(features or [None] * len(methods)), settings)

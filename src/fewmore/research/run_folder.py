@@ -53,6 +53,7 @@ def create(runs: Path, experiment: Experiment, method: str = "") -> Path:
     """
     benchmark = experiment.benchmark.replace(":", "-").replace("/", "-")
     method = method or Path(experiment.method).stem
+    code = own_code(experiment)  # an error in it leaves no folder behind
     stem = f"{benchmark}-{method}-{time.strftime('%Y%m%d-%H%M%S')}"
     for suffix in ("", *(f"-{n}" for n in range(2, 100))):
         folder = runs / (stem + suffix)
@@ -63,7 +64,7 @@ def create(runs: Path, experiment: Experiment, method: str = "") -> Path:
         except OSError as error:
             raise _cannot_create(folder, error) from error
         write_bytes(folder / CONFIG, experiment.to_json().encode())
-        if code := own_code(experiment):
+        if code:
             write_bytes(folder / CODE, json.dumps(code, indent=1).encode())
         return folder
     raise CheckpointError(f"no name is left for a run folder {runs / stem}")
@@ -103,9 +104,9 @@ def find(
     known = _configs(runs)
 
     def newest(experiment: Experiment) -> Path | None:
-        config, code = experiment.to_json(), own_code(experiment)
+        config = experiment.to_json()
         candidates = [
-            folder for folder, text in known if text == config and _has_code(folder, code)
+            folder for folder, text in known if text == config and _has_code(folder, experiment)
         ]
         return min(
             candidates, key=lambda folder: is_finished(folder) != prefer_finished, default=None
@@ -116,9 +117,12 @@ def find(
 
 def find_of_other_code(runs: Path, experiment: Experiment) -> list[Path]:
     """Return the folders of an experiment that were begun before a user's file was edited."""
-    config, code = experiment.to_json(), own_code(experiment)
-    known = _configs(runs)
-    return [folder for folder, text in known if text == config and not _has_code(folder, code)]
+    config = experiment.to_json()
+    return [
+        folder
+        for folder, text in _configs(runs)
+        if text == config and not _has_code(folder, experiment)
+    ]
 
 
 def _configs(runs: Path) -> list[tuple[Path, str]]:
@@ -136,9 +140,9 @@ def read_code(folder: Path) -> Sources | None:
     return sources
 
 
-def _has_code(folder: Path, code: Sources) -> bool:
+def _has_code(folder: Path, experiment: Experiment) -> bool:
     recorded = read_code(folder)
-    return recorded is None or same_code(recorded, code)
+    return recorded is None or same_code(recorded, own_code(experiment))
 
 
 def read_experiment(config: Path) -> Experiment:

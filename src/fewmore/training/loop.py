@@ -126,6 +126,12 @@ def shuffled_batches(images: int, batch: int, generator: Generator, fill: bool =
     return order[: len(order) // batch * batch].view(-1, batch)
 
 
+def steps_of_epoch(images: int, config: EpochsConfig) -> int:
+    """Return how many batches `shuffled_batches` makes of the images."""
+    batch = min(config.batch, images)
+    return -(-images // batch) if config.last_batch == "fill" else images // batch
+
+
 class _Training:
     """Hold all that a step changes, which is also what a checkpoint keeps."""
 

@@ -18,6 +18,8 @@ from fewmore.io import write_bytes
 THUMBNAIL = 160  # pixels, at most
 TINY = 48  # pixels: smaller images are enlarged without blur
 MAX_CARDS = 120  # of a section
+# In each page, so that it may be written anew: a page without it is another program's.
+MARK = '<meta name="generator" content="fewmore">'
 STYLE = files("fewmore.research.reporting").joinpath("report.css").read_text()
 
 
@@ -73,7 +75,7 @@ def page(heading: str, lead: Sequence[str], sections: Sequence[Section]) -> str:
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="generator" content="fewmore">\n'  # so that it may be written anew
+        f"{MARK}\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(heading)}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(parts)
