@@ -26,6 +26,7 @@ from fewmore.service.batching import Batcher
 from fewmore.service.limits import Limits
 from fewmore.service.server import listen, protocol_with
 from fewmore.service.store import Store
+from fewmore.service.thumbnails import thumbnail_folder
 
 Serving = Callable[..., AbstractContextManager[Any]]
 Connect = Callable[[Any], Any]
@@ -44,6 +45,7 @@ def test_changes_survive_a_kill_and_a_stop(
             client.predict(image("okapi", 9)).json()["predictions"][0]["classes"][0]["name"]
             == "okapi"
         )
+        wait_for_thumbnails(model, 3)
         served.kill()
     assert "okapi" not in IncrementalClassifier.load(model).classes_  # it is in the database alone
     with serving(model) as served:
@@ -52,11 +54,20 @@ def test_changes_survive_a_kill_and_a_stop(
         assert client.version() == 2
         assert client.teach("okapi", **key).json() == first
         (okapi,) = client.http.get("/api/classes", params={"query": "okapi"}).json()["classes"]
+        assert len(okapi["thumbnails"]) == 3
         assert client.http.get(okapi["thumbnails"][0]).status_code == 200
         assert client.teach("zebra").status_code == 200
         assert served.stop() == 0
         assert served.process.stderr.read() == ""
     assert IncrementalClassifier.load(model).classes_[-2:] == ["okapi", "zebra"]
+
+
+def wait_for_thumbnails(model: Path, count: int) -> None:
+    """Wait until the service has stored as many: it does so after its response."""
+    until = time.monotonic() + 60
+    while len(list(thumbnail_folder(model).glob("*.jpg"))) < count:
+        assert time.monotonic() < until, "no thumbnail was stored"
+        time.sleep(0.01)
 
 
 def test_no_secret_is_logged(model: Path, serving: Serving, connect: Connect):
