@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import typer
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from fewmore.cli.compare import compare
@@ -137,11 +138,25 @@ def test_the_plot_is_written_and_named(folder, tmp_path):
 
 
 def test_a_file_of_the_users_is_not_drawn_over(folder, tmp_path):
-    photo = tmp_path / "okapi.png"
+    photo, own = tmp_path / "okapi.png", tmp_path / "own.png"
     photo.write_bytes(b"a photo")
-    with pytest.raises(ConfigError, match="is there already, and fewmore did not write it"):
-        run(folder / "cec", "--plot", photo)
+    Figure().savefig(own)
+    before = own.read_bytes()
+    for file in (photo, own):
+        with pytest.raises(ConfigError, match="is there already, and fewmore did not write it"):
+            run(folder / "cec", "--plot", file)
     assert photo.read_bytes() == b"a photo"
+    assert own.read_bytes() == before
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_an_earlier_plot_is_drawn_anew(folder, tmp_path, suffix):
+    target = tmp_path / f"plot{suffix}"
+    run(folder / "cec", "--plot", target)
+    first = target.read_bytes()
+    target.write_bytes(first + b"older")
+    run(folder / "cec", "--plot", target)
+    assert target.read_bytes() == first
 
 
 def test_each_table_has_its_plot(folder, tmp_path):

@@ -210,6 +210,18 @@ def test_files_of_other_kinds_are_said_and_side_files_are_not(
 
 
 @pytest.mark.usefixtures("small_pretrained")
+def test_images_beside_the_class_folders_are_said(photos: Photos, fewmore: Fewmore) -> None:
+    folder = photos("photos", {"robin": 4, "wren": 4})
+    for name in ("a.png", "b.png"):
+        shutil.copy(folder / "wren" / "00.png", folder / name)
+    note = "2 images of no class left out (a.png, b.png): put each into a class's folder"
+    assert f"note: {note}" in fewmore("check", "photos")[1].splitlines()
+    code, out, _ = fewmore("train", "photos")
+    assert code == 0
+    assert note in out
+
+
+@pytest.mark.usefixtures("small_pretrained")
 def test_an_empty_class_folder_is_a_finding(photos: Photos, fewmore: Fewmore) -> None:
     (photos("photos", {"robin": 4, "wren": 4}) / "owl").mkdir()
     (Path("photos") / "owl" / "a.CR2").touch()

@@ -161,6 +161,24 @@ def test_files_are_called_after_what_they_hold(make_result):
     assert results.file_name(odd) == "folder--my-birds--HOME-mine-y--1_2-----ü-"
 
 
+def test_a_recorded_result_replaces_none_of_another_file_or_split(tmp_path, make_result):
+    def of(file: str, **changes: object) -> RunResult:
+        result = make_result(method="mine", **changes)
+        return replace(
+            result, machine={**result.machine, "method_source": {"file": file, "sha256": "0"}}
+        )
+
+    mine, theirs = of("/a/mine.py"), of("/b/mine.py")
+    paths = [results.record(tmp_path, row) for row in (mine, theirs, mine, theirs)]
+    assert [path.name for path in paths] == ["cifar100-mine.json", "cifar100-mine-2.json"] * 2
+    assert [read(path).machine for path in paths[:2]] == [mine.machine, theirs.machine]
+    other = replace(mine, split="draw 1: 60 base, 5-way 1-shot")
+    assert results.record(tmp_path, other).name == "cifar100-mine-3.json"
+    paths[0].write_text("damaged")
+    assert results.record(tmp_path, mine) == paths[0]
+    assert read(paths[0]).machine == mine.machine
+
+
 def test_runs_without_test_images_of_the_base_are_refused(make_result):
     with pytest.raises(DataError, match="at least one run"):
         make_result(seeds=())

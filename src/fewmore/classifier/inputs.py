@@ -154,6 +154,10 @@ def _of_files(place: Path, skip_empty: bool) -> LabeledImages:
         names = join_names(sorted({path.parts[depth] for path in listing.others}))
         files = count_noun(len(listing.others), "file")
         notes.append(f"{files} of other kinds left out ({kinds}) in {names}: save them as JPEG")
+    if loose := find_images(place.expanduser()):
+        names = join_names([path.name for path in loose])
+        files = count_noun(len(loose), "image")
+        notes.append(f"{files} of no class left out ({names}): put each into a class's folder")
     return replace(images, notes=tuple(notes), empty=listing.empty)
 
 

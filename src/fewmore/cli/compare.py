@@ -138,10 +138,7 @@ def _record(rows: "Sequence[RunResult]", folder: Path) -> list[Path]:
     """Write each row as a result; return the files."""
     from fewmore.research import results
 
-    paths = [folder / f"{results.file_name(row)}.json" for row in rows]
-    for path, row in zip(paths, rows, strict=True):
-        results.write(path, row)
-    return paths
+    return [results.record(folder, row) for row in rows]
 
 
 def _read_results(paths: list[Path]) -> "list[RunResult]":

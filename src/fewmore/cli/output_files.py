@@ -6,7 +6,6 @@ from fewmore.errors import ConfigError
 
 PAGES = (".html", ".htm")
 FIGURES = (".png", ".svg", ".pdf")
-FIGURE_MARK = b"atplotlib"  # in each figure; a file without it belongs to the user
 
 
 def check_page(path: Path) -> None:
@@ -18,7 +17,9 @@ def check_page(path: Path) -> None:
 
 def check_figure(path: Path) -> None:
     """Refuse a figure of `--plot` that has another end, no folder, or is a file of the user's."""
-    _check("--plot", path, FIGURES, FIGURE_MARK)
+    from fewmore.research.reporting.figures.files import FIGURE_MARK
+
+    _check("--plot", path, FIGURES, FIGURE_MARK.encode())
 
 
 def check_graph_file(path: Path) -> None:

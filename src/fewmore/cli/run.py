@@ -469,4 +469,4 @@ def _write_outputs(result: "RunResult", folder: Path, task: "Task", record: Path
 
     write_report(result, folder, task)
     if record is not None:
-        results.write(record / f"{results.file_name(result)}.json", result)
+        results.record(record, result)

@@ -22,7 +22,7 @@ from fewmore.research.results.schema import (
     RunsBySession,
     SessionSize,
 )
-from fewmore.research.results.writing import to_json, write
+from fewmore.research.results.writing import record, to_json, write
 
 __all__ = [
     "SHARED_STAGE1",
@@ -39,6 +39,7 @@ __all__ = [
     "names",
     "pools",
     "read",
+    "record",
     "run_keys",
     "settings_of",
     "shared_settings",

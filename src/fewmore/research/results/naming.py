@@ -80,6 +80,15 @@ def _source(result: RunResult) -> tuple[str, str]:
     return str(source.get("file", "")), str(source.get("sha256", ""))
 
 
+def code_files(result: RunResult) -> dict[str, str]:
+    """Return the files of a user's own code that a result was made with, by what they hold."""
+    return {
+        key: str(source.get("file", ""))
+        for key, source in result.machine.items()
+        if key.endswith("_source") and isinstance(source, Mapping)
+    }
+
+
 def _setting(item: tuple[str, Any]) -> str:
     name, value = item
     return f"{name}={value if isinstance(value, str) else json.dumps(value)}"

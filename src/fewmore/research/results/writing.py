@@ -3,10 +3,14 @@
 import json
 from collections.abc import Mapping
 from dataclasses import fields
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from fewmore.errors import DataError
 from fewmore.io import write_bytes
+from fewmore.research.results.naming import code_files, file_name
+from fewmore.research.results.reading import read
 from fewmore.research.results.schema import SCHEMA, RunResult
 
 DECIMALS = {"seconds": 2, "peak_memory_mb": 1}  # 4 for all other fields
@@ -27,6 +31,29 @@ def write(path: Path, result: RunResult) -> None:
     data = to_json(result).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, data)
+
+
+def record(folder: Path, result: RunResult) -> Path:
+    """Write a result into a folder, in a file that is called after it; return its path.
+
+    It replaces an earlier result of that name, but not one of another split, nor of another file
+    of a user's code: a number tells them apart.
+    """
+    name = file_name(result)
+    for ending in chain([""], (f"-{number}" for number in count(2))):
+        path = folder / f"{name}{ending}.json"
+        if not path.exists() or _is_of(path, result):
+            break
+    write(path, result)
+    return path
+
+
+def _is_of(path: Path, result: RunResult) -> bool:
+    try:
+        other = read(path)
+    except DataError:  # damaged: written anew
+        return True
+    return (other.split, code_files(other)) == (result.split, code_files(result))
 
 
 def _to_plain(name: str, value: Any) -> Any:

@@ -11,8 +11,13 @@ from matplotlib.figure import Figure
 from fewmore.research.reporting.figures.style import STYLE
 
 FORMATS = (".png", ".svg", ".pdf")
+FIGURE_MARK = "fewmore"  # in each figure; a file without it belongs to the user
 # Without a date, so that the same figure gives the same bytes.
-METADATA: dict[str, dict[str, Any]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+METADATA: dict[str, dict[str, Any]] = {
+    ".png": {"Software": FIGURE_MARK},
+    ".svg": {"Creator": FIGURE_MARK, "Date": None},
+    ".pdf": {"Creator": FIGURE_MARK, "CreationDate": None},
+}
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
@@ -29,7 +34,7 @@ def save(figure: Figure, path: Path) -> list[Path]:
                 bbox_inches="tight",
                 pad_inches=0.1,
                 facecolor="white",
-                metadata=METADATA.get(target.suffix.lower(), {}),
+                metadata=METADATA[target.suffix.lower()],
             )
     return targets
 
