@@ -8,7 +8,7 @@ import torch
 
 from fewmore.errors import ConfigError
 from fewmore.training import fast_path
-from fewmore.training.runtime import PRECISIONS, Runtime
+from fewmore.training.runtime import Runtime
 
 CUDA = torch.device("cuda")
 
@@ -39,8 +39,18 @@ def test_the_default_is_a_cpu_without_notes() -> None:
     assert runtime.notes() == []
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_cpu_uses_fp32_and_says_so(precision: str) -> None:
+def test_a_cpu_uses_bf16_where_that_is_requested() -> None:
+    runtime = Runtime(precision="bf16")
+    assert runtime.used_precision == "bf16"
+    assert runtime.notes() == []
+    weight, image = torch.ones(2, 3), torch.ones(1, 3)
+    with runtime.autocast():
+        assert torch.nn.functional.linear(image, weight).dtype == torch.bfloat16
+    assert torch.nn.functional.linear(image, weight).dtype == torch.float32
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+def test_a_cpu_else_uses_fp32_and_says_so(precision: str) -> None:
     runtime = Runtime(precision=precision)
     assert runtime.used_precision == "fp32"
     assert isinstance(runtime.autocast(), nullcontext)
@@ -70,7 +80,7 @@ def test_a_gpu_uses_other_precisions_as_requested(precision: str) -> None:
 
 
 def test_what_a_result_records_of_a_cpu() -> None:
-    record = Runtime(precision="bf16").describe()
+    record = Runtime(precision="fp16").describe()
     assert record.keys() == {"precision", "accel", "world_size", "batch_norm"}
     assert (record["world_size"], record["batch_norm"]) == (1, "sync")
     assert record["precision"] == "fp32"

@@ -44,8 +44,8 @@ Precision = Annotated[
     str | None,
     typer.Option(
         "--precision",
-        help="Of training on a GPU: fp32, tf32, bf16 or fp16.",
-        show_default="bf16 where the GPU has it",
+        help="Of training: fp32 or bf16; on a GPU also tf32 or fp16.",
+        show_default="bf16 on a GPU that has it, else fp32",
     ),
 ]
 BatchNorm = Annotated[

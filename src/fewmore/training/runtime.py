@@ -32,7 +32,7 @@ class Runtime:
     """Hold the device and switches of a run; they change what is learnt by rounding alone."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    precision: str | None = None  # of training on a GPU; None: bf16 where the GPU has it, else fp32
+    precision: str | None = None  # of training; None: bf16 on a GPU that has it, else fp32
     accel: bool | frozenset[str] = True  # the GPU fast path, or the names of its parts
     batch_norm: str = "sync"  # in several processes: statistics over all (sync), or in each (local)
     checkpoint: Checkpoint | None = None
@@ -61,7 +61,7 @@ class Runtime:
     def used_precision(self) -> str:
         """Return the precision that training uses on this device."""
         if not self.cuda:
-            return "fp32"
+            return "bf16" if self.precision == "bf16" and self.device.type == "cpu" else "fp32"
         if self.precision in (None, "bf16"):
             return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
         return self.precision
@@ -74,7 +74,7 @@ class Runtime:
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which a network runs in training."""
         dtype = self.compute_dtype
-        return nullcontext() if dtype == torch.float32 else torch.autocast("cuda", dtype)
+        return nullcontext() if dtype == torch.float32 else torch.autocast(self.device.type, dtype)
 
     def describe(self) -> dict[str, str | int]:
         """Return what a result records: precision, fast path, processes and their batch norms."""
