@@ -18,12 +18,13 @@ from fewmore.research import protocol
 from fewmore.training.runtime import Runtime
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
-CLASSES = {
+PUBLISHED = {  # after published methods
     "teen": "TEEN",
     "ridge": "Ridge",
     "protonet": "ProtoNet",
     "rotated_mixup": "RotatedMixup",
 }
+CLASSES = {**PUBLISHED, "own_loop": "OwnLoop"}
 
 
 PROGRAMS = {"shapes", "service_client", "sort_photos"}
@@ -65,10 +66,14 @@ def example(request) -> str:
     return request.param
 
 
-def test_an_example_is_short_and_names_its_source(example):
-    text = (FOLDER / f"{example}.py").read_text()
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_an_example_after_a_paper_is_short_and_names_it(name):
+    text = (FOLDER / f"{name}.py").read_text()
     assert len(text.splitlines()) <= 60
     assert "https://arxiv.org/abs/" in text.split('"""')[1]
+
+
+def test_an_example_has_its_name_and_settings(example):
     info = find(f"{FOLDER}/{example}.py:{CLASSES[example]}")
     assert info.name == (f"{example}_example" if example in METHODS else example)
     assert info.load().config_type.__module__ == info.load().__module__
@@ -144,3 +149,17 @@ def test_rotated_mixup_trains_on_mixed_and_rotated_images(tiny_task, small_recip
     assert prototypes.shape == (4, 64)
     for setting in ("rotations=2", "alpha=0.2"):
         assert not torch.equal(learnt(setting)[1], prototypes)
+
+
+def test_own_loop_trains_its_own_network_and_reports_no_stage_1(tiny_task, small_recipe):
+    name = f"{FOLDER}/own_loop.py:OwnLoop"
+    recipe = small_recipe("quick", tiny_task.benchmark, name, "width=8", "epochs=3")
+    base = tiny_task.split.sessions[0].select_from(tiny_task.train).compact()
+    reports = []
+    method = find(name).build(recipe, Runtime(on_round=reports.append), 0)
+    before = {key: tensor.clone() for key, tensor in method.net.state_dict().items()}
+    method.fit(base)
+    assert reports == []
+    assert not any(torch.equal(before[key], tensor) for key, tensor in method.net.named_parameters())
+    steps = method.net.state_dict()["1.num_batches_tracked"]
+    assert steps == 3 * math.ceil(len(base) / 32)

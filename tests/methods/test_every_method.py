@@ -25,6 +25,7 @@ EXAMPLES = (
     f"{ROOT}/examples/ridge.py:Ridge",
     f"{ROOT}/examples/protonet.py:ProtoNet",
     f"{ROOT}/examples/rotated_mixup.py:RotatedMixup",
+    f"{ROOT}/examples/own_loop.py:OwnLoop",
 )
 CASES = [(name, True) for name in (*METHODS, *EXAMPLES)] + [
     (name, False) for name in TRAINS_PROTOTYPES

@@ -7,13 +7,15 @@ import dataclasses
 import json
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fewmore.data.images import ImageSet
@@ -494,38 +496,39 @@ def parameters(value: object) -> Iterator[nn.Parameter]:
 
 @check("every parameter gets a gradient and is trained")
 def parameters_are_trained(case: Case) -> None:
-    no_decay = dataclasses.replace(case.recipe.pretrain, weight_decay=0.0)
     moved: dict[int, bool] = {}
     sizes: dict[int, int] = {}
     trainable: list[Tensor] = []
 
-    def look(parameters: Iterable[Tensor]) -> None:
-        for p in parameters:
-            moved[id(p)] = moved.get(id(p), False) or (p.grad is not None and bool(p.grad.any()))
-            sizes[id(p)] = p.numel()
+    def look(optimizer: Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            group["weight_decay"] = 0.0  # which alone trains nothing
+            for p in group["params"]:
+                has_gradient = p.grad is not None and bool(p.grad.any())
+                moved[id(p)] = moved.get(id(p), False) or has_gradient
+                sizes[id(p)] = p.numel()
 
-    def state_after_fit(**changes: float) -> dict[str, Tensor]:
-        pretrain = dataclasses.replace(no_decay, **changes)  # type: ignore[arg-type]
-        recipe = dataclasses.replace(case.recipe, pretrain=pretrain)
-        method = case.info.build(recipe, Runtime(), 0)
-        method.fit(case.base)
+    def hold_still(optimizer: Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = 0 * group["lr"]
+
+    def state_after_fit(hook: Callable[..., None]) -> dict[str, Tensor]:
+        handle = register_optimizer_step_pre_hook(hook)
+        try:
+            method = case.fitted()
+        finally:
+            handle.remove()
         trainable[:] = [p.detach() for p in parameters(vars(method)) if p.requires_grad]
         return dict(tensors(method.state()))
 
-    handle = register_optimizer_step_pre_hook(
-        lambda optimizer, *_: look(p for group in optimizer.param_groups for p in group["params"])
-    )
-    try:
-        after = state_after_fit()
-    finally:
-        handle.remove()
+    after = state_after_fit(look)
     require(bool(moved), "no optimizer took a step in fit")
     idle = sum(not m for m in moved.values())
     require(idle == 0, f"{idle} of {len(moved)} parameters had no gradient")
     backbone = [t for name, t in after.items() if "/backbone/" in name and "running" not in name]
     needed = sum(t.numel() for t in backbone) + len(case.base.class_names) * 64  # of resnet8
     require(sum(sizes.values()) >= needed, "fit trains fewer weights than stage 1 has")
-    still = state_after_fit(lr=0.0)
+    still = state_after_fit(hold_still)
     unchanged = [
         name for name, t in after.items() if t.is_floating_point() and torch.equal(t, still[name])
     ]
