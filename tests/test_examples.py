@@ -160,6 +160,8 @@ def test_own_loop_trains_its_own_network_and_reports_no_stage_1(tiny_task, small
     before = {key: tensor.clone() for key, tensor in method.net.state_dict().items()}
     method.fit(base)
     assert reports == []
-    assert not any(torch.equal(before[key], tensor) for key, tensor in method.net.named_parameters())
+    assert not any(
+        torch.equal(before[key], tensor) for key, tensor in method.net.named_parameters()
+    )
     steps = method.net.state_dict()["1.num_batches_tracked"]
     assert steps == 3 * math.ceil(len(base) / 32)

@@ -67,6 +67,21 @@ WRONG = {
         "frozen-features",
         "other features after learn",
     ),
+    "    def fit(self, b):\n        super().fit(b)\n"
+    "        self.more = torch.nn.Parameter(torch.ones(3))\n\n"
+    "    def state(self):\n        return super().state() | {'more': self.more.detach()}": (
+        "parameters-are-trained",
+        "not trained: /more",
+    ),
+    "    def fit(self, b):\n        super().fit(b)\n"
+    "        from fewmore.training.loop import EpochsConfig, train_epochs\n"
+    "        net, head = self.network.backbone, torch.nn.Parameter(torch.ones(64))\n"
+    "        def loss(rows, generator):\n"
+    "            return (head * torch.tensor([2.0] * 64)).sum()\n"
+    "        train_epochs('more', {}, [head], loss, 48, EpochsConfig(batch=8), self.runtime, 0)": (
+        "steps-never-wait",
+        "makes a tensor of Python's numbers",
+    ),
     "    def fit(self, b):\n        raise KeyError('no such thing')": (
         "same-seed",
         "KeyError: 'no such thing'",
@@ -188,5 +203,5 @@ def test_a_method_that_is_not_there(name, monkeypatch, capsys):
 
 
 def test_every_check_has_a_name_of_its_own():
-    assert len({check.name for check in CHECKS}) == len(CHECKS) == 20
+    assert len({check.name for check in CHECKS}) == len(CHECKS) == 21
     assert "pytest" not in Path(sys.modules["fewmore.research.exam_checks"].__file__).read_text()

@@ -232,7 +232,7 @@ def sample_crop_boxes_on(
     opposite = torch.minimum(boxes[:2] + boxes[2:], (others[:2] + others[2:])[:, None])
     shared = (opposite - corner).clamp(min=0).prod(0)
     enough = shared >= overlap * boxes[2] * boxes[3]
-    enough[-1].fill_(True)
+    enough[-1] = True
     first = enough.int().argmax(0).expand(4, 1, n)
     return boxes.gather(1, first)[:, 0]
 

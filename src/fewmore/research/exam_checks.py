@@ -19,14 +19,14 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fewmore.data.images import ImageSet
-from fewmore.errors import NotFittedError, describe
+from fewmore.errors import MethodError, NotFittedError, describe
 from fewmore.methods import METHODS
 from fewmore.methods.base import FrozenBackbone
 from fewmore.methods.network import Network
 from fewmore.research import integrity, protocol
 from fewmore.research.exam_world import Case
 from fewmore.training.checkpoint import Checkpoint, read_state, write_state
-from fewmore.training.runtime import Runtime
+from fewmore.training.runtime import Round, Runtime
 
 TOLERANCE = 1e-5  # of scores that differ only in the order of additions
 MOST_STOPS = 50  # of a run that is stopped again and again
@@ -485,10 +485,12 @@ def images_kept(case: Case) -> None:
 
 def parameters(value: object) -> Iterator[nn.Parameter]:
     """Yield every parameter of the modules that an object holds, or its parts."""
-    if isinstance(value, nn.Module):
+    if isinstance(value, nn.Parameter):
+        yield value
+    elif isinstance(value, nn.Module):
         yield from value.parameters()
-    elif isinstance(value, dict):
-        for inner in value.values():
+    elif isinstance(value, (dict, list, tuple)):
+        for inner in value.values() if isinstance(value, dict) else value:
             yield from parameters(inner)
     elif isinstance(value, Network):
         yield from parameters(vars(value))
@@ -537,6 +539,20 @@ def parameters_are_trained(case: Case) -> None:
             name for name in unchanged if any(torch.equal(still[name], p) for p in trainable)
         ]
     require(unchanged == [], f"not trained: {', '.join(unchanged)}")
+
+
+@check("steps of training do nothing that would make the host wait for a GPU")
+def steps_never_wait(case: Case) -> None:
+    rounds: list[Round] = []
+    method = case.build(runtime=Runtime(forbid_sync=True, on_round=rounds.append))
+    try:
+        method.fit(case.base)
+        for session in case.sessions:
+            method.learn(session)
+    except MethodError as error:
+        raise Failure(describe(error).removeprefix(f"{MethodError.__name__}: ")) from error
+    if not rounds:
+        raise NotApplicable("it does not train by training/loop.py")
 
 
 @check("frozen features do not change when sessions are learnt")

@@ -30,6 +30,7 @@ from fewmore.training.optimizer import (
     set_learning_rates,
 )
 from fewmore.training.runtime import Round, Runtime
+from fewmore.training.waiting import check_steps
 
 Loss = Callable[[Tensor, Generator], Tensor]  # of a step's input
 
@@ -180,7 +181,9 @@ class _Training:
         scale = self.scaler.state_dict()
         captured = self.engine.capture(step, example, [*changed, self.total_loss], generator)
         self.scaler.load_state_dict(scale)
-        return captured
+        return (
+            captured if self.runtime.cuda or not self.runtime.forbid_sync else check_steps(captured)
+        )
 
     def parts(self) -> dict[str, dict[str, Tensor]]:
         """Return all tensors that a step changes, but for the sum of the losses."""

@@ -40,7 +40,7 @@ class Runtime:
     stage1_cache: Path | None = None  # where stage 1 is kept for methods with the same settings
     data_root: Path | None = None  # where ImageNet weights are looked for; None: the usual place
     exclusive: bool = True  # no other run shares the GPU, so that one run may fill it
-    forbid_sync: bool = False  # raise where a step makes the host wait for the GPU
+    forbid_sync: bool = False  # raise where a step makes the host wait, or would on a GPU
 
     def __post_init__(self) -> None:
         if self.precision not in (None, *PRECISIONS):
