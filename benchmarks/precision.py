@@ -5,7 +5,7 @@
 Stage 2 of CEC starts from the same stage 1 in each arm and trains on the same episodes without
 augmentation. A row compares the movement of the weights with that in float32: the cosine between
 the two, and their lengths. Other episodes in float32 show how much two honest runs differ. A CPU
-has no fast path; there bfloat16 is that of PyTorch's own layers.
+has no fast path.
 """
 
 from pathlib import Path
@@ -48,10 +48,7 @@ def movement(task: Task, method: CEC, start: dict[str, Tensor], arm: str) -> dic
     base = task.split.sessions[0].select_from(task.train).compact().to(device)
     runtime = Runtime(device, precision, accel=accel)
     transform, config = method.recipe.transform, method.config.pseudo
-    on_cpu = device.type == "cpu" and precision == "bf16"
-    # Around many steps, cached copies of the weights would stay what they were in the first one.
-    with torch.autocast("cpu", torch.bfloat16, enabled=on_cpu, cache_enabled=False):
-        pseudo_incremental(backbone, adapter, base, transform, config, runtime, seed)
+    pseudo_incremental(backbone, adapter, base, transform, config, runtime, seed)
     return {name: _weights(module) - before[name] for name, module in modules.items()}
 
 
