@@ -745,9 +745,9 @@ def test_the_first_pages_table_has_ours_the_published_row_and_the_difference(
     assert "Not measured: EEIL, joint. Images of old classes that are kept: TOPIC 440." in notes
     assert "More than 5 points" not in notes
     assert "The rows come from 2 commits: ba9876543210 (cec), 0123456789ab (" in notes
-    many = [result("cec", [49.0], commit=commit) for commit in "a" * 20 + "b" * 5]
+    many = [result("cec", [49.0], commit=commit) for commit in "a" * 20 + "b" * 5 + "c"]
     text = sections.accuracy.several_commits(many)
-    assert text == "The rows come from 2 commits: a (20 rows), b (5 rows)."
+    assert text == "The rows come from 3 commits: a (20 rows), b (5 rows), c (1 row)."
     record("", result("cec", [60.0, 60.2]))
     notes = flat(sections.answer.against_published("cifar100"))
     assert "More than 5 points from the published row end CEC: [why](results/cifar100.md#" in notes

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from fewmore.classifier.text import count_noun
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.research import results
 from fewmore.research.published import PROTOCOL
@@ -63,7 +64,7 @@ def several_commits(rows: Sequence[RunResult]) -> str:
     if len(named) < 2:
         return ""
     named_or_counted = {
-        commit: "; ".join(of) if len(rows) <= MOST_NAMED else f"{len(of)} rows"
+        commit: "; ".join(of) if len(rows) <= MOST_NAMED else count_noun(len(of), "row")
         for commit, of in named.items()
     }
     commits = ", ".join(f"{commit} ({of})" for commit, of in named_or_counted.items())
