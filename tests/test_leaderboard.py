@@ -250,8 +250,13 @@ def test_neighbours_without_a_common_seed_are_not_tested(board: ModuleType) -> N
     assert text == "+2.00 over lda, no common seed: not tested"
 
 
+def test_seeds_that_differ_by_nothing_are_not_tested(board: ModuleType) -> None:
+    text = board.against(result("cec", [50.0] * 3), result("lda", [48.0] * 3))
+    assert text == "+2.00 over lda, the same for each seed: not tested"
+
+
 def test_the_next_is_the_next_measured_row(board: ModuleType, record: Record) -> None:
-    record(*(result(name, [last] * 3) for name, last in (("cec", 54.0), ("lda", 45.0))))
+    record(result("cec", [54.0, 54.2, 53.9]), result("lda", [45.0, 45.0, 45.0]))
     rows = rows_by_name(board.ranking("cifar100"))
     assert rows["cec"]["last, against the next"].endswith("over lda")
     assert rows["lda"]["last, against the next"] == "–"

@@ -29,7 +29,7 @@ from fewmore.research.published import (
 from fewmore.research.reporting import tables
 from fewmore.research.results import RunResult, run_keys
 from fewmore.research.results.schema import FEATURES_SETTING, default_recipe
-from fewmore.research.statistics import paired_difference
+from fewmore.research.statistics import common_runs, paired_difference
 from sections import encoding, recorded
 from sections.accuracy import several_commits
 from sections.contents import NAMES, millions
@@ -234,12 +234,14 @@ def against(row: RunResult, other: RunResult) -> str:
     """Test the difference of two last accuracies over common seeds, and call a tie a tie."""
     theirs = dict(zip(run_keys(other), other.last, strict=True))
     own = dict(zip(run_keys(row), row.last, strict=True))
-    shared = [key for key in own if key in theirs]
-    if len(shared) < MIN_PAIRS:
-        count = {0: "no common seed", 1: "one seed"}.get(len(shared), f"{len(shared)} seeds")
+    values, reference = common_runs(own, theirs)
+    if len(values) < MIN_PAIRS:
+        count = {0: "no common seed", 1: "one seed"}.get(len(values), f"{len(values)} seeds")
         difference = _signed(fmean(row.last) - fmean(other.last))
         return f"{difference} over {_name(other)}, {count}: not tested"
-    found = paired_difference([own[key] for key in shared], [theirs[key] for key in shared])
+    found = paired_difference(values, reference)
+    if found.low is None or found.high is None:
+        return f"{_signed(found.mean)} over {_name(other)}, the same for each seed: not tested"
     text = f"{_signed(found.mean)} [{_signed(found.low)}, {_signed(found.high)}]"
     word = "*tie* with" if found.low <= 0 <= found.high else "over"
     return f"{text} {word} {_name(other)}"

@@ -3,7 +3,7 @@
 import pytest
 from scipy.stats import ttest_rel
 
-from fewmore.research.statistics import paired_difference
+from fewmore.research.statistics import common_runs, paired_difference
 
 
 def test_interval_and_p_value_are_those_of_a_paired_t_test():
@@ -16,10 +16,22 @@ def test_interval_and_p_value_are_those_of_a_paired_t_test():
     assert (found.pairs, found.mean) == (4, pytest.approx(0.875))
 
 
-@pytest.mark.parametrize(("gain", "p"), [(0.0, 1.0), (1.0, 0.0)])
-def test_differences_that_are_all_the_same_have_a_p_value(gain, p):
-    found = paired_difference([1.0 + gain, 2.0 + gain], [1.0, 2.0])
-    assert (found.mean, found.low, found.high, found.p) == (gain, gain, gain, p)
+@pytest.mark.parametrize("gain", [0.0, 1.0, 0.1])
+def test_differences_that_are_all_the_same_are_not_tested(gain):
+    found = paired_difference([1.1 + gain, 2.3 + gain, 61.7 + gain], [1.1, 2.3, 61.7])
+    assert found.mean == pytest.approx(gain)
+    assert (found.low, found.high, found.p) == (None, None, None)
+
+
+def test_draws_of_one_seed_are_one_pair_where_there_are_several_seeds():
+    """Else shots that are drawn often enough make any difference of trainings significant."""
+    ours = {("", seed, draw): 10.0 * seed + draw for seed in (0, 1) for draw in (0, 1, 2)}
+    theirs = {key: value - 1 - key[1] for key, value in ours.items() if key != ("", 1, 2)}
+    values, reference = common_runs(ours, theirs)
+    assert (values, reference) == ([1.0, 10.5], [0.0, 8.5])
+    one_seed = {key: value for key, value in ours.items() if key[1] == 0}
+    assert common_runs(one_seed, theirs) == ([0.0, 1.0, 2.0], [-1.0, 0.0, 1.0])
+    assert common_runs(one_seed, {}) == ([], [])
 
 
 def test_one_pair_has_no_interval():

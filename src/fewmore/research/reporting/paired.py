@@ -1,11 +1,11 @@
 """Build tables of paired differences: each result against one of them, over shared runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fewmore.errors import ConfigError, UnknownName
 from fewmore.research.reporting.tables import Cell, Grid, heading, split_text
-from fewmore.research.results import RunResult, names, run_keys
-from fewmore.research.statistics import paired_difference
+from fewmore.research.results import RunKey, RunResult, names, run_keys
+from fewmore.research.statistics import common_runs, paired_difference
 
 COLUMNS = ("difference", "low", "high", "p", "pairs")
 MEASURES = {"last": "accuracy after the last session", "average": "average accuracy"}
@@ -13,7 +13,9 @@ NOTES = (
     "difference: the row minus the reference, in points, mean over runs of the same seed and draw",
     "low, high: its 95 % confidence interval; p: two-sided, of no difference (paired t test, "
     "not corrected for several comparisons)",
+    "pairs: seeds, of which each is the mean over its draws; or draws, where there is one seed",
 )
+SAME = "–: the difference is the same in all pairs, so that these are one measurement, not several"
 
 
 def build(results: Sequence[RunResult], reference: str | None = None) -> list[Grid]:
@@ -30,26 +32,25 @@ def build(results: Sequence[RunResult], reference: str | None = None) -> list[Gr
     subject = heading(results, split_text(other))
     if len(results) == 1:
         raise ConfigError(f"{subject}: {labels[0]} is alone, and a difference needs two results")
-    shared = {
-        i: _shared_runs(result, other) for i, result in enumerate(results) if result is not other
-    }
+    shared = {i: _shared_runs(result, other) for i, result in enumerate(results) if i != place}
     missing = tuple(
-        f"{labels[i]} and {labels[place]} share {'1 run' if pairs else 'no run'}, and a difference "
+        f"{labels[i]} and {labels[place]} share {'1 run' if runs else 'no run'}, and a difference "
         "has an interval from 2 on: run both with the same seeds, such as --seeds 3"
-        for i, pairs in shared.items()
-        if len(pairs) < 2
+        for i, runs in shared.items()
+        if len(runs) < 2
     )
     if len(missing) == len(shared):
         raise ConfigError("\n".join(f"{subject}: {sentence}" for sentence in missing))
     grids = []
     for name, meaning in MEASURES.items():
         rows = tuple(
-            (labels[i], _cells(getattr(results[i], name), getattr(other, name), pairs))
-            for i, pairs in shared.items()
-            if len(pairs) > 1
+            (labels[i], _cells(_by_run(results[i], name), _by_run(other, name)))
+            for i, runs in shared.items()
+            if len(runs) > 1
         )
         full_title = f"{subject}: {meaning}, compared with {labels[place]}"
-        grids.append(Grid(full_title, "method", COLUMNS, rows, (*missing, *NOTES)))
+        same = (SAME,) if any(cells[1].mean is None for _, cells in rows) else ()
+        grids.append(Grid(full_title, "method", COLUMNS, rows, (*missing, *NOTES, *same)))
     return grids
 
 
@@ -68,15 +69,15 @@ def _find(results: Sequence[RunResult], labels: Sequence[str], reference: str | 
     return places[0]
 
 
-def _shared_runs(result: RunResult, other: RunResult) -> list[tuple[int, int]]:
-    """Return the places of the runs that both have, in the one and in the other."""
-    theirs = {key: i for i, key in enumerate(run_keys(other))}
-    return [(i, theirs[key]) for i, key in enumerate(run_keys(result)) if key in theirs]
+def _by_run(result: RunResult, measure: str) -> dict[RunKey, float]:
+    return dict(zip(run_keys(result), getattr(result, measure), strict=True))
 
 
-def _cells(
-    values: Sequence[float], reference: Sequence[float], shared: Sequence[tuple[int, int]]
-) -> tuple[Cell, ...]:
-    found = paired_difference([values[i] for i, _ in shared], [reference[j] for _, j in shared])
+def _shared_runs(result: RunResult, other: RunResult) -> set[RunKey]:
+    return set(run_keys(result)) & set(run_keys(other))
+
+
+def _cells(values: Mapping[RunKey, float], reference: Mapping[RunKey, float]) -> tuple[Cell, ...]:
+    found = paired_difference(*common_runs(values, reference))
     points = (Cell(value, signed=True) for value in (found.mean, found.low, found.high))
     return (*points, Cell(found.p, decimals=4), Cell(found.pairs, decimals=0))

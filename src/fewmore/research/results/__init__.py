@@ -12,7 +12,7 @@ from fewmore.research.results.naming import (
     shared_settings,
     short_features,
 )
-from fewmore.research.results.pooling import describe_pool, merge, pools, run_keys
+from fewmore.research.results.pooling import RunKey, describe_pool, merge, pools, run_keys
 from fewmore.research.results.reading import from_json, read
 from fewmore.research.results.schema import (
     SHARED_STAGE1,
@@ -28,6 +28,7 @@ __all__ = [
     "SHARED_STAGE1",
     "WALL_CLOCK",
     "Run",
+    "RunKey",
     "RunResult",
     "RunsBySession",
     "SessionSize",
