@@ -365,3 +365,45 @@ def test_a_file_is_loaded_again_where_it_has_changed(mine):
     assert find(f"{mine(tag='one')}:Mine").load() is first
     assert find(f"{mine(tag='two')}:Mine").load().tag == "two"
     assert first.tag == "one"
+
+
+def with_helper(folder: Path, strength: float, method: str = "mine") -> str:
+    """Write a method whose docstring is all but its strength, which is in another file."""
+    (folder / "strengths").mkdir(parents=True, exist_ok=True)
+    (folder / "strengths" / "__init__.py").write_text("from numbers_of_mine import STRENGTH\n")
+    (folder / "numbers_of_mine.py").write_text(f"STRENGTH = {strength}\n")
+    text = MINE.format(keeps=None, tag="")
+    text = text.replace("tag = ''", "strength = STRENGTH")
+    (folder / f"{method}.py").write_text(f"from strengths import STRENGTH\n{text}")
+    return f"{folder / method}.py:Mine"
+
+
+@pytest.fixture
+def clean_modules(monkeypatch):
+    """Forget afterwards what the files of a test imported."""
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in ("strengths", "numbers_of_mine"):
+        sys.modules.pop(name, None)
+
+
+def test_an_edited_module_of_the_files_folder_is_another_version(tmp_path, clean_modules):
+    name = with_helper(tmp_path, 0.1)
+    before = find(name)
+    assert before.load().strength == 0.1
+    with_helper(tmp_path, 0.2)
+    after = find(name)
+    assert after.load().strength == 0.2
+    assert before.source["sha256"] != after.source["sha256"]
+    other = find(with_helper(tmp_path, 0.2, "other"))
+    assert other.load().strength == 0.2
+    with_helper(tmp_path, 0.1)
+    assert find(name).source["sha256"] == before.source["sha256"]
+
+
+def test_a_module_of_another_folder_is_not_taken_for_that_of_the_file(tmp_path, clean_modules):
+    assert find(with_helper(tmp_path / "v1", 0.1)).load().strength == 0.1
+    with pytest.raises(MethodError, match=r"another numbers_of_mine was imported .*v1/numbers"):
+        find(with_helper(tmp_path / "v2", 0.2)).load()
+    assert find(with_helper(tmp_path / "v1", 0.3)).load().strength == 0.3

@@ -174,6 +174,12 @@ def test_a_recorded_result_replaces_none_of_another_file_or_split(tmp_path, make
     assert [read(path).machine for path in paths[:2]] == [mine.machine, theirs.machine]
     other = replace(mine, split="draw 1: 60 base, 5-way 1-shot")
     assert results.record(tmp_path, other).name == "cifar100-mine-3.json"
+    rates = [make_result(settings={f"{stage}.lr": 0.1}) for stage in ("pretrain", "pseudo")]
+    of_rates = [results.record(tmp_path, row) for row in (*rates, *rates)]
+    assert [path.name for path in of_rates] == [
+        "cifar100-cec-lr-0.1.json",
+        "cifar100-cec-lr-0.1-2.json",
+    ] * 2
     paths[0].write_text("damaged")
     assert results.record(tmp_path, mine) == paths[0]
     assert read(paths[0]).machine == mine.machine

@@ -215,10 +215,10 @@ def test_on_a_cpu_the_threads_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(names) == 2, "a sum over other pieces has other rounding"
 
 
-def test_on_a_cpu_the_precision_does_not_count() -> None:
-    """Check it because a CPU trains in fp32 whatever was asked for."""
-    names = {cache_file(Path(), Runtime(precision=p), None, "settings") for p in (None, "bf16")}
-    assert len(names) == 1
+def test_the_precision_that_is_used_counts() -> None:
+    """Check it because a CPU trains in fp32 where fp16 was asked for, and in bf16."""
+    names = [cache_file(Path(), Runtime(precision=p), None, "") for p in (None, "fp16", "bf16")]
+    assert names[0] == names[1] != names[2]
 
 
 # The source files

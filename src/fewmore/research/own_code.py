@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from fewmore import methods
+from fewmore import methods, plugins
 from fewmore.data import benchmarks
 from fewmore.errors import FewmoreError, MissingData
-from fewmore.io import file_hash
 from fewmore.research.experiment import Experiment
 
 Sources = Mapping[str, Mapping[str, str]]  # file and sha256, by what they hold
@@ -62,7 +61,7 @@ def _find_file(name: str, source: Mapping[str, str] | None) -> str:
     if source is None or not where.endswith(".py"):
         return name
     for path in (Path(where), Path(source["file"])):
-        if path.is_file() and file_hash(path) == source["sha256"]:
+        if path.is_file() and plugins.code_hash(path) == source["sha256"]:
             return f"{path}{colon}{cls}"
     state = "has changed since" if Path(source["file"]).is_file() else "is gone"
     raise MissingData(

@@ -16,6 +16,7 @@ import torch
 from filelock import FileLock
 
 import fewmore
+from fewmore import plugins
 from fewmore.data.paths import cache_folder
 from fewmore.errors import ConfigError
 from fewmore.io import file_hash, hash_files
@@ -68,8 +69,8 @@ def code_of(*types: type) -> list[tuple[str, str, str]]:
 
 
 def _hash_of_file(cls: type) -> str:
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return file_hash(Path(file)) if file else ""
+    module = sys.modules.get(cls.__module__)
+    return "" if module is None else plugins.source_of(module)["sha256"]
 
 
 @cache

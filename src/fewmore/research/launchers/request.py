@@ -7,12 +7,12 @@ compares their content with what the text says.
 
 import hashlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fewmore import plugins
 from fewmore.data import paths
 from fewmore.data.benchmarks import FILE_SUFFIX, FOLDER_PREFIX, Task, folder_path
 from fewmore.io import write_bytes
@@ -119,15 +119,8 @@ def _pack_code(name: str, files: dict[str, str]) -> str:
     path = Path(where)
     folder = path.resolve().parent
     place = f"{len(files)}"
-    files[f"{place}/{path.name}"] = path.read_text(encoding="utf-8")
-    for module_name, module in list(sys.modules.items()):
-        file = Path(getattr(module, "__file__", None) or "/")
-        for inside in (
-            f"{module_name.replace('.', '/')}.py",
-            f"{module_name.replace('.', '/')}/__init__.py",
-        ):
-            if file == folder / inside:
-                files[f"{place}/{inside}"] = file.read_text(encoding="utf-8")
+    for file in plugins.files_of(path):
+        files[f"{place}/{file.relative_to(folder).as_posix()}"] = file.read_text(encoding="utf-8")
     return f"{CODE}{place}/{path.name}:{attribute}"
 
 

@@ -26,6 +26,9 @@ _BY_RUN = (
     "peak_memory_mb",
 )
 
+# Facts of a machine that may differ within a pool, which is then said.
+MACHINES = {"device": "devices", "precision": "precisions", "batch_norm": "kinds of batch norm"}
+
 RunKey = tuple[str, int, int | None]  # the split but for its draw, the seed and the draw
 
 
@@ -60,14 +63,17 @@ def _experiment(result: RunResult) -> Hashable:
         result.sessions,
         result.keeps,
         frozenset(result.extra),
-        _method_hash(result),
+        _code_hashes(result),
     )
 
 
-def _method_hash(result: RunResult) -> object:
-    """Return the hash of the file of a user's method, None for fewmore's own."""
-    source = result.machine.get("method_source")
-    return source.get("sha256") if isinstance(source, dict) else source
+def _code_hashes(result: RunResult) -> frozenset[tuple[str, object]]:
+    """Return the hashes of a user's own files: of the method, the features and the benchmark."""
+    return frozenset(
+        (name, source.get("sha256") if isinstance(source, dict) else source)
+        for name, source in result.machine.items()
+        if name.endswith("_source")
+    )
 
 
 def split_shape(result: RunResult) -> str:
@@ -116,12 +122,12 @@ def merge(pool: Sequence[RunResult]) -> RunResult:
 
 
 def describe_pool(pool: Sequence[RunResult]) -> str:
-    """Say from how many jobs a pool comes, and if they differ in commit or device."""
+    """Say from how many jobs a pool comes, and if they differ in commit or in the machine."""
     if len(pool) == 1:
         return ""
-    commits = len({result.commit for result in pool})
-    devices = len({result.machine.get("device") for result in pool})
-    differing = [f"{commits} commits"] if commits > 1 else []
-    differing += [f"{devices} devices"] if devices > 1 else []
+    counts = {"commits": len({result.commit for result in pool})}
+    for name, plural in MACHINES.items():
+        counts[plural] = len({result.machine.get(name) for result in pool})
+    differing = [f"{count} {plural}" for plural, count in counts.items() if count > 1]
     of = f" of {' and '.join(differing)}" if differing else ""
     return f"pooled from {len(pool)} jobs{of}"

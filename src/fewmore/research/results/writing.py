@@ -9,7 +9,7 @@ from typing import Any
 
 from fewmore.errors import DataError
 from fewmore.io import write_bytes
-from fewmore.research.results.naming import code_files, file_name
+from fewmore.research.results.naming import code_files, file_name, settings_of
 from fewmore.research.results.reading import read
 from fewmore.research.results.schema import SCHEMA, RunResult
 
@@ -36,8 +36,8 @@ def write(path: Path, result: RunResult) -> None:
 def record(folder: Path, result: RunResult) -> Path:
     """Write a result into a folder, in a file that is called after it; return its path.
 
-    It replaces an earlier result of that name, but not one of another split, nor of another file
-    of a user's code: a number tells them apart.
+    It replaces an earlier result of the same experiment. Where two experiments would have the same
+    name (of other splits, or of user's files in other folders), a number tells them apart.
     """
     name = file_name(result)
     for ending in chain([""], (f"-{number}" for number in count(2))):
@@ -53,7 +53,15 @@ def _is_of(path: Path, result: RunResult) -> bool:
         other = read(path)
     except DataError:  # damaged: written anew
         return True
-    return (other.split, code_files(other)) == (result.split, code_files(result))
+    return _experiment(other) == _experiment(result)
+
+
+def _experiment(result: RunResult) -> object:
+    return (
+        (result.benchmark, result.method, result.recipe, result.split),
+        sorted(settings_of(result)),
+        code_files(result),
+    )
 
 
 def _to_plain(name: str, value: Any) -> Any:
