@@ -110,14 +110,17 @@ class Served:
 
 @contextmanager
 def serve_outside(
-    model: Path, *options: str, before: tuple[str, ...] = (), **environment: str
+    model: Path,
+    *options: str,
+    before: tuple[str, ...] = (),
+    program: tuple[str, str] = ("-m", "fewmore"),
+    **environment: str,
 ) -> Iterator[Served]:
     """Run `fewmore serve MODEL` on a free port."""
     command = [
         *before,
         sys.executable,
-        "-m",
-        "fewmore",
+        *program,
         "serve",
         str(model),
         "--port",

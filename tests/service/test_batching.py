@@ -149,8 +149,11 @@ def test_after_close_nothing_is_accepted(
         ]
         while not sizes or sizes[0] + batcher.waiting < 5:
             await asyncio.sleep(0.001)
-        threading.Timer(0.05, go_on.set).start()
-        await asyncio.to_thread(batcher.close)
+        closing = asyncio.create_task(asyncio.to_thread(batcher.close))
+        while not batcher._stopped:
+            await asyncio.sleep(0.001)
+        go_on.set()
+        await closing
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     found = asyncio.run(request())

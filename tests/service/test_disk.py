@@ -190,6 +190,7 @@ def test_read_only_leaves_the_disk_as_it_is(model: Path, inside: Inside):
 def test_ready_says_whether_changes_can_be_stored(
     model: Path, inside: Inside, image: MakeImage, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("fewmore.service.state.MAINTENANCE_SECONDS", 3600)  # but for the one below
     with inside(model) as client:
         database = client.http.app.state.service.store._database
         database._connection.execute("PRAGMA max_page_count=1")  # a full disk, for SQLite

@@ -11,10 +11,17 @@ import torch
 from fewmore import IncrementalClassifier
 from fewmore.classifier.embedding import center_square, image_hash
 from fewmore.errors import StateError
+from fewmore.service import store as stores
 from fewmore.service.store import Store
 from fewmore.service.thumbnails import thumbnail_name
 
 Inside = Callable[..., AbstractContextManager[Any]]
+
+
+@pytest.fixture(autouse=True)
+def without_merges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep changes out of the model file until the service ends, however long a test takes."""
+    monkeypatch.setattr(stores, "MERGE_SECONDS", 3600.0)
 
 
 def images_of(client: Any, name: str) -> Any:

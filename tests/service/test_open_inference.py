@@ -80,7 +80,8 @@ def test_triton_reads_what_the_model_is(triton: Any):
 def test_triton_predicts_from_files_and_pixels(triton: Any, served: Any, image: MakeImage):
     files = [image("robin", 1), image("okapi", 2)]
     sent = [("images", ("a.png", data, "image/png")) for data in files]
-    expected = httpx2.post(f"{served.url}/api/predict?top=2", files=sent).json()["predictions"]
+    response = httpx2.post(f"{served.url}/api/predict?top=2", files=sent, timeout=30)
+    expected = response.json()["predictions"]
     batch = np.stack([pixels(data) for data in files])
     parameters = {"top": 2}
     for name, values, datatype in (

@@ -154,7 +154,7 @@ def test_logs_as_json():
 
 def test_the_log_of_a_process_is_json(model: Path, serving: Serving):
     with serving(model, "--log-format", "json", FEWMORE_TOKEN=TOKEN) as served:
-        httpx2.get(f"{served.url}/api/model", headers={"Authorization": "Bearer wrong"})
+        httpx2.get(f"{served.url}/api/model", headers={"Authorization": "Bearer wrong"}, timeout=30)
         assert served.stop() == 0
         lines = served.process.stderr.read().splitlines()
     assert [json.loads(line)["message"] for line in lines] == [
@@ -210,7 +210,7 @@ def test_what_outlasts_the_end_is_503(model: Path, serving: Serving, image: Make
                 b"POST /api/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nhalf"
             )
             until = time.monotonic() + 30
-            while not httpx2.get(f"{served.url}/ready").is_success:
+            while not httpx2.get(f"{served.url}/ready", timeout=30).is_success:
                 assert time.monotonic() < until
             served.process.send_signal(signal.SIGTERM)
             found = b""

@@ -310,8 +310,9 @@ def test_two_colons_listen_to_both(model: Path, serving: Serving):
     with serving(model, "--host", "::", FEWMORE_TOKEN=TOKEN) as served:
         port = served.url.rpartition(":")[2]
         for host in ("127.0.0.1", "[::1]"):
-            assert httpx2.get(f"http://{host}:{port}/health").status_code == 200
-            assert httpx2.get(f"http://{host}:{port}/api/model", headers=BEARER).status_code == 200
+            with httpx2.Client(base_url=f"http://{host}:{port}", timeout=30) as http:
+                assert http.get("/health").status_code == 200
+                assert http.get("/api/model", headers=BEARER).status_code == 200
 
 
 # TLS
@@ -321,7 +322,9 @@ def test_it_speaks_tls(model: Path, serving: Serving, certificate: tuple[Path, P
     tls = ("--tls-cert", str(certificate[0]), "--tls-key", str(certificate[1]))
     with serving(model, *tls) as served:
         assert served.url.startswith("https://127.0.0.1:")
-        with httpx2.Client(base_url=served.url, verify=trusting(certificate[0])) as http:
+        with httpx2.Client(
+            base_url=served.url, verify=trusting(certificate[0]), timeout=30
+        ) as http:
             assert http.get("/ready").json()["status"] == "ready"
             headers = {"Origin": served.url}
             assert http.post("/api/sessions/undo", headers=headers).status_code == 409

@@ -66,7 +66,7 @@ def kill_replicas() -> None:
 def test_a_model_has_one_writer_among_replicas(
     http: Any, folder: Path, image: Callable[..., bytes]
 ) -> None:
-    refused = httpx2.get(f"{http.base_url}/api/models/birds")
+    refused = httpx2.get(f"{http.base_url}/api/models/birds", timeout=30)
     assert refused.status_code == 401
     listed = http.get("/api/models").json()["models"]
     assert tuple(one["name"] for one in listed) == NAMES

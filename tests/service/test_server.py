@@ -32,12 +32,19 @@ Serving = Callable[..., AbstractContextManager[Any]]
 Connect = Callable[[Any], Any]
 MakeImage = Callable[..., bytes]
 
+WITHOUT_MERGES = """
+import fewmore.service.store
+fewmore.service.store.MERGE_SECONDS = 3600
+from fewmore.cli import main
+main()
+"""
+
 
 def test_changes_survive_a_kill_and_a_stop(
     model: Path, serving: Serving, connect: Connect, image: MakeImage
 ):
     key = {"Idempotency-Key": "once"}
-    with serving(model) as served:
+    with serving(model, program=("-c", WITHOUT_MERGES)) as served:
         client = connect(served)
         assert client.http.get("/ready").json()["version"] == 1
         first = client.teach("okapi", **key).json()
@@ -131,13 +138,18 @@ def test_file_and_folder_are_synced_before_the_response(
 # Slow and broken clients
 
 
-@pytest.fixture
-def strict_service(model: Path) -> Any:
-    """Return the address of a service with short timeouts, in a thread of this process."""
-    limits = Limits(
-        head_seconds=0.3, body_seconds=0.3, send_seconds=0.3, connections=20, client_connections=10
-    )
+@contextlib.contextmanager
+def limited(model: Path, **values: Any) -> Iterator[Any]:
+    """Serve a model with such limits in a thread of this process; yield its address."""
+    limits = Limits(**values)
     with running(create_app(Store(model), limits=limits, workers=1), limits) as address:
+        yield address
+
+
+@pytest.fixture
+def service(model: Path) -> Iterator[Any]:
+    """Return the address of a service with the usual limits."""
+    with limited(model) as address:
         yield address
 
 
@@ -152,24 +164,65 @@ def running(app: Any, limits: Limits) -> Iterator[Any]:
         at.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         thread = threading.Thread(target=lambda: server.run(sockets=[at]))
         thread.start()
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
         yield at.getsockname()
         server.should_exit = True
         thread.join(timeout=30)
 
 
-def exchange(address: Any, *parts: bytes, pause: float = 0.0) -> bytes:
-    """Send the parts, and return all that comes back until the connection is closed."""
+def exchange(address: Any, *parts: bytes, in_turn: bool = False) -> bytes:
+    """Send the parts, and return all that comes back until the connection is closed.
+
+    In turn: each part is a request, and is sent when the one before has its whole response.
+    """
+    found = b""
     with socket.create_connection(address[:2], timeout=20) as connection:
-        found = b""
-        try:
-            for part in parts:
-                connection.sendall(part)
-                time.sleep(pause)
+        for number, part in enumerate(parts):
+            if in_turn and number:
+                found += read_response(connection, to=parts[number - 1])
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                connection.sendall(part)  # if the service has closed it, what it said is read below
+        with contextlib.suppress(ConnectionResetError):
             while chunk := connection.recv(65536):
                 found += chunk
-        except (ConnectionResetError, BrokenPipeError):
+    return found
+
+
+def read_response(connection: socket.socket, to: bytes) -> bytes:
+    """Read the whole response to a request, and no more; it must give its length."""
+    found, whole = b"", None
+    while whole is None or len(found) < whole:
+        chunk = connection.recv(65536)
+        assert chunk, found
+        found += chunk
+        if head := re.match(rb"(?s).*?content-length: (\d+).*?\r\n\r\n", found):
+            whole = head.end() + (0 if to.startswith(b"HEAD") else int(head[1]))
+    return found
+
+
+def fed(*parts: bytes) -> bytes:
+    """Give the parts to a connection one by one; return what it sends before the app does."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
             pass
-        return found
+
+    async def feed() -> bytes:
+        extra = {"socket": Mock()}
+        transport = Mock(get_extra_info=extra.get, is_closing=Mock(return_value=False))
+        state = ServerState()
+        config = uvicorn.Config(app, ws="none", log_config=None)
+        protocol = protocol_with(Limits())(config=config, server_state=state, app_state={})
+        protocol.connection_made(transport)
+        for part in parts:
+            protocol.data_received(part)
+        protocol.connection_lost(None)
+        await asyncio.gather(*state.tasks)
+        return b"".join(call.args[0] for call in transport.write.call_args_list)
+
+    return asyncio.run(feed())
 
 
 HEAD = (
@@ -179,46 +232,44 @@ HEAD = (
 
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+KEPT_OPEN = HEALTH.replace(b"Connection: close\r\n", b"")
 
 
-def test_a_head_that_does_not_come_ends_the_connection(strict_service: Any):
-    assert exchange(strict_service) == b""
-    assert exchange(strict_service, b"GET /hea") == b""
-    response = exchange(
-        strict_service, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"GET /hea", pause=0.1
-    )
+def test_a_head_that_does_not_come_ends_the_connection(model: Path):
+    with limited(model, head_seconds=0.3) as address:
+        assert exchange(address) == b""
+        assert exchange(address, b"GET /hea") == b""
+    with limited(model, head_seconds=2) as address:
+        response = exchange(address, KEPT_OPEN, b"GET /hea", in_turn=True)
     assert response.startswith(b"HTTP/1.1 200")
     assert response.count(b"HTTP/1.1") == 1
 
 
-def test_a_body_that_does_not_come_is_refused(strict_service: Any):
-    found = exchange(strict_service, HEAD + b"Content-Length: 100\r\n\r\n--x")
-    assert found.startswith(b"HTTP/1.1 408")
-    assert b"0.3 seconds" in found
-    found = exchange(
-        strict_service,
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\n",
-        *[b"1\r\nx\r\n"] * 2,
-        pause=0.1,
-    )
-    assert found.startswith(b"HTTP/1.1 408")
+def test_a_body_that_does_not_come_is_refused(model: Path):
+    with limited(model, body_seconds=0.3) as address:
+        found = exchange(address, HEAD + b"Content-Length: 100\r\n\r\n--x")
+        assert found.startswith(b"HTTP/1.1 408")
+        assert b"0.3 seconds" in found
+        chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+        found = exchange(address, chunked, *[b"1\r\nx\r\n"] * 2)
+        assert found.startswith(b"HTTP/1.1 408")
 
 
-def test_requests_that_are_not_http_are_refused(strict_service: Any):
-    assert exchange(strict_service, b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400")
-    assert exchange(strict_service, b"GET /" + b"x" * 100_000).startswith(b"HTTP/1.1 400")
+def test_requests_that_are_not_http_are_refused(service: Any):
+    assert exchange(service, b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400")
+    assert exchange(service, b"GET /" + b"x" * 100_000).startswith(b"HTTP/1.1 400")
 
 
-def test_trailers_are_limited_as_heads_are(strict_service: Any):
+def test_trailers_are_limited_as_heads_are():
     start = HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
-    found = exchange(strict_service, start, *[b"X: yyyyyyyy\r\n" * 1000] * 2, pause=0.05)
+    found = fed(start, *[b"X: yyyyyyyy\r\n" * 1000] * 2)
     assert found.startswith(b"HTTP/1.1 400")
     assert b"16384 bytes" in found
 
 
-def test_requests_are_taken_one_after_the_other(strict_service: Any):
+def test_requests_are_taken_one_after_the_other(service: Any):
     """A second request before the first response is not read: the connection is closed."""
-    found = exchange(strict_service, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 3)
+    found = exchange(service, KEPT_OPEN * 3)
     assert found.startswith(b"HTTP/1.1 200")
     assert found.count(b"HTTP/1.1") == 1
     assert b"connection: close" in found
@@ -236,64 +287,55 @@ def test_a_request_after_the_last_byte_of_a_response_is_taken():
             await send({"type": "http.response.body", "body": b""})
 
     with running(app, Limits()) as address:
-        found = exchange(address, HEALTH.replace(b"Connection: close\r\n", b""), HEALTH, pause=0.1)
+        found = exchange(address, KEPT_OPEN, HEALTH, in_turn=True)
     assert found.count(b"HTTP/1.1 200") == found.count(b"done") == 2
 
 
 def test_a_request_that_offers_another_protocol_is_answered_in_this_one(
-    strict_service: Any, image: MakeImage
+    service: Any, image: MakeImage
 ):
     """Java's client offers HTTP/2 with its first request, also with one that has a body."""
     part = b'--x\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n'
     body = part + image("a") + b"\r\n--x--\r\n"
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEA\r\n"
     request = HEAD + offer + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    found = exchange(strict_service, request, HEALTH, pause=0.1)
+    found = exchange(service, request, HEALTH, in_turn=True)
     assert found.count(b"HTTP/1.1 200") == 2
     middle = request.index(b"Upgrade: h2c") + 3
-    found = exchange(strict_service, request[:middle], request[middle:], pause=0.1)
-    assert found.startswith(b"HTTP/1.1 400")
+    assert fed(request[:middle], request[middle:]).startswith(b"HTTP/1.1 400")
 
 
-def test_a_large_body_is_refused_by_its_length_alone(strict_service: Any):
-    found = exchange(strict_service, HEAD + b"Content-Length: 99999999999\r\n\r\n")
+def test_a_large_body_is_refused_by_its_length_alone(service: Any):
+    found = exchange(service, HEAD + b"Content-Length: 99999999999\r\n\r\n")
     assert found.startswith(b"HTTP/1.1 413")
 
 
 @pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere this machine has one loopback address"
 )
-def test_too_many_connections_are_closed_and_others_go_on(strict_service: Any):
-    with contextlib.ExitStack() as crowd:
-        own = [
-            crowd.enter_context(socket.create_connection(strict_service[:2], timeout=20))
-            for _ in range(40)
-        ]
-        with socket.create_connection(
-            strict_service[:2], timeout=20, source_address=("127.0.0.2", 0)
-        ) as other:
-            other.sendall(HEALTH)  # meanwhile, from another address
-            assert other.recv(65536).startswith(b"HTTP/1.1 200")
-        for one in own:
-            with contextlib.suppress(ConnectionResetError):
-                assert one.recv(1) == b""  # closed: ten after a timeout, the others at once
-    assert exchange(strict_service, HEALTH).startswith(b"HTTP/1.1 200")
+def test_too_many_connections_are_closed_and_others_go_on(model: Path):
+    limits = {"head_seconds": 2, "connections": 20, "client_connections": 10}
+    with limited(model, **limits) as address:
+        to = address[:2]
+        with contextlib.ExitStack() as crowd:
+            own = [crowd.enter_context(socket.create_connection(to, timeout=20)) for _ in range(40)]
+            with socket.create_connection(to, timeout=20, source_address=("127.0.0.2", 0)) as other:
+                other.sendall(HEALTH)  # meanwhile, from another address
+                assert other.recv(65536).startswith(b"HTTP/1.1 200")
+            for one in own:
+                with contextlib.suppress(ConnectionResetError):
+                    assert one.recv(1) == b""  # closed: ten after a timeout, the others at once
+        assert exchange(address, HEALTH).startswith(b"HTTP/1.1 200")
 
 
 def test_a_response_that_is_not_read_ends_the_connection(
-    strict_service: Any, caplog: pytest.LogCaptureFixture
+    model: Path, caplog: pytest.LogCaptureFixture
 ):
     ask = b"GET /api/model/file HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    whole = int(
-        re.search(
-            rb"content-length: (\d+)",
-            exchange(strict_service, ask.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")),
-        )[1]
-    )  # type: ignore[index]
-    with socket.socket() as slow:
+    with limited(model, send_seconds=0.3) as address, socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.settimeout(20)
-        slow.connect(strict_service[:2])
+        slow.connect(address[:2])
         slow.sendall(ask)
         until = time.monotonic() + 20
         while "did not read its response" not in caplog.text and time.monotonic() < until:
@@ -303,27 +345,30 @@ def test_a_response_that_is_not_read_ends_the_connection(
             while chunk := slow.recv(65536):
                 found += chunk
     assert found.startswith(b"HTTP/1.1 200")
-    assert len(found) < whole
+    head, _, body = found.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    assert length is not None
+    assert len(body) < int(length[1])
     assert "did not read its response" in caplog.text
 
 
-def test_clients_that_go_away_leave_nothing_behind(strict_service: Any, image: MakeImage):
+def test_clients_that_go_away_leave_nothing_behind(service: Any, image: MakeImage):
     body = (
         b"--x\r\nContent-Disposition: form-data; name=images; filename=a\r\n\r\n"
         + image("a")
         + b"\r\n--x--\r\n"
     )
     for cut in (10, len(body) // 2, len(body)):
-        with socket.create_connection(strict_service[:2], timeout=20) as connection:
+        with socket.create_connection(service[:2], timeout=20) as connection:
             connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body[:cut])
     found = exchange(
-        strict_service, HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        service, HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     )
     assert found.startswith(b"HTTP/1.1 200")
 
 
 def test_the_work_of_a_client_that_left_is_cancelled(
-    strict_service: Any, image: MakeImage, monkeypatch: pytest.MonkeyPatch
+    service: Any, image: MakeImage, monkeypatch: pytest.MonkeyPatch
 ):
     left = threading.Event()
 
@@ -340,7 +385,7 @@ def test_the_work_of_a_client_that_left_is_cancelled(
         + image("a")
         + b"\r\n--x--\r\n"
     )
-    with socket.create_connection(strict_service[:2], timeout=20) as connection:
+    with socket.create_connection(service[:2], timeout=20) as connection:
         connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
     assert left.wait(20)
 
