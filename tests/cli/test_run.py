@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fewmore import cli
+from fewmore.cli.run import _experiments
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.errors import MethodError, MissingData
 from fewmore.io import file_hash
@@ -343,6 +344,14 @@ def test_seeds_draws_and_the_shape_of_the_split(run):
     assert (folder / "seed1-draw1" / "model.safetensors").exists()
 
 
+@pytest.mark.parametrize(("base", "to_come"), [(None, 40), (80, 20), (40, 60)])
+def test_settings_that_depend_on_the_classes_to_come_know_their_number(base, to_come):
+    """FACT has as many virtual prototypes."""
+    shape = {"base": base, "way": None, "shot": None, "class_order": None}
+    (experiment,) = _experiments("cifar100", ["fact"], None, None, [], **shape)
+    assert experiment.recipe.pretrain.virtual == to_come
+
+
 def test_one_seed_and_one_draw(run):
     assert run("-m", "decoupled-cosine", "--seed", 3, "--draw", 4)[0] == 0
     (folder,) = folders()
@@ -647,12 +656,16 @@ def test_resume_starts_what_was_not_begun_and_says_what_is_done(run, monkeypatch
     assert f"folder    {folder}, which is finished" in plan
     with monkeypatch.context() as patch:
         patch.setattr(runner, "load_task", None)  # nothing is loaded where all is done
-        code, second, err = run("-m", "decoupled-cosine", "--resume")
+        code, second, err = run("-m", "decoupled-cosine", "--resume", "--record", "all")
     assert (code, err) == (0, "")
     assert second.startswith("all runs are finished\n")
+    (recorded,) = Path("all").iterdir()
+    assert recorded.read_bytes() == (folder / "result.json").read_bytes()
     assert len(folders()) == 1
-    _, out, _ = run("-m", "decoupled-cosine", "-m", "decoupled-l2", "--resume")
+    both = ("-m", "decoupled-cosine", "-m", "decoupled-l2")
+    _, out, _ = run(*both, "--resume", "--record", "both")
     assert f"finished already: {folder}" in out
+    assert len(list(Path("both").iterdir())) == 2
     (folder / "result.json").unlink()
     plan = run("-m", "decoupled-cosine", "--resume", "--dry-run")[1]
     assert f"folder    {folder}, which is unfinished" in plan

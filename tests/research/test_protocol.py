@@ -439,6 +439,20 @@ def test_other_scores_are_checked_and_named(tiny_task):
         protocol.run(method, tiny_task, Runtime())
 
 
+def test_other_scores_are_the_same_after_each_session(tiny_task):
+    method = FrozenSpy()
+    seen: list[int] = []  # classes, of each session
+
+    def also_scores_of(features: Tensor) -> dict[str, Tensor]:
+        scores = method.scores_of(features)
+        seen.append(scores.shape[1])
+        return {"late": scores} if seen[-1] > seen[0] else {}
+
+    method.also_scores_of = also_scores_of
+    with pytest.raises(MethodError, match=r"it gave '', 'late' where it gave '' "):
+        protocol.run(method, tiny_task, Runtime())
+
+
 @pytest.mark.parametrize(
     "how", [lambda f: f[:-1], lambda f: f[0], lambda f: f[None]], ids=["too few", "flat", "deep"]
 )

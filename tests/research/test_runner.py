@@ -15,9 +15,10 @@ from fewmore.methods.decoupled import Decoupled
 from fewmore.methods.recipe import override
 from fewmore.nn.similarity import TEMPERATURE
 from fewmore.research import integrity, job, results, run_folder, runner
-from fewmore.research.experiment import run_name
+from fewmore.research.experiment import Experiment, run_name
 from fewmore.research.machine import source_digest
 from fewmore.research.metrics import summarize
+from fewmore.research.recipes import recipe
 from fewmore.research.results import SHARED_STAGE1, WALL_CLOCK
 from fewmore.research.runner import Plan, RunOptions, Watcher
 from fewmore.training.checkpoint import read_state
@@ -160,6 +161,27 @@ def test_what_is_kept_of_old_images_is_written(make_experiment, run):
     assert result.keeps == "every image"
     assert result.extra["images_kept"] == ((48.0, 54.0, 60.0),), "after each session"
     assert "images_kept" not in run(make_experiment("finetune"))[1].extra
+
+
+def test_a_method_that_may_keep_images_and_keeps_none_says_so(make_experiment, run, tmp_path):
+    """Else its seeds could not be gathered, of which one keeps some."""
+    text = "from fewmore.methods.decoupled import Config, Decoupled\n\n\nclass Mine(Decoupled):\n"
+    text += '    """Keep hard images."""\n\n    config_type = Config\n    keeps = "hard images"\n'
+    (tmp_path / "mine.py").write_text(text)
+    result = run(make_experiment(f"{tmp_path / 'mine.py'}:Mine"))[1]
+    assert (result.keeps, result.extra["images_kept"]) == ("hard images", ((0.0, 0.0, 0.0),))
+
+
+def test_a_redrawn_task_has_the_same_classes(tiny_folder):
+    name = f"folder:{tiny_folder}"
+    task = runner.load_task(name, RunOptions(), draw=0, shot=2, class_order=7)
+    made = recipe("quick", task.benchmark, "decoupled-cosine")
+    experiment = Experiment(name, "decoupled-cosine", made, draws=(0, 1), shot=2)
+    ordered = dataclasses.replace(experiment, class_order=7)
+    again = runner.redraw(task, ordered, 1).split.sessions
+    assert [each.classes for each in again] == [each.classes for each in task.split.sessions]
+    with pytest.raises(ConfigError, match="give the experiment the class_order of the task"):
+        runner.redraw(task, experiment, 1)
 
 
 def test_how_many_views_are_averaged_at_test_time_is_written(make_experiment, run, monkeypatch):

@@ -135,6 +135,33 @@ def test_random_trials_are_in_their_ranges_and_differ(recipe):
     assert random_trials(space, 200, 1, recipe) != trials
 
 
+def test_whole_numbers_are_within_their_range(recipe):
+    trials = random_trials({"cec.pseudo.episodes": Range(0.5, 3.5)}, 3, 0, recipe)
+    assert {trial["cec.pseudo.episodes"] for trial in trials} == {"1", "2", "3"}
+
+
+def test_a_value_may_have_two_dots():
+    record = record_of({}, {"weights": "../a.pth,../b.pth", "lr": "log:0.001..0.1"})
+    space = tuning.summary.space_of(record)
+    assert space["weights"] == Values(("../a.pth", "../b.pth"))
+    assert space["lr"] == Range(0.001, 0.1, log=True)
+
+
+def test_features_of_a_file_are_part_of_a_search(search, tmp_path):
+    file = tmp_path / "mine.py"
+    text = "from dataclasses import dataclass\n"
+    text += "from fewmore.training.pretrain import PretrainConfig\n\n\n"
+    text += '@dataclass(frozen=True)\nclass Mine(PretrainConfig):\n    """Learn as always."""\n'
+    searches = []
+    for ending in ("", "# edited\n"):
+        file.write_text(text + ending)
+        settings = (f"features={file}:Mine",)
+        searches.append(search({"pretrain.lr": [0.1]}, settings=settings).to_dict())
+    hashes = {each["features_source"]["sha256"] for each in searches}
+    assert len(hashes) == 2
+    assert "features_source" not in search({"pretrain.lr": [0.1]}).to_dict()
+
+
 def test_there_may_be_fewer_combinations_than_asked_for(recipe):
     assert len(random_trials({"pretrain.epochs": Range(1, 3)}, 20, 0, recipe)) == 3
 

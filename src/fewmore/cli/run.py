@@ -78,6 +78,7 @@ def run(
     device, runs, record = torchrun.join(device, runs, record, launcher, parallel)
     if resume and (done := _read_finished(experiments, runs)):
         console(quiet=quiet or as_json).print("all runs are finished")
+        _record(done, record)
         _print_results(done, as_json)
         return
     cluster = (launcher, address, gpus_per_run, cpus_per_run, slurm, device)
@@ -152,6 +153,7 @@ class _Plans:
         for experiment, folder, result in zip(experiments, known, done, strict=True):
             if result is not None:
                 self.finished[id(experiment)] = result
+                _record([result], self.record)
                 self._print(f"finished already: {folder}")
             else:
                 missing.append((experiment, folder))
@@ -434,14 +436,16 @@ def _experiments(
     methods = _method_names(named)
     on = _once("--features", features) if features else []
     check_names(benchmark, methods, on)
-    from fewmore.data import benchmarks
+    from fewmore.data import benchmarks, loading
     from fewmore.research import recipes
     from fewmore.research.experiment import Experiment
 
     names = [method for method in methods for _ in on or [""]]
-    chosen = recipes.recipes_for(
-        recipe, benchmarks.find(benchmark), names, settings, [*on] * len(methods) or None
-    )
+    found = benchmarks.find(benchmark)
+    shape = {name: common[name] for name in ("base", "way", "shot", "class_order")}
+    if any(value is not None for value in shape.values()):
+        found = loading.reshape(found, **shape)  # as a recipe may depend on the classes to come
+    chosen = recipes.recipes_for(recipe, found, names, settings, [*on] * len(methods) or None)
     return [
         Experiment(benchmark, method, own_recipe, own_settings, **common)
         for method, (own_recipe, own_settings) in zip(names, chosen, strict=True)
@@ -465,8 +469,14 @@ def _make_folders(runs: Path, record: Path | None) -> None:
 
 def _write_outputs(result: "RunResult", folder: Path, task: "Task", record: Path | None) -> None:
     """Write the report and the figures of a run folder, and the result into `record`."""
+    write_report(result, folder, task)
+    _record([result], record)
+
+
+def _record(finished: "list[RunResult]", record: Path | None) -> None:
+    """Write results into the folder of `--record`, if there is one."""
     from fewmore.research import results
 
-    write_report(result, folder, task)
     if record is not None:
-        results.record(record, result)
+        for result in finished:
+            results.record(record, result)

@@ -170,10 +170,14 @@ def scores_cover_classes(case: Case) -> None:
     compares_scores=True,
 )
 def other_scores(case: Case) -> None:
-    method = case.fitted(1)
+    method = case.fitted()
     if not isinstance(method, FrozenBackbone):
         raise NotApplicable("the backbone is not frozen")
+    names = set(method.also_scores_of(method.embed(case.test)))
+    method.learn(case.sessions[0])
     features = method.embed(case.test)
+    later = set(method.also_scores_of(features))
+    require(names == later, f"there are other scores after learn: {sorted(names ^ later)}")
     same = torch.equal(method.scores_of(features), method.scores(case.test))
     require(same, "scores_of(embed(images)) differs from scores(images)")
     for name, scores in method.also_scores_of(features).items():

@@ -254,7 +254,7 @@ class Job:
         extra = {
             name: outcome.summary(name).accuracy.tolist() for name in outcome.predictions if name
         }
-        if any(outcome.images_kept):
+        if self.method_info.memory != "none" or any(outcome.images_kept):
             extra["images_kept"] = list(map(float, outcome.images_kept))
         views = _count_views(self.method)
         if views > 1:

@@ -274,6 +274,12 @@ def _without_labels(images: ImageSet) -> ImageSet:
 def _add_predictions(outcome: Outcome, predictions: dict[str, Tensor], confidence: Tensor) -> None:
     """Add a session's predictions to those of the sessions before."""
     images = len(outcome.labels)
+    if outcome.predictions and outcome.predictions.keys() != predictions.keys():
+        old, new = (sorted(map(repr, each)) for each in (outcome.predictions, predictions))
+        raise MethodError(
+            f"also_scores_of must give the same scores after every session, by name: it gave "
+            f"{', '.join(new)} where it gave {', '.join(old)} ('' are the scores themselves)"
+        )
     for name, predicted in predictions.items():
         before = outcome.predictions.get(name, torch.empty(0, images, dtype=torch.int64))
         outcome.predictions[name] = torch.cat([before, predicted[None]])

@@ -53,7 +53,7 @@ def create(runs: Path, experiment: Experiment, method: str = "") -> Path:
     """
     benchmark = experiment.benchmark.replace(":", "-").replace("/", "-")
     method = method or Path(experiment.method).stem
-    code = own_code(experiment)  # an error in it leaves no folder behind
+    own_code(experiment)  # an error in it leaves no folder behind
     stem = f"{benchmark}-{method}-{time.strftime('%Y%m%d-%H%M%S')}"
     for suffix in ("", *(f"-{n}" for n in range(2, 100))):
         folder = runs / (stem + suffix)
@@ -63,11 +63,16 @@ def create(runs: Path, experiment: Experiment, method: str = "") -> Path:
             continue
         except OSError as error:
             raise _cannot_create(folder, error) from error
-        write_bytes(folder / CONFIG, experiment.to_json().encode())
-        if code:
-            write_bytes(folder / CODE, json.dumps(code, indent=1).encode())
+        write_config(folder, experiment)
         return folder
     raise CheckpointError(f"no name is left for a run folder {runs / stem}")
+
+
+def write_config(folder: Path, experiment: Experiment) -> None:
+    """Write what is run into a folder: the settings, and hashes of a user's own code."""
+    write_bytes(folder / CONFIG, experiment.to_json().encode())
+    if code := own_code(experiment):
+        write_bytes(folder / CODE, json.dumps(code, indent=1).encode())
 
 
 def _cannot_create(folder: Path, error: OSError) -> CheckpointError:

@@ -18,7 +18,7 @@ from fewmore import methods
 from fewmore.data import loading
 from fewmore.data.benchmarks import Task
 from fewmore.data.transform import Transform
-from fewmore.errors import FewmoreError
+from fewmore.errors import ConfigError, FewmoreError
 from fewmore.research import protocol, results, run_folder
 from fewmore.research.clock import SharedClock
 from fewmore.research.experiment import Experiment
@@ -146,6 +146,12 @@ def redraw(task: Task, experiment: Experiment, draw: int | None) -> Task:
     if experiment.validation:
         return redraw_shots(task, draw or 0)
     split = loading.draw_split(task.benchmark, task.train, task.keys, draw, experiment.class_order)
+    before, after = ([each.classes for each in some.sessions] for some in (task.split, split))
+    if before != after:
+        raise ConfigError(
+            f"draw {draw} has other classes in its sessions than the task that was given: "
+            "give the experiment the class_order of the task"
+        )
     return dataclasses.replace(task, split=split)
 
 

@@ -12,13 +12,13 @@ from fewmore.data import benchmarks
 from fewmore.data.benchmarks import Task
 from fewmore.data.loading import stored_size
 from fewmore.errors import CheckpointError, ConfigError, FewmoreError, UnknownName, describe
-from fewmore.io import write_bytes
 from fewmore.methods import find
 from fewmore.methods.base import Recipe
 from fewmore.research import recipes, results, run_folder, runner
 from fewmore.research.experiment import Experiment
 from fewmore.research.fitting import fit_to_base
 from fewmore.research.machine import commit, machine_facts
+from fewmore.research.own_code import METHOD, own_code
 from fewmore.research.runner import Plan, RunOptions, Watcher
 from fewmore.research.tuning.record import FILE, MEASURES, Record, Trial, read
 from fewmore.research.tuning.space import Range, Space, Values, all_trials, random_trials
@@ -108,7 +108,14 @@ class Search:
             "split": {name: value for name, value in self.split.items() if value is not None},
             "recipe_values": _as_json(dataclasses.asdict(self.plain_recipe())),
             "method_source": dict(find(self.method).source or {}),
+            **self._other_code(),
         }
+
+    def _other_code(self) -> dict[str, Any]:
+        """Return file and hash of features and of a benchmark that are a user's own."""
+        experiment = Experiment(self.benchmark, self.method, self.plain_recipe())
+        sources = own_code(experiment)
+        return {name: dict(source) for name, source in sources.items() if name != METHOD}
 
 
 def _as_json(value: Any) -> Any:
@@ -261,8 +268,7 @@ class _Runner:
         for place, number in self.numbers.items():
             if not self._trial(number).measures:
                 place.mkdir(exist_ok=True)
-                config = planned.experiments[number].to_json()
-                write_bytes(place / run_folder.CONFIG, config.encode())
+                run_folder.write_config(place, planned.experiments[number])
                 watcher = watcher_of(self._trial(number))
                 plans.append(Plan(planned.experiments[number], place, watcher))
         if plans:

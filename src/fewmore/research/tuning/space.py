@@ -51,11 +51,12 @@ class Range:
 
     def at(self, fraction: float, whole: bool) -> str:
         """Return the number at a fraction of the way from low to high, as a text."""
-        low = self.low
-        high = self.high + whole  # a whole number has its share up to the next one
+        # A whole number has its share up to the next one.
+        low = math.ceil(self.low) if whole else self.low
+        high = math.floor(self.high) + 1 if whole else self.high
         value = low * (high / low) ** fraction if self.log else low + fraction * (high - low)
         if whole:
-            return str(min(math.floor(value), math.floor(self.high)))
+            return str(max(low, min(math.floor(value), math.floor(self.high))))
         return f"{value:.{DIGITS}g}"
 
     def fraction(self, value: float) -> float:
@@ -136,7 +137,10 @@ def random_trials(space: Space, count: int, seed: int, recipe: Recipe) -> list[d
 def takes_whole_numbers(recipe: Recipe, name: str) -> bool:
     """Return whether a setting takes whole numbers but no others."""
     path = name.split(".")
-    *groups, last = path if path[0] in COMMON else ["method", *path]
+    if path[0] not in COMMON:
+        named = not hasattr(recipe.method, path[0])  # cec.pseudo.episodes is of the method cec
+        path = ["method", *path[named:]]
+    *groups, last = path
     config: Any = recipe
     for group in groups:
         config = getattr(config, group, None)

@@ -2,10 +2,11 @@
 
 import shlex
 
+from fewmore.errors import ConfigError
 from fewmore.research.metrics import mean_std
 from fewmore.research.reporting.tables import Grid, mean_cell
 from fewmore.research.tuning.record import MEASURES, Record, Trial
-from fewmore.research.tuning.space import Range, Space, parse_range, parse_values
+from fewmore.research.tuning.space import Range, Space, Values, parse_range, parse_values
 
 EDGE = 0.1  # of a range counts as its edge
 
@@ -70,12 +71,15 @@ def edge_notes(record: Record) -> list[str]:
 def space_of(record: Record) -> Space:
     """Return the values and ranges that were searched."""
     space: dict[str, str] = record.search["space"]
-    return {
-        name: parse_range(f"{name}={text}")[1]
-        if ".." in text
-        else parse_values(f"{name}={text}")[1]
-        for name, text in space.items()
-    }
+    return {name: _parse(f"{name}={text}") for name, text in space.items()}
+
+
+def _parse(text: str) -> Values | Range:
+    """Parse a range, or else values: a path may have two dots too."""
+    try:
+        return parse_range(text)[1]
+    except ConfigError:
+        return parse_values(text)[1]
 
 
 def _edge(text: str, values: object) -> str:
