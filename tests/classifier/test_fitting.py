@@ -1,6 +1,7 @@
 """Training: from a pretrained backbone and from scratch, and what it decides."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,16 @@ import torch
 
 from fewmore import IncrementalClassifier
 from fewmore.classifier import estimator
+from fewmore.classifier.fitting import base as base_module
 from fewmore.classifier.fitting import from_scratch
+from fewmore.classifier.fitting.base import (
+    MIN_SAMPLE,
+    NEVER,
+    BaseFeatures,
+    draw_folds,
+    held_out_counts,
+)
+from fewmore.classifier.fitting.frozen import fit_features
 from fewmore.classifier.fitting.transform import pretrained_transform, transform_for
 from fewmore.data.images import ImageSet
 from fewmore.errors import (
@@ -158,6 +168,39 @@ def test_a_hundred_classes_train(weights: Path):
     assert len(IncrementalClassifier("resnet8", weights).fit(images).classes_) == 100
 
 
+@pytest.mark.parametrize("per_class", [4, 30])
+def test_few_held_out_images_a_class_are_asked_of_means_of_more(
+    monkeypatch: pytest.MonkeyPatch, per_class: int
+):
+    monkeypatch.setattr(base_module, "MAX_SAMPLE", 40)
+    generator = torch.Generator().manual_seed(0)
+    centers = torch.randn(40, 24, generator=generator).repeat_interleave(per_class, 0)
+    features = centers + 0.8 * torch.randn(centers.shape, generator=generator)
+    labels = torch.arange(40).repeat_interleave(per_class)
+    names = tuple(map(str, range(40)))
+    held_out = draw_folds(labels, held_out_counts([per_class] * 40), generator)
+    base = BaseFeatures(names, features, labels, held_out)
+    assert int((held_out != NEVER).sum()) == 40
+    assert base.sample(generator).counts == [min(per_class, MIN_SAMPLE)] * 40
+    *_, calibration = fit_features(base, 0)
+    assert calibration.held_out == 40
+    assert calibration.accuracy is not None
+    assert calibration.accuracy > 0.8
+
+
+def test_the_sample_of_few_classes_is_what_is_held_out(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(base_module, "MAX_SAMPLE", 50)
+    labels = torch.tensor([0] * 40 + [1] * 30 + [2] * 3)
+    counts = [40, 30, 3]
+    generator = torch.Generator().manual_seed(0)
+    monkeypatch.setattr(base_module, "MIN_SAMPLE", 16)
+    held_out = draw_folds(labels, held_out_counts(counts), generator)
+    base = BaseFeatures(("a", "b", "c"), torch.rand(73, 2), labels, held_out)
+    before = generator.get_state()
+    assert base.sample(generator).counts == [16, 16, 3]
+    assert torch.equal(generator.get_state(), before), "the sessions are drawn as ever"
+
+
 def test_duplicates_in_training_count_once(tiny_images: MakeImages, weights: Path):
     images = tiny_images(3, 4)
     by_class = {
@@ -258,6 +301,20 @@ def test_the_recipe_follows_the_number_of_images():
     small = from_scratch.recipe_for("resnet20", [2, 5, 9])
     pseudo = small.method.pseudo
     assert (pseudo.base_way, pseudo.base_query, small.pretrain.batch) == (3, 1, 16)
+
+
+def test_a_class_of_copies_trains_from_scratch(tiny_images: MakeImages, tiny_recipe: Recipe):
+    images = tiny_images(4, 6)
+    copies = images.select(torch.tensor([*range(18), *[18] * 6]))
+    method = CECConfig(TWO_EPISODES, AdapterConfig(heads=2))
+    recipe = replace(tiny_recipe, method=method)
+    held_out = set()
+    for seed in (17, 18):  # with 17, the image that is held out is the one that is not dropped
+        clf = IncrementalClassifier(weights=None, recipe=recipe, seed=seed).fit(copies)
+        assert clf.info()["classes"]["class 3"] == 1
+        assert math.isfinite(clf.scorer.head.variance)
+        held_out.add(clf.calibration.held_out)
+    assert held_out == {3}
 
 
 def test_from_scratch_takes_two_images(tiny_images: MakeImages):

@@ -18,6 +18,7 @@ from fewmore.classifier.whitening import Whitening
 MIN_IMAGES = 4  # of a class, or none of its images is held out
 MIN_CLASSES = 2  # with so many images, or nothing is held out
 MAX_SAMPLE = 4_000  # images that are held out in turn
+MIN_SAMPLE = 20  # images of a class that class means need in order to be like those of all images
 FOLDS = 5  # parts in which they are held out
 NEVER = -1  # fold of images that are not held out
 
@@ -47,10 +48,31 @@ class BaseFeatures:
         """Return the same images with whitened features."""
         return replace(self, features=whitening(self.features))
 
-    def sample(self) -> "BaseFeatures":
-        """Return the images that are held out in turn, and those of classes that are too small."""
-        counts = torch.tensor(self.counts, device=self.labels.device)
-        return self.select((self.folds != NEVER) | (counts[self.labels] < MIN_IMAGES))
+    def sample(self, generator: Generator) -> "BaseFeatures":
+        """Return the images that are held out in turn, and others of classes with few of these.
+
+        Of many classes few images each are held out: means of these alone would be far worse than
+        those of the classifier.
+        """
+        kept = self.folds != NEVER
+        held = torch.bincount(self.labels[kept], minlength=len(self.names)).tolist()
+        for label, count in enumerate(held):
+            if (room := MIN_SAMPLE - count) <= 0:
+                continue
+            others = ((self.labels == label) & ~kept).nonzero().squeeze(1)
+            if len(others) > room:
+                order = torch.randperm(len(others), generator=generator)[:room]
+                others = others[order.to(others.device)]
+            kept[others] = True
+        return self.select(kept)
+
+    def with_trained(self) -> "BaseFeatures":
+        """Hold no image out of a class that would be left without one.
+
+        Folds are drawn before copies are dropped, and all images of a class may be copies.
+        """
+        trained = torch.bincount(self.labels[self.folds == NEVER], minlength=len(self.names)) > 0
+        return replace(self, folds=self.folds.where(trained[self.labels], NEVER))
 
     def select(self, kept: Tensor) -> "BaseFeatures":
         """Return the images that a mask (n,) keeps, without their hashes."""

@@ -80,7 +80,7 @@ def fit_from_scratch(
             images.names, images.labels, ImageSetSequence(decoded), images.titles
         )
         base, positions = embed_base(embedder, squares, progress)
-        base = replace(base, folds=folds[positions].to(device))
+        base = replace(base, folds=folds[positions].to(device)).with_trained()
     adapter = method.adapter.requires_grad_(False)
     head = Head(device, network.dim, _held_out_variance(base), adapter)
     calibration = Calibration()

@@ -55,7 +55,7 @@ def fit_features(
     classifier = None if classifier is None else classifier.to(base.features)
     generator = Generator().manual_seed(derive_seed(seed, "sample"))
     base = replace(base, folds=draw_folds(base.labels, held_out_counts(base.counts), generator))
-    sample = base.sample()
+    sample = base.sample(generator)
     sessions = list(simulate_sessions(sample, generator))
     choice = choose(sample, sessions, classifier) if sessions else Choice()
 
