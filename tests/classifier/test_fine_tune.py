@@ -130,6 +130,12 @@ def test_few_classes_prove_nothing(tiny_images: Callable[..., ImageSet], weights
     assert note.startswith("the backbone is not fine-tuned: 3 classes are too few")
 
 
+def test_small_classes_prove_nothing(tiny_images: Callable[..., ImageSet], weights: Path) -> None:
+    classifier = IncrementalClassifier("resnet8", weights, fine_tune="1h").fit(tiny_images(6, 4))
+    (note,) = [note for note in classifier.notes_ if "fine-tuned" in note]
+    assert "no class has enough images to hold some out, and 5 are needed" in note
+
+
 @pytest.mark.usefixtures("clock")
 def test_fit_says_what_came_of_it(images: ImageSet, weights: Path, tmp_path: Path) -> None:
     classifier = IncrementalClassifier("resnet8", weights, fine_tune=2 * STEPS).fit(images)

@@ -96,6 +96,11 @@ def _try_and_train(
     classes = len(images.class_names)
     generator = Generator().manual_seed(derive_seed(seed, "fine-tune"))
     is_new, is_held = _draw_trial(images.labels.cpu(), classes, generator)
+    if not bool(is_held.any()):
+        return backbone, (
+            "the backbone is not fine-tuned: no class has enough images to hold some out, and "
+            f"{ONE_IN} are needed"
+        )
     learnt = (~is_new & ~is_held).nonzero().squeeze(1)
     trial = _train(backbone, images, learnt, transform, seconds / 2, generator, progress)
     correct = [
