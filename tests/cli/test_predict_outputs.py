@@ -1,8 +1,10 @@
 """What `fewmore predict` writes: rows as they come, files in four formats, and sorted copies."""
 
 import csv
+import errno
 import io
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -193,6 +195,31 @@ def test_sorting_into_folders_overwrites_nothing(
     assert Path("photos/wren/00.png").exists()
     assert fewmore(*words)[0] == 0
     assert sorted(str(path) for path in Path("sorted").rglob("*.png")) == copies, "no copy twice"
+
+
+@pytest.mark.usefixtures("two_at_a_time")
+def test_what_was_not_copied_is_copied_when_the_command_goes_on(
+    model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    words = ("predict", model, "photos", "-o", "out.parquet", "--sort-into", "sorted")
+    copy = shutil.copy2
+    left = 5
+
+    def full(source: Path, target: Path) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        copy(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copy2", full)
+        code, _, err = fewmore(*words)
+    assert code == 2
+    assert "cannot be copied (No space left on device)" in err
+    assert fewmore(*words)[0] == 0
+    assert len(list(Path("sorted").glob("*/*.png"))) == len(list(Path("photos").glob("*/*.png")))
 
 
 @pytest.mark.usefixtures("all_unknown")

@@ -115,15 +115,16 @@ class StreamJob:
             output: a Parquet file, which is begun, or gone on with.
             about: what decides the rows, beside model and images.
             to_table: gives the rows of a chunk.
-            use: what else is done with rows.
+            use: what else is done with rows; it may be done twice if the command is stopped.
         """
         about = {**about, "model": file_hash(self.model.expanduser())}
         with open_parts(output, self.images, about) as parts:
 
             def write(chunk: TableChunk) -> None:
-                parts.write(chunk.table, chunk.end)
+                # First: a command that is stopped in between goes on with this chunk.
                 if use is not None:
                     use(chunk.table)
+                parts.write(chunk.table, chunk.end)
 
             tables = self.tables(to_table, parts.places, parts.start)
             done = run_stream(stage, tables, parts.places, write, parts)
