@@ -1,13 +1,14 @@
 """Test the service of a folder of models: one address, shared backbones, a bound on memory."""
 
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
+import anyio
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
@@ -129,19 +130,24 @@ def test_the_model_that_was_idle_longest_makes_room(folder: Path, okapis: Files)
 
 
 def test_a_model_in_use_is_not_closed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(many, "ROOM_SECONDS", 0.2)
-    with serve(folder, model_bytes=1, event_seconds=2) as (_, http):
-        # A thread, because some releases of the test client return streams only as a whole.
-        events = threading.Thread(target=http.get, args=("/api/models/birds/events",))
-        events.start()
-        while not loaded(http):
+    with serve(folder, model_bytes=1) as (_, http):
+        # Not through the test client, which cannot leave a stream before its end.
+        path = {"type": "http", "method": "GET", "path": "/api/models/birds/events"}
+        scope = {**path, "query_string": b"", "headers": [(b"host", b"127.0.0.1")]}
+        send = AsyncMock()
+        events = http.portal.start_task_soon(http.app, scope, anyio.sleep_forever, send)
+        while not send.called:
+            assert not events.done()
             time.sleep(0.01)
-        refused = http.get("/api/models/beasts")
-        assert events.is_alive()
+        with monkeypatch.context() as patch:
+            patch.setattr(many, "ROOM_SECONDS", 0.2)
+            refused = http.get("/api/models/beasts")
+        assert send.call_args_list[0].args[0]["status"] == 200
+        assert not events.done()
         assert refused.status_code == 503
         assert refused.headers["retry-after"] == "1"
         assert "in use" in refused.json()["detail"]
-        events.join()
+        events.cancel()
         assert http.get("/api/models/beasts").status_code == 200
 
 

@@ -172,6 +172,7 @@ def test_a_lesson_of_somebody_else_waits_until_the_mouse_is_released(
     button = page.get_by_role("button", name="Forget wren")
     button.scroll_into_view_if_needed()
     button.hover()
+    page.clock.set_fixed_time(0)  # or it would wait for three seconds alone
     page.mouse.down()
     body = b'{"name": "aaa"}'
     service.request("PATCH", "classes?name=jay", body, **{"Content-Type": "application/json"})

@@ -12,13 +12,15 @@ from playwright.sync_api import Page, expect
 Hand = Any
 OpenPage = Callable[..., Page]
 
-# Returns whether the browser has stored the drawing that is on the pad.
+# Returns whether the browser has stored the drawing that is on the pad, and the two before it.
 KEPT = """() => new Promise((resolve) => {
   indexedDB.open("fewmore", 1).onsuccess = ({ target: { result: database } }) => {
     const request = database.transaction("trays").objectStore("trays").getAll();
     request.onsuccess = () => {
       database.close();
-      resolve(request.result.some(({ work }) => work.strokes.length === 1));
+      const isAll = ({ strokes, tray }) =>
+        strokes.length === 1 && tray?.groups.at(-1).items.length === 2;
+      resolve(request.result.some(({ work }) => isAll(work)));
     };
   };
 })"""

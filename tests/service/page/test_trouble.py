@@ -146,6 +146,7 @@ def test_two_tabs_follow_each_other_and_undo_only_their_own(
     one, other = open_page(), open_page()
     one.locator("#files").set_input_files(hand.files(photos, "okapi", 3))
     hand.teach(one, "okapi")
+    one.locator("#notice").hover()  # so that it stays
     expect(hand.card(other, "okapi")).to_be_visible()  # without a request of its own
     other.locator("#files").set_input_files(hand.files(photos, "zebra", 3))
     hand.teach(other, "zebra")
