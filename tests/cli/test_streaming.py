@@ -113,6 +113,20 @@ def test_parts_of_another_command_are_refused(
     assert len(rows("out.parquet")) == 11
 
 
+@pytest.mark.parametrize("output", [(), ("-o", "a.parquet")])
+def test_archives_without_images_are_a_sentence(
+    model: Path, fewmore: Fewmore, output: tuple[str, ...]
+) -> None:
+    Path("note.md").write_text("no image")
+    for name in ("a.tar", "b.tar"):
+        pack(name, [Path("note.md")])
+    code, out, err = fewmore("predict", model, "a.tar", *output)
+    assert (code, out) == (2, "")
+    assert "a.tar has no images in it: give archives that have some (" in err
+    assert not list(Path().glob("a.parquet*"))
+    assert "a.tar, b.tar have no images in them" in fewmore("predict", model, "?.tar")[2]
+
+
 def test_what_cannot_begin_leaves_nothing(model: Path, fewmore: Fewmore) -> None:
     Path("empty").mkdir()
     code, _, err = fewmore("predict", model, "empty", "-o", "out.parquet")

@@ -232,4 +232,5 @@ def _open_table() -> Iterator[Write]:
     try:
         yield add
     finally:
-        plain().print(table)
+        if table.row_count:
+            plain().print(table)

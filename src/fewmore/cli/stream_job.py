@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from fewmore.classifier.text import join_names
 from fewmore.cli.parts import Parts, open_parts
 from fewmore.cli.terminal import interrupt_hint, plain, stages
-from fewmore.errors import ConfigError
+from fewmore.errors import ConfigError, DataError
 from fewmore.io import file_hash
 
 if TYPE_CHECKING:  # torch is imported when a command runs
@@ -177,7 +178,21 @@ def run_stream(
             done += len(chunk)
             total = _estimate(places, chunk.archive_bytes, done)
             progress(stage, done, total)
+    if not done:
+        raise _no_images(places)
     return done
+
+
+def _no_images(places: "PlaceList") -> DataError:
+    """Return the error for archives without images: any other place would have been one."""
+    from fewmore.data.folders import IMAGE_SUFFIXES
+
+    addresses = [place.address for place in places.places()]
+    have = "has no images in it" if len(addresses) == 1 else "have no images in them"
+    return DataError(
+        f"{join_names(addresses)} {have}: give archives that have some "
+        f"({', '.join(sorted(IMAGE_SUFFIXES))})"
+    )
 
 
 def _estimate(places: "PlaceList", archive_bytes: int, done: int) -> int:
