@@ -1,6 +1,7 @@
 """What commands take as photos: nested folders, split folders, manifests and broken files."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -232,3 +233,51 @@ def test_an_empty_class_folder_is_a_finding(photos: Photos, fewmore: Fewmore) ->
     assert empty["message"] == "no photos (only files of other kinds: .cr2)"
     assert empty["classes"] == ["owl"]
     assert "class folder photos/owl has no images" in fewmore("train", "photos")[2]
+
+
+# Names that are no UTF-8
+
+
+@pytest.mark.usefixtures("small_pretrained")
+def test_a_name_that_is_no_utf_8_is_printed(photos: Photos, fewmore: Fewmore) -> None:
+    folder = photos("photos", {"robin": 5, "wren": 5})
+    odd = folder / "wren" / os.fsdecode(b"caf\xe9.png")
+    try:
+        shutil.copy(folder / "wren" / "00.png", odd)
+    except OSError:
+        pytest.skip("the file system takes UTF-8 alone")
+    name = "photos/wren/caf\\udce9.png"
+    code, out, _ = fewmore("train", "photos", "-o", "birds.fewmore")
+    assert code == 0
+    assert f"1 duplicate of images in the same class, not counted again: {name}" in out
+    assert fewmore("info", "birds.fewmore")[0] == 0
+    for form in ("csv", "json", "jsonl"):
+        assert fewmore("predict", "birds.fewmore", "photos", "-o", f"out.{form}")[0] == 0
+        text = Path(f"out.{form}").read_text(encoding="utf-8")
+        assert "caf\\udce9.png".replace("\\", "\\" if form == "csv" else "\\\\") in text
+    assert fewmore("predict", "birds.fewmore", odd, "--sort-into", "sorted")[0] == 0
+    assert len(list(Path("sorted").glob("*/caf*.png"))) == 1
+    assert fewmore("predict", "birds.fewmore", name)[0] == 0, "as it was printed"
+    code, out, _ = fewmore("check", "photos", "--html", "check.html")
+    assert code == 0
+    assert "wren/caf\\udce9.png" in out
+    shutil.move(odd, folder / "robin")  # a mistake
+    assert fewmore("evaluate", "birds.fewmore", "photos", "--html", "mistakes.html")[0] == 0
+    page = Path("mistakes.html").read_text(encoding="utf-8")
+    assert "robin/caf\\udce9.png" in page
+    assert "no image" not in page
+
+
+@pytest.mark.usefixtures("small_pretrained")
+def test_rows_of_parquet_with_a_name_that_is_no_utf_8(model: Path, fewmore: Fewmore) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    odd = Path("photos/wren") / os.fsdecode(b"caf\xe9.png")
+    try:
+        odd.write_bytes(b"no image")
+    except OSError:
+        pytest.skip("the file system takes UTF-8 alone")
+    for command in ("predict", "embed"):
+        assert fewmore(command, model, odd, "photos", "-o", f"{command}.parquet")[0] == 1
+        row = parquet.read_table(f"{command}.parquet").to_pylist()[0]
+        assert row["image"] == "photos/wren/caf\\udce9.png"
+        assert row["error"].startswith("photos/wren/caf\\udce9.png cannot be read")

@@ -1,6 +1,7 @@
 """Test that images are found and read everywhere, from any position on, each once."""
 
 import io
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from fewmore.data.folders import from_printable
 from fewmore.data.streams import Chunk, Place, PlaceList, list_places, read_chunks
 from fewmore.errors import DataError, ImageError
 
@@ -60,6 +62,24 @@ def test_files_folders_globs_lists_and_archives(here: Path) -> None:
         (here / "empty").mkdir(exist_ok=True)
         with pytest.raises(DataError, match="has no images in it"):
             addresses(nothing)
+
+
+def test_a_range_that_counts_down_is_a_sentence() -> None:
+    with pytest.raises(DataError, match=r"1 comes before 10: give birds-\{1\.\.10\}\.tar$"):
+        addresses("birds-{10..1}.tar")
+
+
+def test_names_that_are_no_utf_8_can_be_printed(here: Path) -> None:
+    try:
+        Path(os.fsdecode(b"caf\xe9.png")).write_bytes(png())
+    except OSError:
+        pytest.skip("the file system takes UTF-8 alone")
+    (chunk,) = read_chunks(list_places(["."]), 9)
+    assert chunk.names == ("caf\\udce9.png",)
+    assert isinstance(chunk.images[0], str)
+    assert Path(chunk.images[0]).is_file()
+    assert from_printable(chunk.names[0]).is_file()
+    assert from_printable("other\\udce9.png") == Path("other\\udce9.png")
 
 
 def test_addresses_of_fsspec() -> None:

@@ -71,6 +71,7 @@ from fewmore.classifier.results import (
 from fewmore.classifier.text import NONE_OF_THESE, count_noun, join_names
 from fewmore.data.augment import Transform
 from fewmore.data.download import pretrained_weights
+from fewmore.data.folders import printable
 from fewmore.data.threads import one_core_each
 from fewmore.errors import ConfigError, DataError, DownloadError, StateError
 from fewmore.methods.base import Recipe
@@ -753,7 +754,7 @@ def _embed(embedder: Embedder, images: Any) -> Tensor:
 
 def _titles(images: Sequence[Any]) -> list[str]:
     return [
-        str(image) if isinstance(image, (str, Path)) else f"image {number}"
+        printable(image) if isinstance(image, (str, Path)) else f"image {number}"
         for number, image in enumerate(images, 1)
     ]
 

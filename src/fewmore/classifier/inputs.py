@@ -17,7 +17,7 @@ from torch import Tensor
 from fewmore.classifier.classes import clean_name
 from fewmore.classifier.text import count_noun, join_names
 from fewmore.data.decode import CHANNELS, ImageLike
-from fewmore.data.folders import find_images, list_image_folder
+from fewmore.data.folders import find_images, list_image_folder, printable
 from fewmore.data.images import ImageSet
 from fewmore.data.manifests import is_manifest, list_manifest
 from fewmore.errors import DataError
@@ -34,7 +34,7 @@ class LabeledImages:
     names: tuple[str, ...]  # of the classes
     labels: tuple[int, ...]
     images: Sequence[Any]
-    titles: tuple[str, ...]  # what messages call each image
+    titles: tuple[str, ...]  # what messages call each image: of a file, its printable path
     notes: tuple[str, ...] = ()  # what a user should know of them
     empty: tuple[tuple[str, str], ...] = ()  # class folders without images, and what they hold
 
@@ -158,7 +158,7 @@ def _of_files(place: Path, skip_empty: bool) -> LabeledImages:
         names = join_names([path.name for path in loose])
         files = count_noun(len(loose), "image")
         notes.append(f"{files} of no class left out ({names}): put each into a class's folder")
-    return replace(images, notes=tuple(notes), empty=listing.empty)
+    return replace(images, notes=tuple(map(printable, notes)), empty=listing.empty)
 
 
 def sub_folders(place: Path, images: LabeledImages) -> dict[str, set[str]]:
@@ -201,7 +201,7 @@ def as_image_sequence(images: Any) -> Sequence[ImageLike]:
             raise DataError(f"{images} has no images in it: give a folder that has some")
         return [str(path) for path in files]
     if isinstance(images, (str, Path, bytes, bytearray, Image.Image)):
-        return [images]  # type: ignore[list-item]
+        return [images]
     if isinstance(images, (np.ndarray, Tensor)) and not _is_batch(images):
         return [images]
     if isinstance(images, ImageSet):
@@ -277,7 +277,7 @@ def _by_class(names: Sequence[str], labels: Sequence[int], images: Sequence[Any]
         counts[label] += 1
         image = images[position] if in_memory else None
         if isinstance(image, (str, Path)):
-            titles.append(str(image))
+            titles.append(printable(image))
         else:
             titles.append(f"image {counts[label]} of {clean[label]}")
     if 0 in counts:

@@ -5,6 +5,7 @@ Start at run.py for research and train.py for your own photos.
 """
 
 import errno
+import io
 import os
 import sys
 from typing import Annotated
@@ -112,6 +113,9 @@ def main() -> None:
     torchrun.silence_others()
     if sys.stdout is None:  # closed by the shell
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 until the process ends
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files need not be UTF-8
+            stream.reconfigure(errors="backslashreplace")
     try:
         try:
             app()

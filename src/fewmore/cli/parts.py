@@ -132,7 +132,7 @@ def open_parts(path: Path, given: list[str], about: Mapping[str, Any]) -> Iterat
 def _check_same(path: Path, asked: Mapping[str, Any]) -> None:
     """Refuse to go on with what another command began."""
     if not path.exists():
-        path.write_text(json.dumps(asked, indent=1, ensure_ascii=False), encoding="utf-8")
+        path.write_text(json.dumps(asked, indent=1), encoding="utf-8")
         return
     begun = json.loads(path.read_text(encoding="utf-8"))
     if different := [name for name in asked if begun.get(name) != asked[name]]:

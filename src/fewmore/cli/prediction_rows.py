@@ -193,7 +193,9 @@ def _nested(image: str, result: "Prediction | DataError") -> dict[str, Any]:
 
 def sort_into(folder: Path, image: str, name: str) -> None:
     """Copy an image into the folder of its class; a copy never replaces another file."""
-    path = Path(image)
+    from fewmore.data.folders import from_printable
+
+    path = from_printable(image)
     of_class = folder / (name.replace("/", "_").replace("\\", "_").strip(".") or "_")
     try:
         of_class.mkdir(parents=True, exist_ok=True)

@@ -23,9 +23,10 @@ from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
+from fewmore.data.folders import from_printable, printable
 from fewmore.errors import ImageError
 
-ImageLike = str | Path | bytes | Image.Image | np.ndarray | Tensor
+ImageLike = str | Path | bytes | bytearray | Image.Image | np.ndarray | Tensor
 Pixels = np.ndarray  # (3, height, width) uint8
 
 CHANNELS = (1, 3, 4)
@@ -64,8 +65,10 @@ def decode_image(
         crop: keep the center, of this height and width, and not larger than the short side.
     """
     if isinstance(image, str | Path):
-        name = name or str(image)
+        name = name or printable(image)
         image = Path(image).expanduser()
+        if not image.is_file():
+            image = from_printable(image)
         if not image.is_file():
             problem = "is a folder, not an image" if image.is_dir() else "is not there"
             raise ImageError(f"{name} {problem}: give the path of an image file")
@@ -73,6 +76,8 @@ def decode_image(
     source: Path | bytes | Image.Image
     if isinstance(image, np.ndarray | Tensor):
         source = _pil_from_array(image, name)
+    elif isinstance(image, bytearray):
+        source = bytes(image)
     elif isinstance(image, Path | bytes | Image.Image):
         source = image
     else:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ SIDE_SUFFIXES = frozenset(
 )
 TEST_FOLDERS = ("test", "val")
 MAX_NAMED = 5  # files that an error message names
+_NO_UTF8 = re.compile(r"\\u(dc[89a-f][0-9a-f])")  # a byte in the text of a path
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,17 @@ def find_images(folder: Path, recursive: bool = False) -> list[Path]:
     """
     files = map(Path, walk_files(str(folder), recursive))
     return [path for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
+
+
+def printable(path: str | Path) -> str:
+    """Return a path as text that can be printed and stored: bytes that are no UTF-8 as \\udcNN."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
+
+
+def from_printable(path: str | Path) -> Path:
+    """Return the path that `printable` made a text of, if there is such a file."""
+    raw = Path(_NO_UTF8.sub(lambda match: chr(int(match[1], 16)), str(path)))
+    return raw if raw.is_file() else Path(path)
 
 
 def walk_files(folder: str, recursive: bool) -> Iterator[str]:

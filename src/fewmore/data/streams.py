@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from fewmore.data.folders import IMAGE_SUFFIXES, walk_files
+from fewmore.data.folders import IMAGE_SUFFIXES, printable, walk_files
 from fewmore.data.manifests import is_manifest, manifest_paths
 from fewmore.errors import ConfigError, DataError, ImageError
 
@@ -89,6 +89,11 @@ def _expand_range(text: str) -> Iterator[str]:
         yield text
         return
     first, last = match.groups()
+    if int(last) < int(first):
+        raise DataError(
+            f"{text} has no numbers in it, because {last} comes before {first}: "
+            f"give {text[: match.start()]}{{{last}..{first}}}{text[match.end() :]}"
+        )
     for number in range(int(first), int(last) + 1):
         middle = str(number).zfill(len(first))
         yield from _expand_range(text[: match.start()] + middle + text[match.end() :])
@@ -235,7 +240,7 @@ def read_chunks(
     end = start
     done = archive_bytes
     for name, image, end, done in _read_images(places, start, archive_bytes):
-        names.append(name)
+        names.append(printable(name))
         images.append(image)
         read += len(image) if isinstance(image, bytes) else 0
         if len(names) == size or read >= CHUNK_BYTES:
@@ -300,7 +305,7 @@ def _read_archive(place: Place, skipped: int) -> Iterator[tuple[str, bytes | Ima
         text = f"{place.address} cannot be read beyond its {number:,} images ({reason})"
         if not number:
             text = f"{place.address} cannot be read ({reason})"
-        yield place.address, ImageError(text), place.archive_bytes
+        yield place.address, ImageError(printable(text)), place.archive_bytes
 
 
 @contextmanager

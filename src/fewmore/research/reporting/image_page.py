@@ -54,7 +54,9 @@ class Section:
 def write_page(path: Path, heading: str, lead: Sequence[str], sections: Sequence[Section]) -> None:
     """Write the page atomically."""
     try:
-        write_bytes(path.expanduser(), page(heading, lead, sections).encode())
+        text = page(heading, lead, sections)
+        # Names of files need not be UTF-8.
+        write_bytes(path.expanduser(), text.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written ({error.strerror or error}): give another place"
