@@ -291,6 +291,14 @@ def test_a_request_after_the_last_byte_of_a_response_is_taken():
     assert found.count(b"HTTP/1.1 200") == found.count(b"done") == 2
 
 
+def test_a_request_after_head_is_taken(service: Any):
+    """The service reads a file that it does not send, while the client has all that comes."""
+    head = KEPT_OPEN.replace(b"GET /health", b"HEAD /api/model/file")
+    found = exchange(service, head, HEALTH, in_turn=True)
+    assert found.count(b"HTTP/1.1 200") == 2
+    assert found.endswith(b'{"status":"alive"}')
+
+
 def test_a_request_that_offers_another_protocol_is_answered_in_this_one(
     service: Any, image: MakeImage
 ):

@@ -154,8 +154,10 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
-            # A client that knows the length may have all of a response before it is complete here.
-            has_all = cycle.chunked_encoding is False and not cycle.expected_content_length
+            # A client that knows the length may have all of a response before it is complete here;
+            # of a response to HEAD, it has all with the head.
+            is_read = cycle.chunked_encoding is False and not cycle.expected_content_length
+            has_all = is_read or cycle.scope["method"] == "HEAD"
             if not (cycle.response_started and has_all):
                 raise RuntimeError("requests are taken one after the other")
         super().on_message_begin()
