@@ -1,6 +1,8 @@
 """Test images by URL: only from hosts that the operator allows."""
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,13 +31,29 @@ def host(image: MakeImage) -> Iterator[str]:
                 self.send_header("Location", "/robin.png")
                 self.end_headers()
                 return
+            if self.path == "/nonsense":
+                self.wfile.write(b"nonsense\r\n\r\n")
+                return
             known = self.path != "/none"
             self.send_response(200 if known else 404)
+            if self.path == "/cut":
+                self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            if self.path == "/large":
+            if self.path == "/slow":
+                self._send_slowly()
+            elif self.path == "/cut":
+                self.wfile.write(b"5\r\nhe")
+            elif self.path == "/large":
                 self.wfile.write(b"x" * 200_000)
             elif known:
                 self.wfile.write(image(self.path.strip("/").removesuffix(".png")))
+
+        def _send_slowly(self) -> None:
+            """Send a byte now and then, as long as somebody reads."""
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    self.wfile.write(b"x")
+                    time.sleep(0.05)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -71,6 +89,8 @@ def test_images_are_fetched_from_allowed_hosts(
             ((f"{host}/elsewhere",), "its host says 302"),
             ((f"{host}/none",), "its host says 404"),
             ((f"{host}/large",), "more than 100,000 bytes"),
+            ((f"{host}/nonsense",), "does not answer"),
+            ((f"{host}/cut",), "does not answer"),
             ((f"{host}/robin.png",) * 4, "at most 3 URLs"),
             ((), "not as it should be"),
         ):
@@ -80,6 +100,14 @@ def test_images_are_fetched_from_allowed_hosts(
     with inside(model, access=Access(image_origins=("http://127.0.0.1:1",))) as client:
         response = client.http.post("/api/predict/urls", json={"urls": ["http://127.0.0.1:1/a"]})
         assert "does not answer" in response.json()["detail"]
+
+
+def test_a_host_that_sends_slowly_is_left(model: Path, inside: Inside, host: str):
+    access, limits = Access(image_origins=(host,)), Limits(body_seconds=0.5)
+    with inside(model, access=access, limits=limits) as client:
+        response = client.http.post("/api/predict/urls", json={"urls": [f"{host}/slow"]})
+        assert response.status_code == 422
+        assert "cannot be fetched in time" in response.json()["detail"]
 
 
 def test_without_allowed_hosts_nothing_is_fetched(client: Any, host: str):

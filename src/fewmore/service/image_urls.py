@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from email.message import Message
+from http.client import HTTPException, HTTPResponse
 from typing import IO
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -117,12 +118,12 @@ class ImageURLs:
             ) from error
         except TimeoutError as error:
             raise DataError(f"URL {number} cannot be fetched in time") from error
-        except (URLError, OSError, ValueError) as error:
+        except (HTTPException, URLError, OSError, ValueError) as error:
             raise DataError(f"URL {number} cannot be fetched: its host does not answer") from error
 
-    def _read(self, number: int, response: IO[bytes], until: float) -> bytes:
+    def _read(self, number: int, response: HTTPResponse, until: float) -> bytes:
         content = bytearray()
-        while chunk := response.read(CHUNK):
+        while chunk := response.read1(CHUNK):  # what there is: the clock is looked at in between
             content += chunk
             if len(content) > self.limits.image_bytes:
                 raise DataError(
