@@ -1,15 +1,19 @@
 """Test the service of a folder of models: one address, shared backbones, a bound on memory."""
 
+import asyncio
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
 import anyio
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from PIL import Image
 
@@ -19,6 +23,8 @@ from fewmore.service import many
 from fewmore.service.guard import Access
 from fewmore.service.limits import Limits
 from fewmore.service.many import ManyModels, Models, find_model
+from fewmore.service.proxy import PublicURL
+from fewmore.service.store import Store
 
 TOKEN = "a token that nobody guesses"
 Files = list[tuple[str, tuple[str, bytes, str]]]
@@ -149,6 +155,75 @@ def test_a_model_in_use_is_not_closed(folder: Path, monkeypatch: pytest.MonkeyPa
         assert "in use" in refused.json()["detail"]
         events.cancel()
         assert http.get("/api/models/beasts").status_code == 200
+
+
+def test_all_who_wait_for_room_wait_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a second request come while the first one waits: its time runs from then on."""
+    models = Models(folder, Access(), Limits())
+    waited: list[float] = []
+    now = 100.0
+
+    async def wait_for_room(until: float) -> None:
+        waited.append(until)
+        await asyncio.sleep(0)
+        raise many.NoRoom
+
+    async def ask_twice() -> None:
+        nonlocal now
+        first = asyncio.create_task(models._acquire("birds"))
+        second = asyncio.create_task(models._acquire("beasts"))
+        while not waited:
+            await asyncio.sleep(0)
+        now += many.ROOM_SECONDS
+        await asyncio.gather(first, second, return_exceptions=True)
+
+    monkeypatch.setattr(many, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(models, "_wait_for_room", wait_for_room)
+    asyncio.run(ask_twice())
+    assert waited == [100 + many.ROOM_SECONDS] * 2
+
+
+def test_a_model_whose_request_is_cancelled_is_loaded_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = Models(folder, Access(), Limits(), workers=1)
+    begun, go_on = threading.Event(), threading.Event()
+    really_open = models._open
+
+    def slowly_open(name: str) -> FastAPI:
+        begun.set()
+        assert go_on.wait(60)
+        return really_open(name)
+
+    async def use(name: str) -> None:
+        async with models.using(name):
+            pass
+
+    async def leave_and_come_back() -> None:
+        async with models.lifespan(FastAPI()):
+            left = asyncio.create_task(use("birds"))
+            assert await asyncio.to_thread(begun.wait, 60)
+            left.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await left
+            go_on.set()
+            await use("birds")
+            assert models.loads == 1
+            assert models._loaded["birds"].requests == 0
+
+    monkeypatch.setattr(models, "_open", slowly_open)
+    asyncio.run(leave_and_come_back())
+    Store(folder / "birds.fewmore").close()  # its lock is free
+
+
+def test_documents_name_the_public_address(folder: Path) -> None:
+    urls = [PublicURL.parse(url) for url in ("https://a.example", "https://b.example/x/")]
+    with serve(folder, Access(public_urls=tuple(urls))) as (_, http):
+        document = http.get("/x/models/two words/openapi.json").json()
+    assert [server["url"] for server in document["servers"]] == [
+        "https://a.example/models/two%20words",
+        "https://b.example/x/models/two%20words",
+    ]
 
 
 def test_nothing_is_loaded_without_the_token(folder: Path) -> None:

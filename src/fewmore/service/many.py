@@ -193,20 +193,34 @@ class Models:
     @asynccontextmanager
     async def using(self, name: str) -> AsyncIterator[FastAPI]:
         """Give the app of a model, which stays loaded meanwhile."""
-        loaded = await self._acquire(name)
+        acquiring = asyncio.ensure_future(self._acquire(name))
+        try:
+            loaded = await asyncio.shield(acquiring)
+        except asyncio.CancelledError:  # what has begun to load goes on: it has the model's lock
+            acquiring.add_done_callback(self._abandon)
+            raise
         try:
             yield loaded.app
         finally:
-            loaded.requests -= 1
-            self._released.set()
+            self._release(loaded)
+
+    def _release(self, loaded: Loaded) -> None:
+        loaded.requests -= 1
+        self._released.set()
+
+    def _abandon(self, acquired: asyncio.Future[Loaded]) -> None:
+        """Release a model that was acquired for a request that has gone."""
+        if not acquired.cancelled() and acquired.exception() is None:
+            self._release(acquired.result())
 
     async def _acquire(self, name: str) -> Loaded:
+        until = time.monotonic() + ROOM_SECONDS
         loaded = self._loaded.pop(name, None)
         if loaded is None:
             async with self._changing:
                 loaded = self._loaded.pop(name, None)
                 if loaded is None:
-                    await self._wait_for_room()
+                    await self._wait_for_room(until)
                     loaded = await self._load(name)
                 loaded.requests += 1
                 self._loaded[name] = loaded
@@ -230,7 +244,9 @@ class Models:
         settings = (options.thumbnails, options.read_only, options.device)
         store = Store(path, *settings, load=self.backbones.load)
         app = create_app(store, self.access, self.limits, workers=self.workers)
-        (app.openapi_schema or {})["servers"] = [{"url": f"/models/{quote(name)}"}]
+        roots = [str(url) for url in self.access.public_urls] or ["/"]
+        servers = [{"url": f"{root}models/{quote(name)}"} for root in roots]
+        (app.openapi_schema or {})["servers"] = servers
         return app
 
     async def _close_idle(self) -> None:
@@ -241,9 +257,8 @@ class Models:
                 return
             await self._close(idle)
 
-    async def _wait_for_room(self) -> None:
+    async def _wait_for_room(self, until: float) -> None:
         """Wait until the loaded models are within the limit; then one more may be beyond it."""
-        until = time.monotonic() + ROOM_SECONDS
         while True:
             self._released.clear()
             await self._close_idle()
