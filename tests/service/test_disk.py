@@ -210,6 +210,20 @@ def test_ready_says_whether_changes_can_be_stored(
         assert client.teach("okapi").status_code == 200
 
 
+def test_a_disk_without_room_for_a_lesson_is_still_full(model: Path):
+    store = Store(model)
+    database = store._database
+    assert database is not None
+    (pages,) = database._connection.execute("PRAGMA page_count").fetchone()
+    database._connection.execute(f"PRAGMA max_page_count={pages + 4}")
+    with pytest.raises(OSError, match="full"):
+        database.probe()
+    database._connection.execute("PRAGMA max_page_count=100000")
+    database.probe()
+    assert database.meta("probe") is None
+    store.close()
+
+
 def test_a_merge_that_fails_is_tried_less_and_less_often(
     model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

@@ -368,6 +368,28 @@ def test_many_changes_are_merged(model: Path, monkeypatch: pytest.MonkeyPatch):
     crash(store)
 
 
+def test_responses_to_requests_that_change_nothing_are_trimmed(
+    store: Store, model: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(idempotency, "MOST_KEYS", 3)
+    learn("okapi")(store)
+    store.merge()
+    for number in range(6):
+        learn("okapi")(store, keyed(f"key {number}"))  # its images are there already
+    database = store._database
+    assert database is not None
+    assert len(database.responses()) == 6
+    with monkeypatch.context() as patch:
+        patch.setattr(IncrementalClassifier, "save", lambda *_: pytest.fail("nothing to save"))
+        store.merge()
+    assert [key.name for key, _ in database.responses()] == ["key 3", "key 4", "key 5"]
+    assert store.pending_bytes == 0
+    expected = state_digest(store.current.model.class_set)
+    assert database.after(expected) == database.last
+    crash(store)
+    assert state(model) == expected
+
+
 def test_an_idle_store_is_merged(model: Path, monkeypatch: pytest.MonkeyPatch):
     store = Store(model)
     learn("okapi")(store)

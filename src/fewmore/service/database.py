@@ -34,6 +34,7 @@ from fewmore.service.operations import Operation
 
 FORMAT = 2  # of the tables; 1: without images
 MOST_COPIES = 20  # of a damaged database
+PROBE_BYTES = 256 * 1024  # about 128 images' features
 MOST_VERSIONS = 200  # that are described to those who come late
 TABLES = """
     CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT);
@@ -213,9 +214,12 @@ class Database:
                 _insert_response(connection, *response)
 
     def probe(self) -> None:
-        """Write something, to see whether the disk takes it again."""
+        """Write as much as a lesson has, to see whether the disk takes it again."""
         with self._transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO meta VALUES ('probe', '')")
+            insert = "INSERT OR REPLACE INTO meta VALUES ('probe', randomblob(?))"
+            connection.execute(insert, (PROBE_BYTES,))
+        with self._transaction() as connection:  # another one: what one removes is not written
+            connection.execute("DELETE FROM meta WHERE name = 'probe'")
 
     def checkpoint(self) -> None:
         """Move the log into the database, and cut it to nothing."""

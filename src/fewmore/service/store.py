@@ -386,11 +386,14 @@ class Store:
     def merge(self) -> None:
         """Write all changes to the model file, and drop them from the database."""
         with self._changing:
-            if self._changed_at is None or self._database is None:
+            has_changed = self._changed_at is not None
+            # Without a change, there may be responses to requests that have changed nothing.
+            if self._database is None or not (has_changed or self._pending):
                 return
             state = state_digest(self.current.model.class_set)
-            self._database.expect(state)
-            self.current.save(self.path)
+            if has_changed:
+                self._database.expect(state)
+                self.current.save(self.path)
             self._database.merged(state, len(self._responses), self._stored_hashes())
             self._changed_at = None
             self._pending = 0
