@@ -136,6 +136,9 @@ def test_numbers_as_labels(parts: tuple[Pair, Pair]) -> None:
     )
     assert named.train.class_names == BIRDS
     assert named.train.labels.tolist() == positions
+    for listed in (list(np.array(positions)), list(torch.tensor(positions))):
+        assert image_set(pixels, listed, BIRDS).labels.tolist() == positions
+    assert image_set(pixels, list(np.array(labels)), BIRDS).labels.tolist() == positions
 
 
 def test_photos_are_stored_as_large_as_the_transform_needs(photos: Callable[..., Path]) -> None:

@@ -212,7 +212,14 @@ def _are_paths(images: Any) -> bool:
 
 
 def _list_labels(labels: Labels) -> list[Any]:
-    return labels.tolist() if isinstance(labels, np.ndarray | Tensor) else list(labels)
+    if isinstance(labels, np.ndarray | Tensor):
+        return labels.tolist()
+    return [_plain(label) for label in labels]
+
+
+def _plain(label: Any) -> Any:
+    """Return a label of NumPy or PyTorch as Python's."""
+    return label.item() if getattr(label, "ndim", None) == 0 else label
 
 
 def _name_classes(
