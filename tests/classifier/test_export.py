@@ -96,6 +96,13 @@ def test_onnxruntime_gives_what_the_classifier_gives_and_only_what_changed_is_wr
     assert_agree(classifier, folder, 1)
 
 
+def test_the_number_of_features_is_part_of_the_scorer(classifier: IncrementalClassifier) -> None:
+    scorer = classifier.scorer
+    wider = replace(scorer, head=replace(scorer.head, dim=scorer.head.dim + 1))
+    graphs = [onnx_graphs.ScorerGraph(one, 1.0) for one in (scorer, wider)]
+    assert export._graph_hash(graphs[0]) != export._graph_hash(graphs[1])
+
+
 @pytest.mark.skipif(
     torch.__version__.startswith("2.6."), reason="PyTorch 2.6 cannot export it, and says so"
 )

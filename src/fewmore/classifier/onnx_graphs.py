@@ -153,7 +153,7 @@ class ScorerGraph(Graph):
     def settings(self) -> object:
         config = None if self.adapter is None else self.adapter.config
         projection = () if self.projection is None else (self.projection,)
-        return self.temperature, config, _content_hash(*projection)
+        return self.temperature, self.scorer.head.dim, config, _content_hash(*projection)
 
     def _noise(self, count: int) -> Tensor:
         generator = torch.Generator().manual_seed(count)
