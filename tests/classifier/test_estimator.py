@@ -203,6 +203,12 @@ def test_names(clf: IncrementalClassifier):
         clf.forget("clas 1")
 
 
+def test_removing_nothing_is_a_sentence(clf: IncrementalClassifier):
+    with pytest.raises(ConfigError, match="no image was named: say which ones to remove from 'cl"):
+        clf.remove_images("class 1", [])
+    assert clf.info()["undoable"] == 0
+
+
 def test_a_copy_with_the_same_classes_changes_on_its_own(
     clf: IncrementalClassifier, queries: Queries, assert_same: AssertSame
 ):

@@ -374,3 +374,12 @@ def test_a_network_from_scratch_has_the_size_of_its_recipe(
 ) -> None:
     with pytest.raises(ConfigError, match="image_size is for pretrained weights"):
         IncrementalClassifier(weights=None, image_size=64).fit(tiny_images(3, 5))
+
+
+def test_a_network_from_scratch_is_trained_by_its_recipe_alone(
+    tiny_images: Callable[..., ImageSet], tiny_recipe: Recipe
+) -> None:
+    for recipe in (None, tiny_recipe):
+        clf = IncrementalClassifier(weights=None, recipe=recipe, fine_tune="10m")
+        with pytest.raises(ConfigError, match="fine_tune is for pretrained weights"):
+            clf.fit(tiny_images(3, 5))

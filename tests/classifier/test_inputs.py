@@ -42,6 +42,8 @@ def test_hugging_face_datasets(weights: Path) -> None:
     assert collect_images(named).names == ("0", "2")
     with pytest.raises(DataError, match=r"has the columns photo, label, and no 'image'"):
         collect_images(dataset.rename_column("image", "photo"))
+    with pytest.raises(DataError, match="the dataset has no rows"):
+        IncrementalClassifier("resnet8", weights).fit(dataset.select([]))
 
 
 def test_a_manifest_in_python(photos: Callable[..., Path], tmp_path: Path) -> None:
@@ -54,3 +56,7 @@ def test_a_manifest_in_python(photos: Callable[..., Path], tmp_path: Path) -> No
         str(tmp_path / "photos" / name / "00.png") for name in ("robin", "wren")
     ]
     assert collected.files() == [0, 1]
+    spaced = [", ".join(line.split(",")) for line in lines]
+    (tmp_path / "spaced.csv").write_text(" " + "\n".join(spaced))
+    assert list(collect_images(tmp_path / "spaced.csv").images) == list(collected.images)
+    assert collect_images(tmp_path / "spaced.csv").names == collected.names

@@ -94,9 +94,25 @@ def test_labels_that_are_whole_numbers(
     with pytest.raises(StateError, match="'okapi' is none: give a number"):
         empty.learn({"okapi": train[0][:1]})
     assert empty.names == before
-    empty.forget(7)
-    empty.undo()
+    with pytest.raises(StateError, match="a label has at most 64 bits, and 1000"):
+        empty.learn({10**30: train[0][:1]})
+    assert empty.names == before
+    for name in (7, empty.classes_[1], [7], empty.classes_[1:2]):
+        empty.forget(name)
+        assert empty.names == ["-1", "30"]
+        empty.undo()
     assert empty.names == ["-1", "7", "30"]
+
+
+def test_labels_that_are_answered_otherwise_are_noted(empty: IncrementalClassifier, train: Paths):
+    decomposed = "Ha\u0308her"
+    of_class = {"jay": decomposed, "robin": "robin ", "wren": "wren"}
+    empty.fit(train[0], [of_class[name] for name in train[1]])
+    assert empty.classes_.tolist() == ["H\u00e4her", "robin", "wren"]
+    (note,) = [note for note in empty.notes_ if note.startswith("labels are answered")]
+    assert r"'Ha\u0308her' is 'H\xe4her', 'robin ' is 'robin'; give them so" in note
+    empty.fit(*train)
+    assert not [note for note in empty.notes_ if note.startswith("labels are answered")]
 
 
 def test_labels_are_kept_by_the_model_file(

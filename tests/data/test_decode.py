@@ -64,6 +64,12 @@ def test_all_forms_give_the_same_pixels(tmp_path: Path) -> None:
         assert torch.equal(pixels, rgb(array)), type(form)
 
 
+def test_bytes_that_may_change_are_bytes(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4), "red").save(tmp_path / "red.png")
+    data = (tmp_path / "red.png").read_bytes()
+    assert torch.equal(decode_image(bytearray(data)), decode_image(data))
+
+
 def test_the_callers_image_does_not_change() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -75,6 +75,8 @@ class ClassSet:
         """Take images out of a class, which keeps at least one."""
         position = self.index(support.name)
         known = self.classes[position]
+        if not len(support.features):
+            raise ConfigError(f"no image was named: say which ones to remove from '{known.name}'")
         if missing := set(support.hashes) - known.hashes:
             raise StateError(
                 f"{count_noun(len(missing), 'image')} of those to remove are none of "

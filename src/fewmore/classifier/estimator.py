@@ -151,7 +151,8 @@ class IncrementalClassifier(SklearnManners):
         """Train on a folder with one sub-folder a class, a manifest, an `ImageSet`, or a dict.
 
         Or on images in a list or an array, with their labels in `y`: texts or whole numbers. Then
-        `predict` answers with such labels.
+        `predict` answers with such labels; texts are in composed form (NFC), without spaces around
+        them.
 
         With a pretrained backbone each image is embedded, and an adapter is trained and kept only
         if it helps. A fifth of the images at a time (from scratch: a tenth) is held out to
@@ -236,6 +237,11 @@ class IncrementalClassifier(SklearnManners):
                 raise ConfigError(
                     "image_size is for pretrained weights: a network that is trained from scratch "
                     "has the size of its recipe"
+                )
+            if self.fine_tune is not None:
+                raise ConfigError(
+                    "fine_tune is for pretrained weights: a network that is trained from scratch "
+                    "is trained as long as its recipe says"
                 )
             return None
         name = self.backbone or DEFAULT_BACKBONE
@@ -386,12 +392,13 @@ class IncrementalClassifier(SklearnManners):
             shots = SupportSet(clean_name(name), features[list(first.values())], tuple(first))
             self._set_class_set(self._fitted_state().class_set.remove(shots))
 
-    def forget(self, names: str | int | Iterable[str] | Iterable[int]) -> None:
+    def forget(self, names: str | int | Iterable[str | int]) -> None:
         """Remove classes. Undo data stays in the model file until 20 more changes were made."""
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            names = [names]
         with self._lock:
-            of_all = [names] if isinstance(names, (str, int)) else names
             class_set = self._fitted_state().class_set
-            self._set_class_set(class_set.forget([clean_name(name) for name in of_all]))
+            self._set_class_set(class_set.forget([clean_name(name) for name in names]))
 
     def rename(self, old: str, new: str) -> None:
         """Give a class another name."""
@@ -796,7 +803,11 @@ def _as_label_array(names: Sequence[str], state: _State) -> np.ndarray:
                 f"the classes are whole numbers, as they were in `fit`, and '{name}' is none: "
                 "give a number"
             )
-    return np.array([int(name) for name in names], dtype=int)
+    numbers = [int(name) for name in names]
+    limits = np.iinfo(np.int64)
+    if large := [number for number in numbers if not limits.min <= number <= limits.max]:
+        raise StateError(f"a label has at most 64 bits, and {large[0]} has more: give another one")
+    return np.array(numbers, dtype=np.int64)
 
 
 def _predict(features: Tensor, top: int, state: _State) -> list[Prediction]:

@@ -109,7 +109,17 @@ def label_images(images: Any, labels: Any) -> LabeledImages:
     """List images with a label each, scikit-learn's X and y; classes are in the order of labels."""
     sequence = as_batch(images)
     values, codes = np.unique(as_labels(labels, len(sequence)), return_inverse=True)
-    return _by_class([str(value) for value in values], codes.tolist(), sequence)
+    given = [str(value) for value in values]
+    listed = _by_class(given, codes.tolist(), sequence)
+    pairs = zip(given, listed.names, strict=True)
+    changed = [f"{label!a} is {name!a}" for label, name in pairs if label != name]
+    if not changed:
+        return listed
+    note = (
+        "labels are answered in composed form (NFC) and without spaces around them: "
+        f"{join_names(changed)}; give them so, or they differ from what is predicted"
+    )
+    return replace(listed, notes=(note,))
 
 
 def as_batch(images: Any) -> Sequence[ImageLike]:
@@ -179,6 +189,8 @@ def _of_dataset(dataset: Any) -> LabeledImages:
                 f"'{column}': rename one with dataset.rename_column(…, '{column}')"
             )
     values = list(dataset["label"])
+    if not values:
+        raise DataError("the dataset has no rows: give one with some images of each class")
     names = getattr(dataset.features["label"], "names", None)
     present = sorted(set(values))  # a part of a dataset knows the classes of the whole
     label_of = {value: label for label, value in enumerate(present)}

@@ -29,7 +29,7 @@ def list_manifest(manifest: Path) -> Listing:
         if name is None:
             raise DataError(f"{place} has no label: give each image its class in a column 'label'")
         paths.append(path)
-        names.append(name)
+        names.append(name.strip())
     class_names = sorted(set(names))
     label_of = {name: label for label, name in enumerate(class_names)}
     return Listing(tuple(paths), tuple(label_of[name] for name in names), tuple(class_names))
@@ -76,6 +76,7 @@ def _parse(manifest: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]
         # Excel separates columns by semicolons where the comma is the decimal point.
         delimiter = max(",;\t", key=lines[0].count) if lines else ","
         reader = csv.DictReader(lines, delimiter=delimiter)
+        reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
         yield from ((reader.line_num, row) for row in reader)
         return
     for number, line in enumerate(lines, 1):
