@@ -1,5 +1,6 @@
 """Test teaching with images, and what becomes of unfinished work."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("playwright")
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 Hand = Any
 OpenPage = Callable[..., Page]
@@ -189,6 +190,39 @@ def test_several_classes_are_prepared_before_teaching(
     page.get_by_role("button", name="Teach 2 classes").click()
     expect(hand.card(page, "okapi")).to_contain_text("3 images")
     expect(hand.card(page, "zebra")).to_contain_text("3 images")
+
+
+def test_what_is_shown_while_it_learns_stays(
+    open_page: OpenPage, hand: Hand, photos: Callable[..., Path]
+) -> None:
+    page = open_page()
+    held: list[Route] = []
+
+    def teach() -> None:
+        page.get_by_role("button", name=re.compile("^(Teach|Add)$")).click()
+        while not held:
+            page.wait_for_timeout(10)
+
+    page.route(re.compile(r"/api/classes(/images)?$"), lambda route: held.append(route))
+    okapis = hand.files(photos, "okapi", 3)
+    hand.transfer(page, "drop", okapis[:2])
+    page.get_by_label("Name of the class").fill("okapi")
+    teach()
+    hand.transfer(page, "drop", okapis[2:])
+    expect(page.locator(".tray .choose")).to_have_count(3)
+    held.pop().continue_()
+    expect(hand.card(page, "okapi")).to_contain_text("2 images")
+    expect(page.locator(".tray .choose")).to_have_count(1)
+    expect(page.get_by_label("Name of the class")).to_have_value("okapi")
+
+    page.get_by_label("Drawing", exact=True).check()
+    hand.draw(page, hand.SPIRAL)
+    teach()
+    hand.draw(page, [(0.1, 0.1), (0.9, 0.1)])
+    held.pop().continue_()
+    expect(hand.card(page, "okapi")).to_contain_text("4 images")
+    expect(page.locator(".tray .choose")).to_have_count(0)
+    expect(page.locator(".tile.now")).to_be_visible()
 
 
 def test_unfinished_work_survives_a_reload(

@@ -1,5 +1,6 @@
 """Test errors, tokens, lost responses and several people at once."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -197,6 +198,33 @@ def test_a_change_without_a_response_keeps_its_key(
     expect(page.locator("#notice")).to_contain_text("Undone: the learning of zebra")
     assert len(set(keys)) == 1
     assert "okapi" in [row["classes"][0] for row in service.request("GET", "sessions")["sessions"]]
+    troubles.clear()  # the lost response
+
+
+def test_a_change_after_an_undo_is_a_new_one(
+    open_page: OpenPage, hand: Hand, troubles: list[str]
+) -> None:
+    page = open_page()
+    lost: list[Route] = []
+
+    def lose(route: Route) -> None:
+        if lost:
+            route.continue_()
+            return
+        lost.append(route)
+        route.fetch()  # it arrives, and its response does not
+        route.abort()
+
+    page.route(re.compile(r"/api/classes\?name=jay$"), lose)
+    forget = page.get_by_role("button", name="Forget jay")
+    forget.click()
+    expect(hand.card(page, "jay")).to_have_count(0)  # as the service's events say
+    assert len(lost) == 1
+    page.locator("#undo").click()
+    expect(hand.card(page, "jay")).to_be_visible()
+    forget.click()
+    expect(page.locator("#notice-text")).to_have_text("jay is forgotten.")
+    expect(hand.card(page, "jay")).to_have_count(0)
     troubles.clear()  # the lost response
 
 

@@ -95,9 +95,10 @@ export class Pad {
     this.#update(true);
   }
 
-  clear() {
-    this.#strokes = [];
-    this.#down = false;
+  /** Removes these strokes; later ones stay. */
+  clear(strokes = this.#strokes) {
+    this.#strokes = this.#strokes.filter((stroke) => !strokes.includes(stroke));
+    if (this.empty) this.#down = false;
     this.#update(true);
   }
 

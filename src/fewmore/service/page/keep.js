@@ -1,6 +1,6 @@
 // Keeps unfinished work in the browser, so that a reload or "back" does not lose it.
 
-const TAB = "fewmore-tab"; // in sessionStorage: each tab has its own work
+const TAB = "fewmore-tab"; // in sessionStorage: each tab has its own work, for each model
 const DAY = 86_400_000; // milliseconds; what is older is removed
 const STORE = "trays";
 
@@ -9,10 +9,11 @@ let busy = false;
 let next = null; // what is to be stored after what is being stored now
 let unfinished = false;
 
-function tab() {
+/** Returns the name of this page's work: one tab may show the pages of several models. */
+function place() {
   const id = sessionStorage.getItem(TAB) ?? String(Math.random()).slice(2);
   sessionStorage.setItem(TAB, id);
-  return id;
+  return `${id} ${location.pathname}`;
 }
 
 function open() {
@@ -52,12 +53,12 @@ export async function keep(make) {
       const work = await making();
       unfinished = Boolean(work);
       const value = { when: Date.now(), work };
-      const write = (store) => (work ? store.put(value, tab()) : store.delete(tab()));
+      const write = (store) => (work ? store.put(value, place()) : store.delete(place()));
       await transact("readwrite", write);
       failed = false;
     } catch {
       failed = true;
-      await transact("readwrite", (store) => store.delete(tab())).catch(() => {}); // it is stale
+      await transact("readwrite", (store) => store.delete(place())).catch(() => {}); // it is stale
     }
   }
   busy = false;
@@ -66,7 +67,7 @@ export async function keep(make) {
 /** Returns what this tab has stored, or null. */
 export async function kept() {
   try {
-    const stored = await transact("readonly", (store) => store.get(tab()));
+    const stored = await transact("readonly", (store) => store.get(place()));
     removeOld();
     return stored?.work ?? null;
   } catch {

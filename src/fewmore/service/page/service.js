@@ -116,16 +116,15 @@ async function keyOf(sent) {
  */
 async function change(sent, method, path, body = null, headers = {}) {
   const key = await keyOf(sent);
-  let lost = false;
   try {
     const response = await call(method, path, body, { ...headers, "Idempotency-Key": key });
-    return await response.json();
+    const made = await response.json();
+    unanswered.length = 0; // what is sent from now on is meant for the state after this change
+    return made;
   } catch (problem) {
-    lost = !problem.status;
-    throw problem;
-  } finally {
     const index = unanswered.findIndex(([other]) => other === key);
-    if (!lost && index >= 0) unanswered.splice(index, 1);
+    if (problem.status && index >= 0) unanswered.splice(index, 1);
+    throw problem;
   }
 }
 
@@ -164,7 +163,7 @@ export function add(name, images) {
 
 /** Forgets the class that the page shows in this version. */
 export function forget(name, version) {
-  return change(["forget", name], "DELETE", classPath(name), null, ifMatch(version));
+  return change(["forget", name, version], "DELETE", classPath(name), null, ifMatch(version));
 }
 
 /** Returns some images of a class: { listed, total, images }. */
@@ -175,13 +174,13 @@ export const images = (name, offset) => {
 
 export function removeImage(name, image, version) {
   const path = `api/classes/images?${new URLSearchParams({ name, image })}`;
-  return change(["remove", name, image], "DELETE", path, null, ifMatch(version));
+  return change(["remove", name, image, version], "DELETE", path, null, ifMatch(version));
 }
 
 export function rename(name, to, version) {
   const headers = { "Content-Type": "application/json", ...ifMatch(version) };
   const body = JSON.stringify({ name: to });
-  return change(["rename", name, to], "PATCH", classPath(name), body, headers);
+  return change(["rename", name, to, version], "PATCH", classPath(name), body, headers);
 }
 
 /**

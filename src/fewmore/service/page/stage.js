@@ -308,6 +308,7 @@ export class Stage {
   async #teach() {
     const button = find("teach-button");
     if (button.ariaBusy === "true") return;
+    const strokes = [...this.#pad.strokes]; // the person may draw on while the service learns
     const lessons = this.#tray.lessons(this.#onPad ? this.#pad.capture() : null);
     if (!lessons) {
       if (this.#tray.isEmpty && !this.#onPad) this.#input.focus();
@@ -321,7 +322,7 @@ export class Stage {
       if (!done) break;
       finished += 1;
       taught.push(...done);
-      if (this.#onPad) this.#pad.clear();
+      if (lesson.hasDrawing) this.#pad.clear(strokes);
       lesson.done();
     }
     button.ariaBusy = null;

@@ -97,10 +97,16 @@ export class Tray {
     this.#changed();
   }
 
+  #discard(group, items) {
+    const gone = new Set(items);
+    for (const item of gone) URL.revokeObjectURL(item.url);
+    group.items = group.items.filter((item) => !gone.has(item));
+    if (gone.has(this.#selected)) this.#selected = null;
+  }
+
   /** Removes a class and its images; one empty class always stays. */
   #drop(group) {
-    for (const item of group.items) URL.revokeObjectURL(item.url);
-    if (group.items.includes(this.#selected)) this.#selected = null;
+    this.#discard(group, group.items);
     const index = this.#groups.indexOf(group);
     this.#groups.splice(index, 1);
     if (!this.#groups.length) this.#addGroup();
@@ -156,9 +162,10 @@ export class Tray {
   // Teaching
 
   /**
-   * Returns the classes to teach as [{ name, known, titles, images, done }], where images gives a
-   * promise of files, titles are what messages call them, and done() removes the class from the tray; null if something is missing, after saying
-   * so. `onPad` is a file of the unfinished drawing, or null.
+   * Returns the classes to teach as [{ name, known, titles, hasDrawing, images, done }], where
+   * images gives a promise of files, titles are what messages call them, and done() removes from
+   * the tray what was there now; null if something is missing, after saying so. `onPad` is a file
+   * of the unfinished drawing, or null.
    */
   lessons(onPad) {
     const extra = (group) => (onPad && group === this.#active ? [onPad] : []);
@@ -179,6 +186,7 @@ export class Tray {
       return null;
     }
     return filled.map((group) => {
+      const items = [...group.items];
       const files = [...readable(group).map((item) => item.file), ...extra(group)];
       const titles = readable(group).map((item) =>
         item.drawn ? `drawing ${group.items.indexOf(item) + 1}` : item.title,
@@ -187,9 +195,12 @@ export class Tray {
         name: nameOf(group),
         titles: [...titles, ...extra(group).map(() => "the drawing")],
         known: this.#known.has(nameOf(group)),
+        hasDrawing: extra(group).length > 0,
         images: () => Promise.all(files.map(async (file) => shrink(await file))),
         done: () => {
-          this.#drop(group);
+          if (!this.#groups.includes(group)) return; // it was removed in the meantime
+          this.#discard(group, items);
+          if (!group.items.length) this.#drop(group);
           this.#changed();
         },
       };
