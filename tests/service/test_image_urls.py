@@ -49,9 +49,9 @@ def host(image: MakeImage) -> Iterator[str]:
                 self.wfile.write(image(self.path.strip("/").removesuffix(".png")))
 
         def _send_slowly(self) -> None:
-            """Send a byte now and then, as long as somebody reads."""
+            """Send a byte now and then for ten seconds, as long as somebody reads."""
             with contextlib.suppress(ConnectionError):
-                while True:
+                for _ in range(200):
                     self.wfile.write(b"x")
                     time.sleep(0.05)
 

@@ -173,6 +173,7 @@ def test_all_who_wait_for_room_wait_at_once(folder: Path, monkeypatch: pytest.Mo
         first = asyncio.create_task(models._acquire("birds"))
         second = asyncio.create_task(models._acquire("beasts"))
         while not waited:
+            assert not first.done()
             await asyncio.sleep(0)
         now += many.ROOM_SECONDS
         await asyncio.gather(first, second, return_exceptions=True)
