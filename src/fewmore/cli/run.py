@@ -70,8 +70,7 @@ def run(
         all_seeds = numbers("--seeds", seeds, "--seed", seed) or (0,)
         all_draws = numbers("--draws", draws, "--draw", draw) or (None,)
         common: dict[str, Any] = {"seeds": all_seeds, "draws": all_draws, **split}
-        named = (method, features, recipe, settings or [])
-        experiments = _experiments(benchmark, *named, **common)
+        experiments = _experiments(benchmark, method, features, recipe, settings or [], **common)
     if dry_run:
         _print_plan(experiments, runs, resume, data_root)
         return
