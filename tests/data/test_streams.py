@@ -71,11 +71,11 @@ def test_a_range_that_counts_down_is_a_sentence() -> None:
 
 def test_names_that_are_no_utf_8_can_be_printed(here: Path) -> None:
     try:
-        Path(os.fsdecode(b"caf\xe9.png")).write_bytes(png())
+        Path(os.fsdecode(b"jay\xe9.png")).write_bytes(png())
     except OSError:
         pytest.skip("the file system takes UTF-8 alone")
     (chunk,) = read_chunks(list_places(["."]), 9)
-    assert chunk.names == ("caf\\udce9.png",)
+    assert chunk.names == ("jay\\udce9.png",)
     assert isinstance(chunk.images[0], str)
     assert Path(chunk.images[0]).is_file()
     assert from_printable(chunk.names[0]).is_file()
