@@ -376,12 +376,19 @@ def test_the_reported_loss_is_the_mean_over_the_rounds_steps() -> None:
     )
 
 
-def test_a_cpu_trains_in_fp32_whatever_was_requested() -> None:
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [(None, torch.float32), ("fp16", torch.float32), ("bf16", torch.bfloat16)],
+)
+def test_a_cpu_trains_in_bf16_where_that_is_requested_else_in_fp32(
+    precision: str | None, dtype: torch.dtype
+) -> None:
     seen = []
     net = network()
     net.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
-    learn(net, Runtime(precision="bf16"), epochs=1)
-    assert set(seen) == {torch.float32}
+    learn(net, Runtime(precision=precision), epochs=1)
+    assert set(seen) == {dtype}
+    assert {p.dtype for p in net.parameters()} == {torch.float32}, "weights are not rounded"
 
 
 # Losses that change during a stage
