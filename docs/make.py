@@ -134,6 +134,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "own recipe views": own_recipe.views,
     "one seed": speed.one_seed,
     "selection": differences.selection,
+    "choice on test": differences.choice_on_test,
     "precision": differences.precision,
     "pretrained": differences.pretrained,
     "search cub200-ghost": partial(differences.search, "cub200-ghost"),

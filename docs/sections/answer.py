@@ -55,7 +55,7 @@ def _answer(benchmark: str) -> str:
             f"**{name}: not measured yet.** {' and '.join(missing)} would be by "
             f"`fewmore run {benchmark} {options} --seeds 5`."
         )
-    gain = _gain(benchmark, rows)
+    gain = cec_gain(benchmark, rows)
     near = all(abs(gaps.last_gap(rows[method])) <= NEAR for method in OWN)
     word = WORDS[near + (gain.verdict == HOLDS)]
     ends = ", and ".join(_end(rows[method]) for method in OWN)
@@ -82,7 +82,7 @@ def _earlier() -> str:
     )
 
 
-def _gain(benchmark: str, rows: dict[str, RunResult]) -> Comparison:
+def cec_gain(benchmark: str, rows: dict[str, RunResult]) -> Comparison:
     """Compare CEC with Decoupled-Cosine at the last session, seed by seed."""
     printed = published.published(benchmark)
     cec, cosine = (

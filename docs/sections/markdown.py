@@ -32,6 +32,8 @@ def markdown_table(
 ) -> list[str]:
     """Return the lines of a table; `align` has an "l" or an "r" per column, all "l" by default."""
     rules = [ALIGNMENT[letter] for letter in align or "l" * len(titles)]
+    if len(rules) != len(titles):
+        raise ValueError(f"{len(titles)} titles and {len(rules)} letters of alignment: {titles}")
     return [f"| {' | '.join(cells)} |" for cells in (titles, rules, *rows)]
 
 
