@@ -1,5 +1,6 @@
 """Write what single differences to the authors' program are worth, as they were measured."""
 
+import ast
 import json
 from collections.abc import Sequence
 from statistics import NormalDist
@@ -42,13 +43,14 @@ def selection() -> str:
     last = _gain(official, f"{STAGE_1} {{}}: last session")
     round_ = _gain(official, f"{STAGE_2}, {{}} round: last session")
     seeds = ", ".join(str(row["seed"]) for row in official)
+    every = ast.literal_eval(record["about"]["epochs looked at"])
     text = (
         f"Choosing the epoch of stage 1 on the test images of the base classes is worth "
         f"{epoch:+.2f} there and {last:+.2f} after the last session; choosing the round of stage 2 "
         f"on the test images of the last session is worth {round_:+.2f} after it. Seed {seeds}, "
         f"{record['machine']}, {record['date']}, commit {record['commit']}: "
-        f"`{record['command']}`. Epochs between two looks at the test set: "
-        f"{record['about']['epochs looked at']}."
+        f"`{record['command']}`, which looks at the test set every {every['pretrain']} epochs of "
+        f"stage 1 and every {every['pseudo-incremental']} rounds of stage 2."
     )
     return "\n".join(table) + f"\n\n{paragraph(text)}\n"
 
