@@ -177,13 +177,14 @@ class Measurement:
     def run(self, todo: Sequence[Job], known: dict[str, RunResult], workers: int) -> None:
         """Start the jobs in order, but none that is not expected to end in time."""
         with ThreadPoolExecutor(workers) as pool:
-            for job in todo:
-                pool.submit(self.measure, job, job.seconds(known))
+            running = [pool.submit(self.measure, job, job.seconds(known)) for job in todo]
+        for each in running:
+            each.result()  # raises what a job failed with by an error of this script
 
     def measure(self, job: Job, expected: float) -> None:
         """Run a job, unless it was finished before, and gather its rows."""
         folder = self.out / "jobs" / job.name
-        if len(list(folder.glob("*.json"))) == len(job.rows):
+        if all((folder / f"{row.name}.json").exists() for row in job.rows):
             return
         began = time.monotonic()
         left = self.end - began

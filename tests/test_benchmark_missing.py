@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from fewmore.data.benchmarks import BENCHMARKS
+from fewmore.errors import DataError
 from fewmore.methods import FEATURES, METHODS
 from fewmore.research import results
 from fewmore.research.results import RunResult
@@ -134,3 +135,31 @@ def test_finished_seeds_are_gathered_into_a_result(
     assert out[2].startswith("glyphs-cec-features-seed2: not started,")
     measurement.run(jobs[:1], {}, 1)
     assert calls == [0, 1], "what is finished is not measured again"
+
+
+def test_other_rows_of_a_measured_job_are_measured(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measure one row alone, then another one on the same features, as --only does."""
+    calls = []
+
+    def run(words: list[str], **_: object) -> argparse.Namespace:
+        calls.append(words[words.index("-m", 3) + 1])
+        return argparse.Namespace(returncode=1)
+
+    monkeypatch.setattr(script.subprocess, "run", run)
+    rows = [row for row in script.wanted("glyphs") if row.purpose == "paper"][:2]
+    args = argparse.Namespace(measure=tmp_path, minutes=1.0, device="cpu", data_root=None)
+    measurement = script.Measurement(args)
+    [first], [second] = ([script.Job((row,), 0)] for row in rows)
+    assert first.name == second.name
+    (tmp_path / "jobs" / first.name).mkdir(parents=True)
+    (tmp_path / "jobs" / first.name / f"{rows[0].name}.json").write_text("no result")
+    measurement.run([second], {}, 1)
+    assert calls == [rows[1].method]
+    with pytest.raises(DataError):
+        measurement.gather(rows[:1])
+    (tmp_path / "jobs" / first.name / f"{rows[1].name}.json").write_text("no result")
+    monkeypatch.setattr(script.Measurement, "measure", lambda self, *_: self.gather(rows))
+    with pytest.raises(DataError):
+        measurement.run([second], {}, 1)

@@ -18,9 +18,9 @@ from types import ModuleType
 
 from fewmore.errors import FewmoreError, MissingData
 
-_LOADING = threading.Lock()
+_LOADING = threading.RLock()  # a user's file may load another one
 _LOADED: dict[Path, str] = {}  # the modules that users' files imported, with their hashes then
-OWN = "fewmore_own_"  # how the names of modules of users' files begin
+_CODE: dict[str, str] = {}  # by the names of modules of users' files: the hash they were loaded by
 
 
 def installed(group: str) -> dict[str, EntryPoint]:
@@ -81,8 +81,9 @@ def _load_file(path: Path, name: str, error_type: type[FewmoreError]) -> ModuleT
             f"there is no file {path}: give the path of the Python file that holds {name}"
         )
     files = files_of(path)
-    digest = hashlib.sha256(f"{path.resolve()} {_hash(files)}".encode()).hexdigest()[:8]
-    module_name = f"{OWN}{path.stem}_{digest}"
+    code = _hash(files)
+    digest = hashlib.sha256(f"{path.resolve()} {code}".encode()).hexdigest()[:8]
+    module_name = f"fewmore_own_{path.stem}_{digest}"
     with _LOADING:
         if module_name in sys.modules:
             return sys.modules[module_name]
@@ -94,6 +95,7 @@ def _load_file(path: Path, name: str, error_type: type[FewmoreError]) -> ModuleT
         if folder not in sys.path:
             sys.path.append(folder)  # for what is imported later, within functions
         _forget_edited(files[1:])
+        _CODE[module_name] = code
         sys.modules[module_name] = module  # dataclasses look their module up while it is loaded
         sys.path.insert(0, folder)
         writes_bytecode = not sys.dont_write_bytecode
@@ -111,7 +113,6 @@ def _load_file(path: Path, name: str, error_type: type[FewmoreError]) -> ModuleT
         except FewmoreError:
             del sys.modules[module_name]
             raise
-        _LOADED.update((file, _hash([file])) for file in files[1:])
         return module
 
 
@@ -120,10 +121,10 @@ def files_of(path: Path) -> list[Path]:
     folder = path.resolve().parent
     found = [path.resolve()]
     for file in found:  # which grows on the way
-        for name in _imported_names(file):
-            module, package = folder / f"{name}.py", folder / name
-            inside = sorted(package.rglob("*.py")) if (package / "__init__.py").is_file() else []
-            found += [each for each in (*inside, module) if each.is_file() and each not in found]
+        for place in _imported_places(file, folder):
+            inside = sorted(place.rglob("*.py")) if (place / "__init__.py").is_file() else []
+            files = (*inside, place.with_suffix(".py"))
+            found += [each for each in files if each.is_file() and each not in found]
     return found
 
 
@@ -141,24 +142,41 @@ def _hash(files: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def _imported_names(file: Path) -> set[str]:
-    """Return the first names of the modules that a file imports anywhere."""
+def _imported_places(file: Path, folder: Path) -> list[Path]:
+    """Return where a folder would hold what a file imports anywhere: paths without suffix."""
     try:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))
     except (SyntaxError, ValueError):  # which loading it reports
-        return set()
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-    return {name.partition(".")[0] for name in names} - {""}
+        return []
+    names: list[tuple[str, ...]] = []
+    own = file.relative_to(folder).parent.parts  # where relative imports begin
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names += [tuple(alias.name.split(".")) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = own[: max(0, len(own) - node.level + 1)] if node.level else ()
+            module = node.module.split(".") if node.module else []
+            names += [(*start, *module, alias.name) for alias in node.names]
+    # Folders on the way need no __init__.py to be imported from.
+    parts = {name[:end] for name in names for end in range(1, len(name) + 1)}
+    return [folder.joinpath(*each) for each in sorted(parts)]
 
 
 def _forget_edited(helpers: Sequence[Path]) -> None:
     """Drop these modules where one of them was edited since, so that all are imported anew."""
-    if all(_LOADED.get(file, _hash([file])) == _hash([file]) for file in helpers):
+    hashes = {file: _hash([file]) for file in helpers}
+    edited = any(_LOADED.get(file, digest) != digest for file, digest in hashes.items())
+    # Also where the file that imports them fails: they may stay imported.
+    _LOADED.update(hashes)
+    if not edited:
         return
     for name, module in list(sys.modules.items()):
         if Path(getattr(module, "__file__", None) or "/") in helpers:
             del sys.modules[name]
+            # A folder without __init__.py would give its old modules to `from folder import`.
+            parent = sys.modules.get(name.rpartition(".")[0])
+            if parent is not None and getattr(parent, "__file__", None) is None:
+                vars(parent).pop(name.rpartition(".")[2], None)
 
 
 def _check_helpers(path: Path, helpers: Sequence[Path], error_type: type[FewmoreError]) -> None:
@@ -187,9 +205,13 @@ def _failure(where: str, error: Exception, error_type: type[FewmoreError]) -> Fe
 
 
 def source_of(module: ModuleType) -> dict[str, str]:
-    """Return a module's file, and the hash of what it and its own folder's modules contain."""
-    file = module.__file__ or ""
-    if module.__name__.startswith(OWN):
-        return {"file": file, "sha256": code_hash(Path(file))}
-    content = Path(file).read_bytes() if file else b""
-    return {"file": file, "sha256": hashlib.sha256(content).hexdigest()}
+    """Return a module's file and the hash of its content, which is empty where there is no file.
+
+    Of a user's file it is the hash that it was loaded by, with the modules of its own folder: what
+    runs, even if the file was edited since.
+    """
+    file = getattr(module, "__file__", None) or ""
+    digest = _CODE.get(module.__name__)
+    if digest is None:
+        digest = hashlib.sha256(Path(file).read_bytes() if file else b"").hexdigest()
+    return {"file": file, "sha256": digest}

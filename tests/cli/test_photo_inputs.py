@@ -154,6 +154,7 @@ def test_a_file_that_is_no_list_does_not_stop_the_others(model: Path, fewmore: F
     [
         ("a.csv", "file,kind\na.jpg,robin\n", "line 2 of a.csv has no image (file, kind)"),
         ("a.csv", "path,label\na.jpg,\n", "line 2 of a.csv has no label"),
+        ("a.csv", "path,label\na.jpg, \n", "line 2 of a.csv has no label"),
         ("a.csv", "path,label\n", "a.csv names no images"),
         ("a.jsonl", '{"path": "a.jpg"\n', "line 1 of a.jsonl is not JSON"),
         ("a.jsonl", "[1]\n", "line 1 of a.jsonl has no image (no columns)"),

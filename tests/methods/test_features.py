@@ -20,7 +20,7 @@ from fewmore.research.experiment import Experiment
 from fewmore.research.reporting import tables
 from fewmore.training.checkpoint import Checkpoint, read_state
 from fewmore.training.embed import embed
-from fewmore.training.runtime import Runtime
+from fewmore.training.runtime import Round, Runtime
 
 CIFAR = BENCHMARKS["cifar100"]
 OWN = '''
@@ -203,6 +203,32 @@ def test_stage_1_is_cached_by_the_features_and_their_file(
     path = Path(own.rpartition(":")[0])
     path.write_text(OWN + "\n# changed\n")
     assert fit(own) == 3
+
+
+def test_stage_1_is_shared_by_the_code_that_was_loaded(
+    own: str, tiny_task: Task, small_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    base = tiny_task.split.sessions[0].select_from(tiny_task.train).compact()
+    rounds: list[Round] = []
+    runtime = Runtime(stage1_cache=tmp_path / "cache", on_round=rounds.append)
+
+    def recipe() -> Recipe:
+        return small_recipe("quick", tiny_task.benchmark, "decoupled-cosine", f"features={own}")
+
+    def stages(own_recipe: Recipe) -> set[str]:
+        rounds.clear()
+        Network(own_recipe, runtime).fit(base, "cosine", 0)
+        return {report.stage for report in rounds}
+
+    path = Path(own.rpartition(":")[0])
+    before = recipe()
+    path.unlink()  # as while it is saved anew
+    assert stages(before) == {"pretrain"}
+    path.write_text(OWN.replace("others.mean(0)).square()", "others.mean(0)).abs()"))
+    assert stages(before) == {"pretrain (shared)"}
+    assert stages(recipe()) == {"pretrain"}
+    path.write_text(OWN)
+    assert stages(recipe()) == {"pretrain (shared)"}
 
 
 # ---- test views with features of their own

@@ -4,10 +4,12 @@ import dataclasses
 import importlib
 import inspect
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from fewmore import plugins
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.errors import ConfigError, MethodError, MissingData, UnknownName
 from fewmore.methods import METHODS, find
@@ -407,3 +409,58 @@ def test_a_module_of_another_folder_is_not_taken_for_that_of_the_file(tmp_path, 
     with pytest.raises(MethodError, match=r"another numbers_of_mine was imported .*v1/numbers"):
         find(with_helper(tmp_path / "v2", 0.2)).load()
     assert find(with_helper(tmp_path / "v1", 0.3)).load().strength == 0.3
+
+
+def test_folders_of_modules_need_no_init_file(tmp_path, clean_modules):
+    def named(strength: float, line: str) -> str:
+        name = with_helper(tmp_path, strength)
+        (tmp_path / "strengths" / "__init__.py").unlink()
+        (tmp_path / "strengths" / "inside.py").write_text("from .number import STRENGTH\n")
+        (tmp_path / "strengths" / "number.py").write_text(f"STRENGTH = {strength}\n")
+        text = (tmp_path / "mine.py").read_text()
+        (tmp_path / "mine.py").write_text(text.replace("from strengths import STRENGTH", line))
+        return name
+
+    for line in (
+        "from strengths.inside import STRENGTH",
+        "from strengths import inside; STRENGTH = inside.STRENGTH",
+    ):
+        found = [find(named(strength, line)) for strength in (0.1, 0.2)]
+        assert [method.load().strength for method in found] == [0.1, 0.2]
+        assert found[0].source["sha256"] != found[1].source["sha256"]
+    inside = [file.name for file in plugins.files_of(tmp_path / "mine.py")]
+    assert inside == ["mine.py", "inside.py", "number.py"]
+
+
+def test_a_module_edited_after_a_failure_is_imported_anew(tmp_path, clean_modules):
+    name = with_helper(tmp_path, 0.1)
+    path = tmp_path / "mine.py"
+    path.write_text(f"{path.read_text()}\n1 / 0\n")
+    with pytest.raises(MethodError, match="ZeroDivisionError"):
+        find(name)
+    assert find(with_helper(tmp_path, 0.2)).load().strength == 0.2
+
+
+def test_the_hash_of_a_file_is_that_of_what_was_loaded(mine):
+    name = f"{mine(tag='one')}:Mine"
+    method = find(name)
+    mine(tag="two")
+    module = sys.modules[method.load().__module__]
+    assert plugins.source_of(module)["sha256"] == method.source["sha256"]
+    assert find(name).source["sha256"] != method.source["sha256"]
+
+
+def test_a_file_may_load_another_one(mine, tmp_path, monkeypatch):
+    (tmp_path / "outer.py").write_text(
+        "from fewmore.methods import find\n"
+        f"class Outer(find({f'{mine()}:Mine'!r}).load()):\n    'Mine, and more.'\n"
+    )
+    found = []
+    # A lock that waits for itself must not stop this and the other tests.
+    monkeypatch.setattr(plugins, "_LOADING", type(plugins._LOADING)())
+    thread = threading.Thread(
+        target=lambda: found.append(find(f"{tmp_path / 'outer.py'}:Outer")), daemon=True
+    )
+    thread.start()
+    thread.join(10)
+    assert [method.title for method in found] == ["Mine, and more."]

@@ -394,6 +394,10 @@ def test_users_methods_of_one_name_are_told_apart_by_their_files(make_result):
         "mine, b.py",
         "cec",
     ]
+    assert named(("/home/a.py", "1"), ("/home/./a.py", "2"))[:2] == [
+        "mine, a.py (sha256 11111111)",
+        "mine, a.py (sha256 22222222)",
+    ], "two ways to write one path"
     assert named(("/home/old/a.py", "1"), ("/home/new/a.py", "2"), ("/home/b.py", "3")) == [
         "mine, old/a.py",
         "mine, new/a.py",

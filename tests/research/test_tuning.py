@@ -138,6 +138,14 @@ def test_random_trials_are_in_their_ranges_and_differ(recipe):
 def test_whole_numbers_are_within_their_range(recipe):
     trials = random_trials({"cec.pseudo.episodes": Range(0.5, 3.5)}, 3, 0, recipe)
     assert {trial["cec.pseudo.episodes"] for trial in trials} == {"1", "2", "3"}
+    [trial] = random_trials({"cec.pretrain.epochs": Range(5, 20)}, 1, 0, recipe)
+    assert trial["cec.pretrain.epochs"].isdecimal(), "of the common settings too"
+
+
+def test_recipes_of_a_search_know_its_sessions():
+    search = Search("cifar100", "fact", {"pretrain.lr": [0.1]}, split={"base": 40, "way": None})
+    assert search.plain_recipe().pretrain.virtual == 60
+    assert search.experiment({"pretrain.lr": "0.1"}).recipe.pretrain.virtual == 60
 
 
 def test_a_value_may_have_two_dots():

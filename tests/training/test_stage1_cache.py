@@ -6,8 +6,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -143,6 +144,25 @@ def test_a_training_that_fails_leaves_no_file_and_no_lock(
     assert cache.files() == []
     cache.fit()
     assert cache.trainings == 1
+
+
+def test_stage_1_of_classes_without_a_file_is_not_shared(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a notebook, the code of a class may be another one the next time."""
+
+    @dataclass(frozen=True)
+    class Typed(type(cache.recipe.pretrain)):  # type: ignore[misc]
+        """Hold settings of one's own."""
+
+    notebook = ModuleType("a_notebook")
+    monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
+    monkeypatch.setattr(Typed, "__module__", notebook.__name__)
+    values = {f.name: getattr(cache.recipe.pretrain, f.name) for f in fields(cache.recipe.pretrain)}
+    for _ in range(2):
+        cache.fit(replace(cache.recipe, pretrain=Typed(**values)))
+    assert cache.trainings == 2
+    assert cache.files() == []
 
 
 # What decides the name of a file

@@ -25,11 +25,11 @@ def list_manifest(manifest: Path) -> Listing:
     paths: list[Path] = []
     names: list[str] = []
     for place, path, row in _rows(manifest):
-        name = _first(row, LABEL_COLUMNS)
-        if name is None:
+        name = (_first(row, LABEL_COLUMNS) or "").strip()
+        if not name:
             raise DataError(f"{place} has no label: give each image its class in a column 'label'")
         paths.append(path)
-        names.append(name.strip())
+        names.append(name)
     class_names = sorted(set(names))
     label_of = {name: label for label, name in enumerate(class_names)}
     return Listing(tuple(paths), tuple(label_of[name] for name in names), tuple(class_names))

@@ -59,13 +59,13 @@ class Network:
     def fit(self, base: ImageSet, similarity: str, seed: int, stage: str = "pretrain") -> None:
         """Train stage 1, or take it from the cache where another method trained the same."""
         weights = self._weights_file()
+        recipe = self.recipe
         folder = self.runtime.stage1_cache
-        if folder is None or not self._trains:
+        pretrain_code = code_of(type(recipe.pretrain), recipe.pretrain.objective_type)
+        if folder is None or pretrain_code is None or not self._trains:
             self._train(base, similarity, seed, stage, weights)
             return
-        recipe = self.recipe
         transform = recipe.transform.plain  # other test views change nothing in training
-        pretrain_code = code_of(type(recipe.pretrain), recipe.pretrain.objective_type)
         settings = (
             recipe.backbone,
             transform,

@@ -62,15 +62,19 @@ def cache_file(folder: Path, runtime: Runtime, weights: Path | None, settings: o
     return folder / f"{sha256(repr(parts).encode()).hexdigest()[:16]}.safetensors"
 
 
-def code_of(*types: type) -> list[tuple[str, str, str]]:
-    """Return module, name and hash of the file of each class, and of those it derives from."""
-    classes = dict.fromkeys(base for cls in types for base in cls.__mro__[:-1])
-    return [(cls.__module__, cls.__qualname__, _hash_of_file(cls)) for cls in classes]
+def code_of(*types: type) -> list[tuple[str, str, str]] | None:
+    """Return module, name and hash of the file of each class, and of those it derives from.
 
-
-def _hash_of_file(cls: type) -> str:
-    module = sys.modules.get(cls.__module__)
-    return "" if module is None else plugins.source_of(module)["sha256"]
+    None where one is of no file, as in a notebook: its code is not known.
+    """
+    found = []
+    for cls in dict.fromkeys(base for each in types for base in each.__mro__[:-1]):
+        module = sys.modules.get(cls.__module__)
+        source = {} if module is None else plugins.source_of(module)
+        if not source.get("file") and cls.__module__ not in sys.builtin_module_names:
+            return None
+        found.append((cls.__module__, cls.__qualname__, source["sha256"]))
+    return found
 
 
 @cache

@@ -77,7 +77,8 @@ def _source(result: RunResult) -> tuple[str, str]:
     source = result.machine.get("method_source")
     if not isinstance(source, Mapping):
         return "", ""
-    return str(source.get("file", "")), str(source.get("sha256", ""))
+    file = str(source.get("file", ""))
+    return file and str(Path(file)), str(source.get("sha256", ""))
 
 
 def code_files(result: RunResult) -> dict[str, str]:

@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fewmore.data import benchmarks
-from fewmore.data.benchmarks import Task
-from fewmore.data.loading import stored_size
+from fewmore.data.benchmarks import Benchmark, Task
+from fewmore.data.loading import reshape, stored_size
 from fewmore.errors import CheckpointError, ConfigError, FewmoreError, UnknownName, describe
 from fewmore.methods import find
 from fewmore.methods.base import Recipe
@@ -67,8 +68,14 @@ class Search:
 
     def plain_recipe(self) -> Recipe:
         """Return the recipe that the trials change."""
-        benchmark = benchmarks.find(self.benchmark)
-        return recipes.recipe(self.recipe, benchmark, self.method, self.settings)
+        return recipes.recipe(self.recipe, self._reshaped, self.method, self.settings)
+
+    @cached_property
+    def _reshaped(self) -> Benchmark:
+        """Return the benchmark with the sessions of this search, as recipes may depend on them."""
+        found = benchmarks.find(self.benchmark)
+        changed = any(value is not None for value in self.split.values())
+        return reshape(found, **self.split) if changed else found
 
     def trials(self) -> list[dict[str, str]]:
         """Return the settings of each trial."""
@@ -80,8 +87,7 @@ class Search:
     def experiment(self, settings: Mapping[str, str]) -> Experiment:
         """Return the experiment of a trial; ConfigError where its settings cannot be."""
         changes = [*self.settings, *(f"{name}={text}" for name, text in settings.items())]
-        benchmark = benchmarks.find(self.benchmark)
-        [(recipe, texts)] = recipes.recipes_for(self.recipe, benchmark, [self.method], changes)
+        [(recipe, texts)] = recipes.recipes_for(self.recipe, self._reshaped, [self.method], changes)
         return Experiment(
             self.benchmark,
             self.method,

@@ -137,10 +137,9 @@ def random_trials(space: Space, count: int, seed: int, recipe: Recipe) -> list[d
 def takes_whole_numbers(recipe: Recipe, name: str) -> bool:
     """Return whether a setting takes whole numbers but no others."""
     path = name.split(".")
-    if path[0] not in COMMON:
-        named = not hasattr(recipe.method, path[0])  # cec.pseudo.episodes is of the method cec
-        path = ["method", *path[named:]]
-    *groups, last = path
+    if len(path) > 1 and path[0] not in COMMON and not hasattr(recipe.method, path[0]):
+        path = path[1:]  # cec.pseudo.episodes is of the method cec, and so is cec.pretrain.epochs
+    *groups, last = path if path[0] in COMMON else ["method", *path]
     config: Any = recipe
     for group in groups:
         config = getattr(config, group, None)
