@@ -12,7 +12,7 @@ import torch
 from fewmore import cli
 from fewmore.cli.run import _experiments
 from fewmore.data.benchmarks import BENCHMARKS
-from fewmore.errors import MethodError, MissingData
+from fewmore.errors import ConfigError, MethodError, MissingData
 from fewmore.io import file_hash
 from fewmore.methods import FEATURES, METHODS
 from fewmore.research import job, results, runner
@@ -644,6 +644,9 @@ def test_a_model_is_loaded_with_the_file_it_was_made_with(run, monkeypatch, tmp_
         load_method(seed)
     Path("near.py").write_text(NEAREST)  # the same file, seen from here
     assert load_method(seed).means.shape[0] == 6
+    (seed.parent / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"config\.json is not JSON"):
+        load_method(seed)
 
 
 def test_resume_starts_what_was_not_begun_and_says_what_is_done(run, monkeypatch):

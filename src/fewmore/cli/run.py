@@ -440,10 +440,9 @@ def _experiments(
     from fewmore.research.experiment import Experiment
 
     names = [method for method in methods for _ in on or [""]]
-    found = benchmarks.find(benchmark)
     shape = {name: common[name] for name in ("base", "way", "shot", "class_order")}
-    if any(value is not None for value in shape.values()):
-        found = loading.reshape(found, **shape)  # as a recipe may depend on the classes to come
+    # With its sessions, as a recipe may depend on the classes to come.
+    found = loading.reshape(benchmarks.find(benchmark), **shape)
     chosen = recipes.recipes_for(recipe, found, names, settings, [*on] * len(methods) or None)
     return [
         Experiment(benchmark, method, own_recipe, own_settings, **common)

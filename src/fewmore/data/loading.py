@@ -85,6 +85,8 @@ def reshape(
 ) -> Benchmark:
     """Return a benchmark with other sessions, as far as they can be had without its images."""
     shape = (base, way, shot, class_order)
+    if all(option is None for option in shape):
+        return benchmark
     _check_not_planned(benchmark, shape)
     counts: Sequence[int] = ()
     if benchmark.name.startswith(FOLDER_PREFIX):

@@ -47,11 +47,14 @@ def with_recorded_files(config: str, recorded: Sources) -> str:
     A file that lies elsewhere than seen from here is named by its whole path; one that is gone or
     has changed is an error.
     """
-    raw = json.loads(config)
-    raw["method"] = _find_file(str(raw["method"]), recorded.get(METHOD))
-    recipe = raw["recipe"]
-    if "features" in recipe:
-        recipe["features"] = _find_file(str(recipe["features"]), recorded.get(FEATURES))
+    try:
+        raw = json.loads(config)
+        raw["method"] = _find_file(str(raw["method"]), recorded.get(METHOD))
+        recipe = raw["recipe"]
+        if "features" in recipe:
+            recipe["features"] = _find_file(str(recipe["features"]), recorded.get(FEATURES))
+    except (ValueError, KeyError, TypeError):
+        return config  # it is damaged, which reading it as an experiment reports
     return json.dumps(raw)
 
 

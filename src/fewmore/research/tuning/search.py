@@ -73,9 +73,7 @@ class Search:
     @cached_property
     def _reshaped(self) -> Benchmark:
         """Return the benchmark with the sessions of this search, as recipes may depend on them."""
-        found = benchmarks.find(self.benchmark)
-        changed = any(value is not None for value in self.split.values())
-        return reshape(found, **self.split) if changed else found
+        return reshape(benchmarks.find(self.benchmark), **self.split)
 
     def trials(self) -> list[dict[str, str]]:
         """Return the settings of each trial."""
