@@ -6,6 +6,7 @@ Rows are flat, the same in CSV and Parquet. `name` is "none of these" for an unk
 
 import csv
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -200,11 +201,21 @@ def sort_into(folder: Path, image: str, name: str) -> None:
     try:
         of_class.mkdir(parents=True, exist_ok=True)
         if (target := _free_place(path, of_class)) is not None:
-            shutil.copy2(path, target)
+            _copy(path, target)
     except OSError as error:
         raise ConfigError(
             f"--sort-into {folder}: {path} cannot be copied ({error.strerror or error})"
         ) from error
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Copy a file; if that is stopped, or the disk is full, no part of it is left."""
+    unfinished = target.with_name(f".unfinished-{os.getpid()}")
+    try:
+        shutil.copy2(path, unfinished)
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _free_place(path: Path, folder: Path) -> Path | None:
