@@ -28,18 +28,29 @@ FORMATS = ("csv", "json", "jsonl", "parquet")
 def open_file(path: Path, top: int) -> Iterator[Write]:
     """Give a function that writes predictions to a new file of text, as its name's end says.
 
-    What was written stays if the command is stopped.
+    What was written stays if the command is stopped; a file without predictions does not.
     """
+    is_empty = False
+
+    def write(results: Sequence[Result]) -> None:
+        nonlocal is_empty
+        is_empty = False
+        write_rows(results)
+
     try:
         with (
             path.open("x", encoding="utf-8") as file,
-            open_rows(check_end(path), file, top) as write,
+            open_rows(check_end(path), file, top) as write_rows,
         ):
+            is_empty = True
             yield write
     except OSError as error:
         raise ConfigError(
             f"-o {path} cannot be written ({error.strerror or error}): give another file"
         ) from error
+    finally:
+        if is_empty:
+            path.unlink(missing_ok=True)
 
 
 def check_output(path: Path) -> str:
