@@ -104,6 +104,19 @@ def test_labels_that_are_whole_numbers(
     assert empty.names == ["-1", "7", "30"]
 
 
+def test_a_label_that_is_too_large_is_refused_before_training(
+    empty: IncrementalClassifier, train: Paths
+):
+    numbers = {"jay": 2**63, "robin": 1, "wren": 2}
+    labels = np.array([numbers[name] for name in train[1]], np.uint64)
+    with pytest.raises(DataError, match="one of them its sign, and 9223372036854775808 has more"):
+        empty.fit(train[0], labels)
+    assert len(empty) == 0
+    numbers["jay"] -= 1
+    empty.fit(train[0], np.array([numbers[name] for name in train[1]], np.uint64))
+    assert empty.classes_.tolist() == [1, 2, 2**63 - 1]
+
+
 def test_labels_that_are_answered_otherwise_are_noted(empty: IncrementalClassifier, train: Paths):
     decomposed = "Ha\u0308her"
     of_class = {"jay": decomposed, "robin": "robin ", "wren": "wren"}

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -405,6 +406,24 @@ def test_many_classes_fit_on_a_page(model: Path, photos: Photos, fewmore: Fewmor
     _, out, _ = fewmore("evaluate", model, photos("test", many, size=8))
     assert len(out.splitlines()) < 45
     assert "and 30 more classes, each with 100.0 % or better" in out
+
+
+def test_evaluate_says_nothing_of_a_home_that_cannot_be_written(
+    model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    places = {
+        "MPLCONFIGDIR": str(tmp_path / "file" / "below"),
+        "FEWMORE_CACHE": str(tmp_path / "cache"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "fewmore", "evaluate", str(model), "photos"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **places},
+    )
+    assert (done.returncode, done.stderr) == (0, "evaluating …\n")
 
 
 def test_evaluate_refuses_with_a_sentence(model: Path, photos: Photos, fewmore: Fewmore) -> None:

@@ -210,6 +210,7 @@ def test_what_was_not_copied_is_copied_when_the_command_goes_on(
         nonlocal left
         left -= 1
         if left < 0:
+            target.write_bytes(source.read_bytes()[:50])
             raise OSError(errno.ENOSPC, "No space left on device")
         copy(source, target)
 
@@ -218,6 +219,10 @@ def test_what_was_not_copied_is_copied_when_the_command_goes_on(
         code, _, err = fewmore(*words)
     assert code == 2
     assert "cannot be copied (No space left on device)" in err
+    originals = {path.read_bytes() for path in Path("photos").rglob("*.png")}
+    copies = [path.read_bytes() for path in Path("sorted").rglob("*") if path.is_file()]
+    assert len(copies) == 5
+    assert originals.issuperset(copies), "no part of an image"
     assert fewmore(*words)[0] == 0
     assert len(list(Path("sorted").glob("*/*.png"))) == len(list(Path("photos").glob("*/*.png")))
 

@@ -113,7 +113,7 @@ def test_parts_of_another_command_are_refused(
     assert len(rows("out.parquet")) == 11
 
 
-@pytest.mark.parametrize("output", [(), ("-o", "a.parquet")])
+@pytest.mark.parametrize("output", [(), ("-o", "a.parquet"), ("-o", "a.csv"), ("-o", "a.json")])
 def test_archives_without_images_are_a_sentence(
     model: Path, fewmore: Fewmore, output: tuple[str, ...]
 ) -> None:
@@ -123,7 +123,7 @@ def test_archives_without_images_are_a_sentence(
     code, out, err = fewmore("predict", model, "a.tar", *output)
     assert (code, out) == (2, "")
     assert "a.tar has no images in it: give archives that have some (" in err
-    assert not list(Path().glob("a.parquet*"))
+    assert list(Path().glob("a.*")) == [Path("a.tar")]
     assert "a.tar, b.tar have no images in them" in fewmore("predict", model, "?.tar")[2]
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +22,7 @@ MakeImage = Callable[..., bytes]
 @pytest.fixture
 def host(image: MakeImage) -> Iterator[str]:
     """Return the origin of a host of images."""
+    over = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -33,6 +33,10 @@ def host(image: MakeImage) -> Iterator[str]:
                 return
             if self.path == "/nonsense":
                 self.wfile.write(b"nonsense\r\n\r\n")
+                return
+            if self.path == "/slow-head":
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
+                self._send_slowly()
                 return
             known = self.path != "/none"
             self.send_response(200 if known else 404)
@@ -53,7 +57,8 @@ def host(image: MakeImage) -> Iterator[str]:
             with contextlib.suppress(ConnectionError):
                 for _ in range(200):
                     self.wfile.write(b"x")
-                    time.sleep(0.05)
+                    if over.wait(0.05):
+                        return
 
         def log_message(self, *_: object) -> None:
             pass
@@ -61,6 +66,7 @@ def host(image: MakeImage) -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever).start()
         yield f"http://127.0.0.1:{server.server_port}"
+        over.set()
         server.shutdown()
 
 
@@ -102,10 +108,11 @@ def test_images_are_fetched_from_allowed_hosts(
         assert "does not answer" in response.json()["detail"]
 
 
-def test_a_host_that_sends_slowly_is_left(model: Path, inside: Inside, host: str):
+@pytest.mark.parametrize("part", ["slow", "slow-head"])
+def test_a_host_that_sends_slowly_is_left(model: Path, inside: Inside, host: str, part: str):
     access, limits = Access(image_origins=(host,)), Limits(body_seconds=0.5)
     with inside(model, access=access, limits=limits) as client:
-        response = client.http.post("/api/predict/urls", json={"urls": [f"{host}/slow"]})
+        response = client.http.post("/api/predict/urls", json={"urls": [f"{host}/{part}"]})
         assert response.status_code == 422
         assert "cannot be fetched in time" in response.json()["detail"]
 

@@ -109,6 +109,11 @@ def label_images(images: Any, labels: Any) -> LabeledImages:
     """List images with a label each, scikit-learn's X and y; classes are in the order of labels."""
     sequence = as_batch(images)
     values, codes = np.unique(as_labels(labels, len(sequence)), return_inverse=True)
+    if values.dtype.kind == "u" and values[-1] > np.iinfo(np.int64).max:
+        raise DataError(
+            f"a label has at most 64 bits, one of them its sign, and {values[-1]} has more: "
+            "give texts, or other numbers"
+        )
     given = [str(value) for value in values]
     listed = _by_class(given, codes.tolist(), sequence)
     pairs = zip(given, listed.names, strict=True)

@@ -201,11 +201,8 @@ def _to_json(evaluation: "Evaluation") -> dict[str, Any]:
 
 def _plot(evaluation: "Evaluation", history: "Sequence[Change]", target: Path) -> bool:
     """Draw the confusion matrix; return False if the font lacks characters of class names."""
-    import logging
     import warnings
 
-    # Where its folder cannot be written, matplotlib says so in two lines, and works all the same.
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import numpy as np
 
     from fewmore.classifier.history import class_sessions

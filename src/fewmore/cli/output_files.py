@@ -1,11 +1,11 @@
 """Refuse files that a command must not write, before it computes anything."""
 
+import logging
 from pathlib import Path
 
 from fewmore.errors import ConfigError
 
 PAGES = (".html", ".htm")
-FIGURES = (".png", ".svg", ".pdf")
 
 
 def check_page(path: Path) -> None:
@@ -17,9 +17,11 @@ def check_page(path: Path) -> None:
 
 def check_figure(path: Path) -> None:
     """Refuse a figure of `--plot` that has another end, no folder, or is a file of the user's."""
-    from fewmore.research.reporting.figures.files import FIGURE_MARK
+    # Where its folder cannot be written, matplotlib says so in two lines, and works all the same.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # before it is imported
+    from fewmore.research.reporting.figures.files import FIGURE_MARK, FORMATS
 
-    _check("--plot", path, FIGURES, FIGURE_MARK.encode())
+    _check("--plot", path, FORMATS, FIGURE_MARK.encode())
 
 
 def check_graph_file(path: Path) -> None:

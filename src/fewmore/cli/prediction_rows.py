@@ -6,6 +6,7 @@ Rows are flat, the same in CSV and Parquet. `name` is "none of these" for an unk
 
 import csv
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -27,18 +28,29 @@ FORMATS = ("csv", "json", "jsonl", "parquet")
 def open_file(path: Path, top: int) -> Iterator[Write]:
     """Give a function that writes predictions to a new file of text, as its name's end says.
 
-    What was written stays if the command is stopped.
+    What was written stays if the command is stopped; a file without predictions does not.
     """
+    is_empty = False
+
+    def write(results: Sequence[Result]) -> None:
+        nonlocal is_empty
+        is_empty = False
+        write_rows(results)
+
     try:
         with (
             path.open("x", encoding="utf-8") as file,
-            open_rows(check_end(path), file, top) as write,
+            open_rows(check_end(path), file, top) as write_rows,
         ):
+            is_empty = True
             yield write
     except OSError as error:
         raise ConfigError(
             f"-o {path} cannot be written ({error.strerror or error}): give another file"
         ) from error
+    finally:
+        if is_empty:
+            path.unlink(missing_ok=True)
 
 
 def check_output(path: Path) -> str:
@@ -200,11 +212,21 @@ def sort_into(folder: Path, image: str, name: str) -> None:
     try:
         of_class.mkdir(parents=True, exist_ok=True)
         if (target := _free_place(path, of_class)) is not None:
-            shutil.copy2(path, target)
+            _copy(path, target)
     except OSError as error:
         raise ConfigError(
             f"--sort-into {folder}: {path} cannot be copied ({error.strerror or error})"
         ) from error
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Copy a file; if that is stopped, or the disk is full, no part of it is left."""
+    unfinished = target.with_name(f".unfinished-{os.getpid()}")
+    try:
+        shutil.copy2(path, unfinished)
+        os.replace(unfinished, target)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _free_place(path: Path, folder: Path) -> Path | None:

@@ -92,8 +92,11 @@ class ImageURLs:
         ]
         images: list[bytes] = []
         try:
-            for task in tasks:
-                images.append(await task)
+            for number, task in enumerate(tasks, 1):
+                try:  # here too: a thread cannot leave a host that sends its head slowly
+                    images.append(await asyncio.wait_for(task, until - time.monotonic()))
+                except asyncio.TimeoutError as error:
+                    raise _too_late(number) from error
                 if sum(map(len, images)) > self.limits.body_bytes:
                     raise DataError(
                         f"the images have more than {self.limits.body_bytes:,} bytes in all: "
@@ -117,7 +120,7 @@ class ImageURLs:
                 f"URL {number} cannot be fetched: its host says {error.code}"
             ) from error
         except TimeoutError as error:
-            raise DataError(f"URL {number} cannot be fetched in time") from error
+            raise _too_late(number) from error
         except (HTTPException, URLError, OSError, ValueError) as error:
             raise DataError(f"URL {number} cannot be fetched: its host does not answer") from error
 
@@ -132,3 +135,7 @@ class ImageURLs:
             if time.monotonic() > until:
                 raise TimeoutError
         return bytes(content)
+
+
+def _too_late(number: int) -> DataError:
+    return DataError(f"URL {number} cannot be fetched in time")

@@ -193,12 +193,7 @@ class Models:
     @asynccontextmanager
     async def using(self, name: str) -> AsyncIterator[FastAPI]:
         """Give the app of a model, which stays loaded meanwhile."""
-        acquiring = asyncio.ensure_future(self._acquire(name))
-        try:
-            loaded = await asyncio.shield(acquiring)
-        except asyncio.CancelledError:  # what has begun to load goes on: it has the model's lock
-            acquiring.add_done_callback(self._abandon)
-            raise
+        loaded = await self._acquire(name)
         try:
             yield loaded.app
         finally:
@@ -215,19 +210,32 @@ class Models:
 
     async def _acquire(self, name: str) -> Loaded:
         until = time.monotonic() + ROOM_SECONDS
-        loaded = self._loaded.pop(name, None)
-        if loaded is None:
-            async with self._changing:
-                loaded = self._loaded.pop(name, None)
-                if loaded is None:
-                    await self._wait_for_room(until)
-                    loaded = await self._load(name)
-                loaded.requests += 1
-                self._loaded[name] = loaded
-                await self._close_idle()
-        else:
-            loaded.requests += 1
-            self._loaded[name] = loaded
+        if name in self._loaded:
+            return self._take(name)
+        await self._changing.acquire()
+        acquiring = asyncio.ensure_future(self._make_room_and_load(name, until))
+        try:
+            return await asyncio.shield(acquiring)
+        except asyncio.CancelledError:  # what has begun to load goes on: it has the model's lock
+            acquiring.add_done_callback(self._abandon)
+            raise
+
+    async def _make_room_and_load(self, name: str, until: float) -> Loaded:
+        """Load a model unless another request did, then let others load and close."""
+        try:
+            if name not in self._loaded:
+                await self._wait_for_room(until)
+                self._loaded[name] = await self._load(name)
+            loaded = self._take(name)
+            await self._close_idle()
+            return loaded
+        finally:
+            self._changing.release()
+
+    def _take(self, name: str) -> Loaded:
+        """Count a request for a loaded model, which is the one that was used last from now on."""
+        loaded = self._loaded[name] = self._loaded.pop(name)
+        loaded.requests += 1
         return loaded
 
     async def _load(self, name: str) -> Loaded:
