@@ -22,6 +22,7 @@ METADATA: dict[str, dict[str, Any]] = {
 
 def save(figure: Figure, path: Path) -> list[Path]:
     """Write .png and .svg files, or the one format that the path ends in; return the paths."""
+    path = path.expanduser()
     targets = [path]
     if path.suffix.lower() not in FORMATS:
         targets = [path.with_name(path.name + suffix) for suffix in (".png", ".svg")]
