@@ -15,6 +15,7 @@ from fewmore.data.benchmarks import Task, find
 from fewmore.data.loading import load_task
 from fewmore.data.plans import SessionPlan
 from fewmore.errors import ConfigError, FewmoreError, MissingData, SplitError, UnknownName
+from fewmore.io import file_hash
 
 BIRDS = {"crow": 8, "heron": 8, "jay": 8, "kite": 8, "owl": 8, "robin": 8, "wren": 8}
 SESSIONS: list[dict[str, Any]] = [
@@ -111,6 +112,29 @@ def test_test_images_of_ones_own(write: Callable[..., str], birds: Path) -> None
         task = load_task(write(test=test))
         assert sorted(task.test_files) == sorted(key for key in listed if "heron" not in key)
         assert len(shown(task)[0]) == 18
+
+
+def test_the_hash_is_also_of_the_lists_that_a_file_names(
+    write: Callable[..., str], birds: Path, tmp_path: Path
+) -> None:
+    def digest(first: str, second: str, tested: str) -> str:
+        for file, text in (("1.txt", first), ("2.txt", second), ("test.txt", tested)):
+            (birds.parent / file).write_text(text)
+        sessions = [{"images": "1.txt"}, {"images": "2.txt"}]
+        return find(write(sessions, test="test.txt")).source["sha256"]
+
+    tested = "jay/00.png\nowl/00.png\nkite/00.png\n"
+    one, two, three = "jay/05.png\n", "owl/01.png\n", "kite/03.png\n"
+    digests = {
+        digest(one, two + three, tested),
+        digest(one, three + two, tested),
+        digest(one + two, three, tested),
+        digest(one, two + three, tested + "jay/01.png\n"),
+    }
+    assert len(digests) == 4
+    assert digest(one, two + three, tested) in digests
+    source = find(write()).source
+    assert source["sha256"] == file_hash(tmp_path / "birds.json"), "without lists, that of the file"
 
 
 @pytest.mark.parametrize("part", ["test", "val"])

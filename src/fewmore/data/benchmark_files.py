@@ -37,8 +37,8 @@ SESSION_KEYS = ("classes", "shots", "images")
 def read(name: str) -> Benchmark:
     """Return the benchmark that a file describes."""
     file = _BenchmarkFile(name)
-    source = {"file": str(file.path), "sha256": file.digest}
     made = file.of_folder() if "folder" in file.content else file.of_benchmark()
+    source = {"file": str(file.path), "sha256": file.digest.hexdigest()}
     return replace(made, name=name, title=file.title, plan=file.plan, lists=None, source=source)
 
 
@@ -120,7 +120,7 @@ class _BenchmarkFile:
                 f"the benchmark file {self.name} cannot be read ({error.strerror}): "
                 "give the path of a JSON file"
             ) from None
-        self.digest = hashlib.sha256(data).hexdigest()
+        self.digest = hashlib.sha256(data)  # and the lists of images that the file names
         try:
             content = json.loads(data)
         except ValueError as error:
@@ -172,6 +172,7 @@ class _BenchmarkFile:
             file = self.path.parent / Path(value).expanduser()
             if not file.is_file():
                 raise MissingData(f"{place}: there is no file {file}, which should list its images")
+            self.digest.update(b"\0" + file.read_bytes())
             value = read_lines(file)
         if not _is_list_of_texts(value):
             raise ConfigError(f"{place}: give a list of images, or a text file with one a line")
