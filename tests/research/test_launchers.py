@@ -226,6 +226,18 @@ def test_code_of_a_user_travels_with_the_modules_beside_it(own, tmp_path):
     assert place.startswith(str(tmp_path / "cache" / "code"))
 
 
+def test_a_list_of_images_travels_in_its_benchmark_file(tmp_path):
+    (tmp_path / "new.txt").write_text("7\n\n12\n")
+    sessions = [{"classes": ["a"]}, {"classes": ["b"], "images": "new.txt"}]
+    path = tmp_path / "few.json"
+    path.write_text(json.dumps({"benchmark": "glyphs", "sessions": sessions}))
+    files = {}
+    place = request._pack_benchmark(str(path), files)
+    [(name, text)] = files.items()
+    assert place == request.CODE + name
+    assert json.loads(text)["sessions"] == [sessions[0], {**sessions[1], "images": ["7", "12"]}]
+
+
 def test_other_code_and_other_images_are_refused(own, tmp_path, monkeypatch):
     experiment, task = own()
     less = dataclasses.replace(task, test=task.test.select(torch.arange(20)))

@@ -15,6 +15,7 @@ import numpy as np
 from fewmore import plugins
 from fewmore.data import paths
 from fewmore.data.benchmarks import FILE_SUFFIX, FOLDER_PREFIX, Task, folder_path
+from fewmore.data.text import read_lines
 from fewmore.io import write_bytes
 from fewmore.methods import find, find_features
 from fewmore.research.experiment import Experiment
@@ -131,11 +132,14 @@ def _pack_benchmark(name: str, files: dict[str, str]) -> str:
     if not name.endswith(FILE_SUFFIX):
         return _pack_code(name, files)
     path = Path(name).expanduser().resolve()
-    text = path.read_text(encoding="utf-8")
-    if "folder" in json.loads(text):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if "folder" in content:
         return str(path)
+    for session in content["sessions"]:
+        if isinstance(session.get("images"), str):  # the name of a list, which stays here
+            session["images"] = read_lines(path.parent / Path(session["images"]).expanduser())
     place = f"{len(files)}/{path.name}"
-    files[place] = text
+    files[place] = json.dumps(content)
     return CODE + place
 
 
