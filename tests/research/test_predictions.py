@@ -11,7 +11,12 @@ import torch
 
 from fewmore.errors import CheckpointError
 from fewmore.research import metrics
-from fewmore.research.predictions import Predictions, read_predictions, read_run_folder
+from fewmore.research.predictions import (
+    Predictions,
+    images_tested,
+    read_predictions,
+    read_run_folder,
+)
 from fewmore.research.reporting import per_class
 from fewmore.research.runner import Watcher
 from fewmore.research.trained import load_method
@@ -119,6 +124,25 @@ def test_a_run_of_an_older_version_takes_names_from_its_task(make_experiment, ru
     test = dataclasses.replace(tiny_task.test, class_names=names)
     (named,) = read_run_folder(folder, dataclasses.replace(tiny_task, test=test))
     assert named.class_names == names
+
+
+def test_a_run_keeps_its_names_and_images_when_the_benchmark_is_edited(
+    make_experiment, run, named_task
+):
+    folder, _ = run(make_experiment(), task=named_task)
+    (found,) = read_run_folder(folder, named_task)
+    shown = images_tested(found, named_task)
+    assert shown.class_names == found.class_names
+    assert shown.labels.tolist() == found.labels.tolist()
+    first, *rest = named_task.split.sessions
+    backwards = dataclasses.replace(first, classes=first.classes[::-1])
+    split = dataclasses.replace(named_task.split, sessions=(backwards, *rest))
+    edited = dataclasses.replace(named_task, split=split)
+    (again,) = read_run_folder(folder, edited)
+    assert again.class_names == found.class_names
+    assert images_tested(again, edited) is None
+    renamed = tuple(f"new-{name}" for name in named_task.test_files)
+    assert images_tested(found, dataclasses.replace(named_task, test_files=renamed)) is None
 
 
 # On request

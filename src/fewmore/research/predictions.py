@@ -5,13 +5,15 @@
 
 import csv
 import io
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
 from fewmore.data.benchmarks import Task
+from fewmore.data.images import ImageSet
 from fewmore.io import write_bytes
 from fewmore.research import metrics, results
 from fewmore.research.experiment import run_name
@@ -68,10 +70,16 @@ def read_predictions(run: Path, scores: str = "") -> Predictions:
 
     `scores` names other scores of the same method, where it has some; "" are its own.
     """
+    return _read(run, scores)
+
+
+def _read(run: Path, scores: str = "", names: Sequence[str] = ()) -> Predictions:
+    """Read the predictions of a run; `names` are those of its classes, if it wrote none."""
     state = read_state(run / FILE)
     labels: Ints = state["labels"].numpy()
     session_of_class: Ints = state["session_of_class"].numpy()
-    unnamed = [f"class {number}" for number in range(len(session_of_class))]
+    if len(names) != len(session_of_class):
+        names = [f"class {number}" for number in range(len(session_of_class))]
     confidence = state.get("confidence")
     # Runs of older versions have neither names nor positions.
     return Predictions(
@@ -79,7 +87,7 @@ def read_predictions(run: Path, scores: str = "") -> Predictions:
         session_of_class,
         state["predictions"][scores].numpy(),
         np.empty(0) if confidence is None else confidence.double().numpy(),
-        tuple(state.get("class_names", unnamed)),
+        tuple(state.get("class_names", names)),
         state["positions"].numpy() if "positions" in state else np.arange(len(labels)),
         tuple(state.get("files", ())),
     )
@@ -92,11 +100,25 @@ def read_run_folder(folder: Path, task: Task | None = None) -> list[Predictions]
     """
     result = results.read(folder)
     pairs = zip(result.seeds, result.draws, strict=True)
-    runs = [read_predictions(folder / run_name(seed, draw)) for seed, draw in pairs]
-    names = () if task is None else tuple(_class_names(task))
-    if len(names) != len(runs[0].session_of_class):
-        return runs
-    return [replace(run, class_names=names) for run in runs]
+    names = () if task is None else _class_names(task)
+    return [_read(folder / run_name(seed, draw), names=names) for seed, draw in pairs]
+
+
+def images_tested(run: Predictions, task: Task) -> ImageSet | None:
+    """Return the test images of a run from its task, classes in the order of arrival.
+
+    None where the task has others: a folder or a benchmark may be edited after a run.
+    """
+    seen = task.split.seen(len(task.split.sessions))
+    test = task.test.select_classes(seen)
+    labels = task.test.labels.tolist() if task.test_files else []
+    files = [file for file, label in zip(task.test_files, labels, strict=True) if label in seen]
+    same = (
+        test.class_names == run.class_names
+        and np.array_equal(test.labels.cpu().numpy(), run.labels)
+        and (not run.files or run.files == tuple(files))
+    )
+    return test if same else None
 
 
 def write_predictions(run: Path, outcome: Outcome, task: Task) -> None:

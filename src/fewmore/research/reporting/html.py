@@ -24,7 +24,7 @@ from fewmore.io import write_bytes
 from fewmore.research import results
 from fewmore.research.machine import BUSY
 from fewmore.research.metrics import mean_std
-from fewmore.research.predictions import Predictions, read_run_folder
+from fewmore.research.predictions import Predictions, images_tested, read_run_folder
 from fewmore.research.reporting import figures, per_class, tables
 from fewmore.research.reporting.figures import style
 from fewmore.research.reporting.image_page import STYLE, image_tag
@@ -55,11 +55,7 @@ def write(folder: Path, task: Task | None) -> Path:
     result = results.read(folder)
     config = json.loads((folder / "config.json").read_text())
     predictions = read_run_folder(folder, task)
-    test = None
-    if task is not None:
-        test = task.test.select_classes(task.split.seen(len(task.split.sessions)))
-        if len(test) != len(predictions[0].labels):
-            test = None  # these are not the images of the run
+    test = None if task is None else images_tested(predictions[0], task)
     path = folder / "report.html"
     write_bytes(path, page(result, config, predictions, test).encode())
     return path
