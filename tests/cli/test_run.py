@@ -807,6 +807,30 @@ def test_a_run_is_repeated_from_its_config(run, fewmore):
         assert results.read(second).accuracy == results.read(first).accuracy
 
 
+def test_a_config_of_another_benchmark_file_is_refused(run, fewmore, tiny_folder):
+    names = sorted(path.name for path in tiny_folder.iterdir() if path.is_dir())
+
+    def write(order: list[str]) -> None:
+        sessions = [{"classes": order[:4]}, {"classes": order[4:], "shots": 2}]
+        text = json.dumps({"folder": str(tiny_folder), "sessions": sessions})
+        Path("own.json").write_text(text)
+
+    write(names)
+    settings = [word for name in SMALL for word in ("--set", name)]
+    words = ("run", "own.json", "-m", "decoupled-cosine", "--device", "cpu", *settings)
+    assert fewmore(*words)[0] == 0
+    (folder,) = folders()
+    per_class = (folder / "per-class.csv").read_text()
+    again = ("run", "--config", folder / "config.json", "--dry-run")
+    assert fewmore(*again)[0] == 0
+    write([names[1], names[0], *names[2:]])
+    assert "own.json is not the benchmark that this run was made with" in refusal(fewmore(*again))
+    # The report names the classes of then, and shows no images by the order of now.
+    assert fewmore("report", folder)[0] == 0
+    assert (folder / "per-class.csv").read_text() == per_class
+    assert "The test images of the run were not there." in (folder / "report.html").read_text()
+
+
 def test_a_config_that_cannot_be_used(fewmore, tmp_path):
     def complaint(*words: str) -> str:
         return refusal(fewmore("run", "--config", "config.json", *words))

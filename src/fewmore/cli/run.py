@@ -248,11 +248,13 @@ def _read_config(path: Path, given: list[Any]) -> "Experiment":
             "--recipe, --set and the options of seeds, draws and classes"
         )
     try:
-        return run_folder.read_experiment(path)
+        experiment = run_folder.read_experiment(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"--config {path} cannot be read ({error}): give the config.json of a run folder"
         ) from None
+    run_folder.check_benchmark(path, experiment)
+    return experiment
 
 
 def _read_finished(experiments: "list[Experiment]", runs: Path) -> "list[RunResult]":

@@ -24,10 +24,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fewmore.errors import CheckpointError
+from fewmore.errors import CheckpointError, MissingData
 from fewmore.io import write_bytes
 from fewmore.research.experiment import Experiment
-from fewmore.research.own_code import Sources, own_code, same_code, with_recorded_files
+from fewmore.research.own_code import (
+    BENCHMARK,
+    Sources,
+    own_code,
+    same_code,
+    with_recorded_files,
+)
 
 CONFIG = "config.json"
 CODE = "code.json"
@@ -157,6 +163,17 @@ def read_experiment(config: Path) -> Experiment:
     if recorded:
         text = with_recorded_files(text, recorded)
     return Experiment.from_json(text, str(config))
+
+
+def check_benchmark(config: Path, experiment: Experiment) -> None:
+    """Refuse a user's benchmark that is not the one that a run folder's config was written for."""
+    recorded = (read_code(config.parent) or {}).get(BENCHMARK)
+    found = own_code(experiment).get(BENCHMARK)
+    if recorded and found and found["sha256"] != recorded["sha256"]:
+        raise MissingData(
+            f"{experiment.benchmark} is not the benchmark that this run was made with, which was "
+            f"{recorded['file']}: put back the version with the sha256 {recorded['sha256'][:12]}…"
+        )
 
 
 def _modified(path: Path) -> float:
