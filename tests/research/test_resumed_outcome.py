@@ -1,5 +1,6 @@
 """Test that a resumed run has the outcome of the sessions before it was stopped."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet
+from fewmore.errors import CheckpointError
 from fewmore.methods.base import Method, Recipe
 from fewmore.research import protocol
 from fewmore.research.protocol import Outcome
@@ -89,3 +91,20 @@ def test_a_resumed_run_remembers_images_kept_and_confidence(
     assert resumed.images_kept == expected.images_kept
     assert torch.equal(resumed.confidence, expected.confidence)
     assert torch.equal(resumed.predictions[""], expected.predictions[""])
+
+
+def test_a_run_is_not_resumed_with_other_images(tiny_task: Task, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    with pytest.raises(Stopped):
+        run_until(1, tiny_task, path)
+    first, second, third = tiny_task.split.sessions
+    fewer = replace(second, indices=second.indices[1:])
+    others = (
+        replace(tiny_task, test=tiny_task.test.select(torch.arange(1, len(tiny_task.test)))),
+        replace(tiny_task, split=replace(tiny_task.split, sessions=(first, fewer, third))),
+    )
+    for other in others:
+        with pytest.raises(CheckpointError, match="began with other images"):
+            protocol.run(MeanColor(), other, Runtime(checkpoint=Checkpoint(path)))
+    resumed = protocol.run(MeanColor(), tiny_task, Runtime(checkpoint=Checkpoint(path)))
+    assert resumed.sessions == 3

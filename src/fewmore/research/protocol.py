@@ -6,6 +6,7 @@ images of all classes seen so far, shuffled and without labels. It never learns 
 nothing can be chosen on the test set. integrity.py checks that the method keeps to this.
 """
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet
-from fewmore.errors import MethodError
+from fewmore.errors import CheckpointError, MethodError
 from fewmore.methods.base import FrozenBackbone, Method
 from fewmore.research import integrity
 from fewmore.research.metrics import Summary, summarize
@@ -78,8 +79,9 @@ def run(
     )
     test = task.test.select_classes(classes).to(runtime.device)
     outcome = Outcome(test.labels.cpu(), session_of_class, {}, positions=_positions(task, classes))
-    _resume(runtime.checkpoint, method, outcome)
     evaluator = _Evaluator(method, test, session_of_class.to(runtime.device), keep_scores)
+    shown = _hash_images(task, evaluator.content)
+    _resume(runtime.checkpoint, method, outcome, shown)
     first, last = outcome.sessions, len(split.sessions) - 1
     for number, session in enumerate(split.sessions):
         if number < outcome.sessions:
@@ -106,7 +108,7 @@ def run(
         # Reported before it is saved: a kill in between repeats the report, but never loses it.
         on_session(outcome)
         if runtime.checkpoint is not None:
-            _save(runtime.checkpoint, state, outcome)
+            _save(runtime.checkpoint, state, outcome, shown)
     return outcome
 
 
@@ -290,7 +292,15 @@ def _add_seconds(outcome: Outcome, name: str, seconds: float) -> None:
     outcome.seconds[name] = round(outcome.seconds.get(name, 0.0) + seconds, 3)
 
 
-def _save(checkpoint: Checkpoint, method_state: State, outcome: Outcome) -> None:
+def _hash_images(task: Task, test: str) -> str:
+    """Hash the content of the test set, and which training images the sessions show."""
+    digest = hashlib.sha256(repr((test, len(task.train))).encode())
+    for session in task.split.sessions:
+        digest.update(repr((session.classes, session.indices.tolist())).encode())
+    return digest.hexdigest()
+
+
+def _save(checkpoint: Checkpoint, method_state: State, outcome: Outcome, shown: str) -> None:
     state = {
         "predictions": dict(outcome.predictions),
         "seconds": dict(outcome.seconds),
@@ -298,6 +308,7 @@ def _save(checkpoint: Checkpoint, method_state: State, outcome: Outcome) -> None
         "images_kept": list(outcome.images_kept),
         "confidence": outcome.confidence,
         "checks": list(outcome.checks),
+        "images": shown,
     }
     checkpoint.replace(SESSION, state)
 
@@ -308,10 +319,15 @@ def sessions_learnt(checkpoint: Checkpoint | None) -> int:
     return 0 if state is None else len(state["predictions"][""])
 
 
-def _resume(checkpoint: Checkpoint | None, method: Method, outcome: Outcome) -> None:
+def _resume(checkpoint: Checkpoint | None, method: Method, outcome: Outcome, shown: str) -> None:
     state = None if checkpoint is None else checkpoint.load(SESSION)
-    if state is None:
+    if checkpoint is None or state is None:
         return
+    if state.get("images", shown) != shown:  # an older file has none
+        raise CheckpointError(
+            f"{checkpoint.path} is of a run that began with other images, and its numbers would be "
+            "of both: put back the images of then, or run again without --resume"
+        )
     method.restore(state["method"])
     outcome.predictions.update(state["predictions"])
     outcome.seconds.update(state["seconds"])
