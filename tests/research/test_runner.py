@@ -293,6 +293,8 @@ def test_a_run_that_is_done_is_not_done_again(make_experiment, run):
     _, result = run(experiment, folder, watcher=recorder)
     assert recorder.events == [("", "task")]
     assert result.accuracy == expected.accuracy
+    assert None not in expected.total_seconds
+    assert result.total_seconds == (None, None), "the seconds before the stop are not known"
 
 
 # Shared stage 1

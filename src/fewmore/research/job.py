@@ -204,6 +204,7 @@ class Job:
 
     def _runtime(self) -> Runtime:
         checkpoint = self.folder / run_folder.CHECKPOINT
+        self.resumed = checkpoint.exists()
         return Runtime(
             self.options.device,
             checkpoint=Checkpoint(checkpoint, self.options.checkpoint_every),
@@ -259,11 +260,10 @@ class Job:
         views = _count_views(self.method)
         if views > 1:
             extra["test_views"] = [float(views)] * outcome.sessions
-        seconds = {
-            **outcome.seconds,
-            **self.log.seconds(),
-            WALL_CLOCK: self.clock.stop(self),
-        }
+        seconds = {**outcome.seconds, **self.log.seconds()}
+        wall_clock = self.clock.stop(self)
+        if not self.resumed:  # the time before the stop is not known
+            seconds[WALL_CLOCK] = wall_clock
         memory = _peak_memory_mb(self.options.device)
         return Run(self.seed, self.draw, outcome.summary(), seconds, memory, extra)
 

@@ -138,7 +138,8 @@ def _other_data(what: str, task: Task) -> DataError:
 def _charge(measured: Measured, share: float) -> Measured:
     """Return the measures with the run's share of the wall clock, if it shares a GPU."""
     seconds = dict(measured.run.seconds)
-    seconds[WALL_CLOCK] = round(seconds[WALL_CLOCK] * share, 3)
+    if WALL_CLOCK in seconds:
+        seconds[WALL_CLOCK] = round(seconds[WALL_CLOCK] * share, 3)
     return dataclasses.replace(measured, run=dataclasses.replace(measured.run, seconds=seconds))
 
 
