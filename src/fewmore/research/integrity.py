@@ -136,14 +136,15 @@ def check_images_kept(method: Method, state: State, session: ImageSet) -> int:
     declared = method.images_kept()
     held = count_images(method, state, session)
     name = type(method).__name__
+    images = "1 image" if held == 1 else f"{held} images"
     if held > declared:
         raise MethodError(
-            f"{name} holds {held} images and declares {declared}: images_kept() must count every "
+            f"{name} holds {images} and declares {declared}: images_kept() must count every "
             "image that it keeps, float copies included"
         )
     if held and method.keeps is None:
         raise MethodError(
-            f"{name} holds {held} images and its `keeps` is None: say there what it keeps, "
+            f"{name} holds {images} and its `keeps` is None: say there what it keeps, "
             'such as keeps = "five images a class"'
         )
     return declared
