@@ -430,6 +430,10 @@ def test_evaluate_refuses_with_a_sentence(model: Path, photos: Photos, fewmore: 
     photos("test", {"wrem": 1, "robin": 1})
     err = fewmore("evaluate", model, "test")[2]
     assert "'wrem': did you mean wren?; images of no known class go to --unknown" in err
+    photos("outer/inner", {"wren": 1, "robin": 1})
+    err = fewmore("evaluate", model, "outer")[2]
+    assert err.startswith("fewmore: the sub-folders of outer are no classes: did you mean fewmore")
+    assert err.endswith(f"evaluate {model} outer/inner?\n")
     err = fewmore("evaluate", model, "photos", "--plot", "a.txt")[2]
     assert err.startswith("fewmore: --plot a.txt does not end in")
     code, out, err = fewmore("evaluate", model, "photos", "--unknown", "nosuch")

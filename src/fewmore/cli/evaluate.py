@@ -84,6 +84,11 @@ def evaluate(
                 photos, progress, unknown=strangers, skip_broken=skip_broken
             )
     except UnknownName as error:
+        if inner := _folder_of_classes(photos, classifier.names):
+            raise ConfigError(
+                f"the sub-folders of {photos} are no classes: "
+                f"did you mean fewmore evaluate {quote(model)} {quote(inner)}?"
+            ) from error
         raise ConfigError(f"{error}; images of no known class go to --unknown") from error
     # The numbers come first: a figure that cannot be written must not take them along.
     out = plain()
@@ -100,6 +105,22 @@ def evaluate(
         write_mistakes(html, evaluation, classifier, photos)
         if not json:
             out.print(f"mistakes as images: {html}")
+
+
+def _folder_of_classes(photos: Path, names: Sequence[str]) -> Path | None:
+    """Return the sub-folder that has the folders of known classes, if these lie too deep."""
+    if not photos.expanduser().is_dir():
+        return None
+    inside = _sub_folders(photos.expanduser())
+    if any(path.name in names for path in inside):
+        return None
+    return next(
+        (path for path in inside if any(below.name in names for below in _sub_folders(path))), None
+    )
+
+
+def _sub_folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir())
 
 
 def _find_strangers(places: list[Path]) -> list[Path]:
