@@ -9,6 +9,7 @@ from PIL import Image
 
 from fewmore import IncrementalClassifier
 from fewmore.classifier.inputs import collect_images
+from fewmore.data.manifests import list_manifest
 from fewmore.errors import DataError
 
 
@@ -60,3 +61,21 @@ def test_a_manifest_in_python(photos: Callable[..., Path], tmp_path: Path) -> No
     (tmp_path / "spaced.csv").write_text(" " + "\n".join(spaced))
     assert list(collect_images(tmp_path / "spaced.csv").images) == list(collected.images)
     assert collect_images(tmp_path / "spaced.csv").names == collected.names
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "path,label\r\none\u2028jay.png,jay\r\nb.png,wren\r\n"),
+        (
+            "a.jsonl",
+            '{"path": "one\u2028jay.png", "label": "jay"}\n{"path": "b.png", "label": "wren"}',
+        ),
+    ],
+)
+def test_a_line_of_a_list_ends_where_csv_and_json_say(name: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    listed = list_manifest(path)
+    assert listed.class_names == ("jay", "wren")
+    assert [each.name for each in listed.paths] == ["one\u2028jay.png", "b.png"]

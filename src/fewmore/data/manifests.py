@@ -71,10 +71,10 @@ def _rows(manifest: Path) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
 
 def _parse(manifest: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the number and the columns of each line that is not empty."""
-    lines = text.splitlines()
+    lines = text.split("\n")  # not at U+2028 and the like, which names of files may have
     if manifest.suffix.lower() == ".csv":
         # Excel separates columns by semicolons where the comma is the decimal point.
-        delimiter = max(",;\t", key=lines[0].count) if lines else ","
+        delimiter = max(",;\t", key=lines[0].count)
         reader = csv.DictReader(lines, delimiter=delimiter)
         reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
         yield from ((reader.line_num, row) for row in reader)
