@@ -30,6 +30,7 @@ from fewmore.methods.features import PLAIN, PRETRAINED
 from fewmore.methods.registry import CLASSIFIERS, classifier_of
 from fewmore.research import results
 from fewmore.research.machine import source_digest
+from fewmore.research.outdated import recipe_changes
 from fewmore.research.published import ROW_OF_METHOD
 from fewmore.research.results import RunResult
 from fewmore.research.results.schema import default_recipe
@@ -106,11 +107,14 @@ def recorded(folder: Path) -> dict[str, RunResult]:
 
 
 def missing(rows: Iterable[Row], known: dict[str, RunResult], stale: bool) -> list[Row]:
-    """Return the rows with too few seeds; with `stale`, also those that other code measured."""
+    """Return the rows with too few seeds, or of an earlier recipe.
+
+    With `stale` also those that other code measured.
+    """
 
     def is_missing(row: Row) -> bool:
         result = known.get(row.name)
-        if result is None or len(set(result.seeds)) < row.seeds:
+        if result is None or len(set(result.seeds)) < row.seeds or recipe_changes(result):
             return True
         return stale and result.machine.get("source") != source_digest()
 

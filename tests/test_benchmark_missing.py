@@ -62,7 +62,7 @@ def test_recorded_rows_bear_the_names_of_wanted_ones(
         assert not settings, name
 
 
-def test_a_row_is_missing_without_its_seeds_or_of_other_code(
+def test_a_row_is_missing_without_its_seeds_or_of_another_recipe_or_code(
     script: ModuleType, recorded: dict[str, RunResult]
 ) -> None:
     [row] = [row for row in script.wanted("cifar100") if row.name == "cifar100-cec"]
@@ -73,6 +73,8 @@ def test_a_row_is_missing_without_its_seeds_or_of_other_code(
     assert script.missing([row], {row.name: found}, stale=True) == [row], "an older commit's"
     fewer = replace(found, seeds=(0, 0, 0, 0, 0))
     assert script.missing([row], {row.name: fewer}, stale=False) == [row]
+    earlier = replace(found, all_settings={**found.all_settings, "pretrain.epochs": "90"})
+    assert script.missing([row], {row.name: earlier}, stale=False) == [row]
     now = replace(found, machine={**found.machine, "source": script.source_digest()})
     assert script.missing([row], {row.name: now}, stale=True) == []
 

@@ -17,7 +17,9 @@ from fewmore.data.images import ImageSet
 from fewmore.data.splits import sample_split
 from fewmore.research import published, results
 from fewmore.research.published import PROTOCOL, ROW_OF_METHOD
+from fewmore.research.recipes import recipe
 from fewmore.research.results import RunResult, SessionSize
+from fewmore.research.setting_list import setting_values
 from fewmore.research.studies import STUDIES, Setting
 from fewmore.research.studies.rotation import ANGLES
 from fewmore.research.studies.ways_shots import GRID
@@ -80,6 +82,7 @@ def result(
         "date": "2026-01-02T03:04:05+00:00",
         "machine": {"device": "a machine", "torch": "2.13"},
         "settings": {},
+        "all_settings": {},
         "sessions": tuple(SessionSize(classes, 100 * classes) for classes in seen),
         "accuracy": accuracy,
         "base": accuracy,
@@ -663,6 +666,23 @@ def test_the_readmes_table_says_what_makes_rows_easier(
         "**evolve**, one test view": "40.00",
         "**icarl**, keeps images": "47.00",
     }
+
+
+def test_rows_of_an_earlier_recipe_are_marked(sections: ModuleType, record: Record) -> None:
+    def of(method: str, last: float, **then: str) -> RunResult:
+        today = setting_values(recipe("official", BENCHMARKS["cifar100"], method))
+        return result(method, [last], all_settings={**today, **then})
+
+    epochs = {"pretrain.epochs": "90"}
+    record("", of("teen", 51.0, alpha="0.9"), of("cec", 49.0, **epochs), of("topic", 48.0))
+    readme = sections.leaderboard.overview()
+    rows = [line.strip("| ").split(" | ") for line in readme.splitlines() if "| **" in line]
+    assert [row[1] for row in rows] == ["51.00†", "49.00†", "48.00"]
+    assert "† Measured with an earlier recipe" in flat(readme)
+    named = "earlier recipe, to be measured again: {} ([what changed](results/cifar100.md))."
+    assert named.format("teen, cec") in flat(sections.leaderboard.ranking("cifar100"))
+    assert named.format("cec") in flat(sections.answer.against_published("cifar100"))
+    assert "pretrain.epochs was 90, is 100" in sections.accuracy.table("cifar100").replace("\\", "")
 
 
 # ---- the first page

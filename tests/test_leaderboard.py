@@ -43,6 +43,7 @@ def result(
         "date": "2026-01-02T03:04:05+00:00",
         "machine": H200,
         "settings": {},
+        "all_settings": {},
         "sessions": tuple(SessionSize(classes, 100 * classes) for classes in seen),
         "accuracy": accuracy,
         "base": ((60.0,) * len(seen),) * runs,

@@ -6,6 +6,7 @@ from statistics import fmean
 from fewmore.classifier.text import count_noun
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.research import results
+from fewmore.research.outdated import recipe_changes
 from fewmore.research.published import PROTOCOL
 from fewmore.research.reporting import formats, nothing_learnt, tables
 from fewmore.research.results import RunResult
@@ -69,6 +70,19 @@ def several_commits(rows: Sequence[RunResult]) -> str:
     }
     commits = ", ".join(f"{commit} ({of})" for commit, of in named_or_counted.items())
     return f"The rows come from {len(named)} commits: {commits}."
+
+
+def earlier_recipes(rows: Sequence[RunResult]) -> str:
+    """Name the rows that have other settings than their recipe has today; empty if none has."""
+    named = zip(results.names(rows), rows, strict=True)
+    earlier = [name for name, row in named if recipe_changes(row)]
+    if not earlier:
+        return ""
+    page = f"results/{rows[0].benchmark}.md"
+    return (
+        f"Measured with an earlier recipe, to be measured again: {', '.join(earlier)} "
+        f"([what changed]({page}))."
+    )
 
 
 def provenance(benchmark: str) -> str:

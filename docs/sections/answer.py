@@ -11,7 +11,7 @@ from fewmore.research.published import ROW_OF_METHOD, published_row
 from fewmore.research.reporting import nothing_learnt, tables
 from fewmore.research.results import RunResult
 from sections import encoding, gaps, recorded
-from sections.accuracy import UNMEASURED, several_commits
+from sections.accuracy import UNMEASURED, earlier_recipes, several_commits
 from sections.contents import NAMES
 from sections.markdown import bullet, italic, markdown_table, mean_and_std, paragraph
 
@@ -173,6 +173,7 @@ def _notes(benchmark: str, measured: Sequence[RunResult]) -> list[str]:
         if far
         else "",
         encoding.files(measured),
+        earlier_recipes(measured),
         several_commits(measured),
     ]
 

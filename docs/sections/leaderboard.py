@@ -19,6 +19,7 @@ from fewmore.methods.features import PLAIN, PRETRAINED
 from fewmore.methods.registry import CLASSIFIERS, classifier_of
 from fewmore.nn.backbones import BACKBONES
 from fewmore.research import published, results
+from fewmore.research.outdated import recipe_changes
 from fewmore.research.published import (
     PROTOCOL,
     ROW_OF_METHOD,
@@ -31,7 +32,7 @@ from fewmore.research.results import RunResult, run_keys
 from fewmore.research.results.schema import FEATURES_SETTING, default_recipe
 from fewmore.research.statistics import common_runs, paired_difference
 from sections import encoding, recorded
-from sections.accuracy import several_commits
+from sections.accuracy import earlier_recipes, several_commits
 from sections.contents import NAMES, millions
 from sections.markdown import italic, markdown_table, mean_and_std, paragraph
 
@@ -61,6 +62,7 @@ REFERENCE = "joint"  # trains on all images, and so competes with no other
 UNMEASURED = "–"
 MISSING = "–"
 PUBLISHED_BEST = "*best published row with the same network, no extra data, no images kept*"
+EARLIER = "†"  # marks rows of an earlier recipe
 LEAK = " (scores depend on the batch)"
 
 
@@ -100,7 +102,7 @@ def overview() -> str:
         cells = [cell for row in own for cell in _last_and_published(row)]
         lines.append([f"**{method}**{_remark(own)}", *cells])
         if any(row and row.one_view for row in own):
-            one = (_mean(row.one_view) if row else MISSING for row in own)
+            one = (_mean(row.one_view) + _mark(row) if row else MISSING for row in own)
             cells = [cell for last in one for cell in (last, MISSING)]
             lines.append([f"**{method}**, one test view", *cells])
     table = markdown_table(titles, lines, "l" + "r" * (len(titles) - 1))
@@ -110,6 +112,8 @@ def overview() -> str:
         f"{devices}, {dates[0]} to {dates[-1]}; seeds, commands, average, base and novel accuracy "
         "of every row: [results](docs/results.md) and [leaderboard](docs/leaderboard.md)."
     )
+    if any(map(_mark, rows.values())):
+        about += f" {EARLIER} Measured with an earlier recipe, to be measured again."
     return "\n".join([*table, "", paragraph(about)]) + "\n"
 
 
@@ -131,7 +135,12 @@ def _last_and_published(row: RunResult | None) -> tuple[str, str]:
     """Return the last accuracy of a result, and the published one."""
     if row is None:
         return MISSING, MISSING
-    return _mean(row.last), _published_cells(row).get(PUBLISHED[0], MISSING)
+    return _mean(row.last) + _mark(row), _published_cells(row).get(PUBLISHED[0], MISSING)
+
+
+def _mark(row: RunResult | None) -> str:
+    """Mark a row of an earlier recipe."""
+    return EARLIER if row and recipe_changes(row) else ""
 
 
 def _is_compared(method: str) -> bool:
@@ -316,10 +325,10 @@ def _notes(benchmark: str, rows: Sequence[RunResult]) -> list[str]:
     known = {row.method for row in rows}
     missing = [method for method in METHODS if method not in known]
     command = f"`fewmore run {benchmark} -m {missing[0]} --seeds 3`" if missing else ""
-    origin = (encoding.files(rows), several_commits(rows)) if rows else ()
+    origins = (encoding.files, earlier_recipes, several_commits)
     return [
         f"Not measured yet: {', '.join(missing)}; {command} measures one." if missing else "",
-        *origin,
+        *(origin(rows) for origin in origins if rows),
     ]
 
 

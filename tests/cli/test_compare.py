@@ -30,6 +30,7 @@ RESULT = RunResult(
     date="2025-01-01T00:00:00+00:00",
     machine={},
     settings={},
+    all_settings={},
     sessions=tuple(SessionSize(60 + 5 * i, 6000 + 500 * i) for i in range(9)),
     accuracy=(ACCURACY, tuple(a + 1 for a in ACCURACY)),
     base=((60.0,) * 9,) * 2,

@@ -34,6 +34,7 @@ KEYS = [
     "date",
     "machine",
     "settings",
+    "all_settings",
     "sessions",
     "accuracy",
     "base",
@@ -55,6 +56,7 @@ def result(make_result):
         draws=(0, 1, 2),
         extra=("cosine_after_pil",),
         settings={"pretrain.lr": 0.00012345},
+        all_settings={"pretrain.lr": "0.00012345", "backbone": "resnet20"},
         keeps="5 a class",
     )
 
@@ -120,6 +122,12 @@ def test_a_run_from_python_has_no_command(result):
 def test_an_older_result_without_threads_and_version_loads(result):
     older = replace(result, machine={"device": "CPU", "cores": 2})
     assert from_json(to_json(older)).machine == older.machine
+
+
+def test_a_result_of_the_first_schema_has_no_list_of_all_settings(raw, result):
+    first = {key: value for key, value in raw.items() if key != "all_settings"}
+    again = from_json(json.dumps({**first, "schema": 1}))
+    assert to_json(again) == to_json(replace(result, all_settings={}))
 
 
 def test_a_base_session_alone_is_a_result(make_result):
@@ -245,6 +253,7 @@ def test_each_missing_key_is_named(raw, key):
             {"a": [["x"] * 9] * 6},
             'extra.a of run 0 in session 0 must be a number or null, not "x"',
         ),
+        ("all_settings", {"a": 1}, "all_settings must be an object of texts, not 1"),
         ("colour", "red", 'it has unknown keys "colour"'),
     ],
 )
@@ -279,8 +288,8 @@ def test_an_unknown_shape_is_one_complaint_not_fifty(raw):
         ('{"loss": 0.1}', "has no schema number"),
         ('{"schema": "1"}', "must be a whole number"),
         (
-            '{"schema": 2}',
-            "has schema 2, and this version of fewmore knows schemas up to 1: upgrade",
+            '{"schema": 3}',
+            "has schema 3, and this version of fewmore knows schemas up to 2: upgrade",
         ),
     ],
 )

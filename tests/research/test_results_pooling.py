@@ -41,6 +41,7 @@ def test_the_default_draw_of_a_benchmark_without_lists_is_draw_0(make_result):
         {"method": "topic"},
         {"recipe": "paper"},
         {"settings": {"pretrain.epochs": 3}},
+        {"all_settings": {"pretrain.epochs": "3"}},
         {"split": "draw 0: 60 base, 5-way 1-shot"},
         {"benchmark": "glyphs"},
         {"machine": {"method_source": {"file": "mine.py", "sha256": "1"}}},

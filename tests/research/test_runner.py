@@ -21,6 +21,7 @@ from fewmore.research.metrics import summarize
 from fewmore.research.recipes import recipe
 from fewmore.research.results import SHARED_STAGE1, WALL_CLOCK
 from fewmore.research.runner import Plan, RunOptions, Watcher
+from fewmore.research.setting_list import setting_values
 from fewmore.training.checkpoint import read_state
 from fewmore.training.runtime import Runtime
 
@@ -100,6 +101,7 @@ def test_a_run_folder_has_everything(make_experiment, run, tiny_task):
     assert (result.seeds, result.draws, result.keeps) == ((0,), (None,), None)
     assert [(size.classes, size.test) for size in result.sessions] == [(4, 20), (6, 30), (8, 40)]
     assert result.split == tiny_task.split.name
+    assert result.all_settings == setting_values(experiment.recipe)
     assert result.machine["precision"] == "fp32"
     assert result.machine["accel"].startswith("off"), "a CPU has no fast path"
     assert result.machine["side_by_side"] == 1

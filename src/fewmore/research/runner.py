@@ -27,6 +27,7 @@ from fewmore.research.launchers.local import Local
 from fewmore.research.machine import source_digest
 from fewmore.research.own_code import BENCHMARK, FEATURES, METHOD
 from fewmore.research.results import RunResult, SessionSize
+from fewmore.research.setting_list import setting_values
 from fewmore.research.validation import redraw_shots, validation_task
 from fewmore.training.device import prepare_device
 
@@ -196,6 +197,7 @@ def _write_result(job: Job, measured: Sequence[Measured], workers: int) -> RunRe
         command=job.options.command,
         sessions=[SessionSize(*size) for size in protocol.session_sizes(job.task)],
         settings=experiment.settings,
+        all_settings=setting_values(experiment.recipe),
         keeps=None if memory == "none" else memory,
         machine={
             **_common_facts([each.machine for each in measured]),

@@ -11,7 +11,7 @@ import io
 import re
 import textwrap
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,31 +28,45 @@ class Setting:
     value: str
     meaning: str
     own: bool  # of the method, not common to all methods
+    default: str  # of the class that introduces it; empty where it has none
 
 
 def list_settings(recipe: Recipe) -> list[Setting]:
     """Return all settings of a recipe: those of its method first, then the common ones."""
-    common = dataclasses.fields(Recipe)
-    groups = [_group("", recipe.method, own=True)]
-    for field in common:
-        if field.name not in ("name", "method", "features"):
-            value = getattr(recipe, field.name)
-            groups.append(_entry(field.name, value, _meanings(Recipe).get(field.name, ""), False))
-    return [setting for group in groups for setting in group]
+    own = _group(recipe.method, own=True)
+    return [*own, *_group(recipe, own=False, leave_out=("name", "method", "features"))]
 
 
-def _group(prefix: str, config: Any, own: bool) -> Iterator[Setting]:
+def setting_values(recipe: Recipe) -> dict[str, str]:
+    """Return the values of all settings of a recipe by name, as `--set` takes them."""
+    return {setting.name: setting.value for setting in list_settings(recipe)}
+
+
+def _group(
+    config: Any, own: bool, prefix: str = "", leave_out: Container[str] = ()
+) -> Iterator[Setting]:
     meanings = _meanings(type(config))
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        yield from _entry(prefix + field.name, value, meanings.get(field.name, ""), own)
+        if field.name in leave_out:
+            continue
+        name, value = prefix + field.name, getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _group(value, own, f"{name}.")
+        else:
+            meaning = meanings.get(field.name, "").rstrip(".")
+            default = _default(type(config), field.name)
+            yield Setting(name, format_value(value), meaning, own, default)
 
 
-def _entry(name: str, value: Any, meaning: str, own: bool) -> Iterator[Setting]:
-    if dataclasses.is_dataclass(value):
-        yield from _group(f"{name}.", value, own)
-    else:
-        yield Setting(name, format_value(value), meaning.rstrip("."), own)
+def _default(config: type, field: str) -> str:
+    """Return the default of a field in the most basic class that has it."""
+    for cls in reversed(config.__mro__):
+        found = vars(cls).get("__dataclass_fields__", {}).get(field)
+        if found is not None:
+            if found.default_factory is not dataclasses.MISSING:
+                return format_value(found.default_factory())
+            return "" if found.default is dataclasses.MISSING else format_value(found.default)
+    return ""
 
 
 def format_value(value: Any) -> str:

@@ -1,10 +1,11 @@
-"""Say below a table what its numbers leave open: deviations, stage 1, sources, the exam."""
+"""Say below a table what its numbers leave open: deviations, recipes, stage 1, sources, exam."""
 
 import math
 import shlex
 from collections.abc import Sequence
 
 from fewmore.research import metrics, published
+from fewmore.research.outdated import recipe_changes
 from fewmore.research.published import PublishedRow
 from fewmore.research.results import SHARED_STAGE1, RunResult
 
@@ -26,6 +27,16 @@ def std_notes(results: Sequence[RunResult], labels: Sequence[str]) -> list[str]:
                 f"± {over_draws:.2f} over draws"
             )
     return notes
+
+
+def recipe_notes(results: Sequence[RunResult], labels: Sequence[str]) -> list[str]:
+    """Name the rows whose recipe has other settings today, with these settings."""
+    changes = zip(labels, map(recipe_changes, results), strict=True)
+    return [
+        f"{label}: measured with an earlier recipe: {'; '.join(map(str, changed))}"
+        for label, changed in changes
+        if changed
+    ]
 
 
 def shared_stage1_notes(results: Sequence[RunResult]) -> list[str]:

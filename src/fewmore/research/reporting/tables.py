@@ -21,6 +21,7 @@ from fewmore.research.published import (
 from fewmore.research.reporting import nothing_learnt
 from fewmore.research.reporting.notes import (
     exam_notes,
+    recipe_notes,
     shared_stage1_notes,
     source_notes,
     std_notes,
@@ -190,6 +191,7 @@ def build(
     notes = (
         *([nothing_learnt.NOTE] if any(row.source == "computed" for row in rows) else []),
         *std_notes(results, labels),
+        *recipe_notes(results, labels),
         *shared_stage1_notes(results),
         *exam_notes(results),
         *source_notes(beside),

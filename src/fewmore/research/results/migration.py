@@ -1,4 +1,4 @@
-"""Translate results written before the first release, when the project was called cecil."""
+"""Translate results written by earlier versions, also of when the project was called cecil."""
 
 from typing import Any
 
@@ -17,6 +17,8 @@ PREFIXES = ("topic.", "lucir.", "deepemd.")
 
 def migrate(raw: dict[str, Any]) -> dict[str, Any]:
     """Return a result's JSON object in today's words; a current one comes back as it is."""
+    if raw.get("schema") == 1:
+        raw = {**raw, "all_settings": {}}
     command = raw.get("command")
     if not isinstance(command, str) or not command.startswith(OLD_COMMAND):
         return raw

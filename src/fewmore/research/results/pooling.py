@@ -58,7 +58,7 @@ def _experiment(result: RunResult) -> Hashable:
         result.benchmark,
         result.method,
         result.recipe,
-        json.dumps(dict(result.settings), sort_keys=True, default=str),
+        json.dumps([dict(result.settings), dict(result.all_settings)], sort_keys=True, default=str),
         split_shape(result),
         result.sessions,
         result.keeps,

@@ -172,6 +172,7 @@ class _Parser:
             date=self._text("date"),
             machine=self._object("machine"),
             settings=self._object("settings"),
+            all_settings=self._texts("all_settings"),
             sessions=sessions,
             accuracy=self._table("accuracy", runs, [_PERCENT] * len(sessions)),
             base=self._table("base", runs, base_session),
@@ -204,6 +205,12 @@ class _Parser:
             return value
         self._refuse(key, "an object", value)
         return {}
+
+    def _texts(self, key: str) -> dict[str, str]:
+        values = self._object(key)
+        if wrong := [value for value in values.values() if not isinstance(value, str)]:
+            self._refuse(key, "an object of texts", wrong[0])
+        return values
 
     def _list(
         self, key: str, kind: Kind, runs: int | None = None, value: object = _FROM_KEY

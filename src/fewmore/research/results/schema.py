@@ -9,7 +9,7 @@ import numpy as np
 from fewmore.research import metrics
 from fewmore.research.metrics import Floats, Summary
 
-SCHEMA = 1
+SCHEMA = 2  # 1 lacked all_settings
 WALL_CLOCK = "share of the wall clock"  # keys of a run's seconds
 SHARED_STAGE1 = "pretrain (shared)"
 FEATURES_SETTING = "features"  # key of the settings: the feature recipe, if not the method's own
@@ -60,6 +60,7 @@ class RunResult:
     date: str
     machine: Mapping[str, Any]
     settings: Mapping[str, Any]  # those that differ from the recipe's
+    all_settings: Mapping[str, str]  # of the recipe that was run; empty in an older file
     sessions: tuple[SessionSize, ...]
     accuracy: tuple[tuple[float, ...], ...]  # runs × sessions, in percent
     base: RunsBySession

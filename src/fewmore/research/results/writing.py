@@ -14,7 +14,7 @@ from fewmore.research.results.reading import read
 from fewmore.research.results.schema import SCHEMA, RunResult
 
 DECIMALS = {"seconds": 2, "peak_memory_mb": 1}  # 4 for all other fields
-UNROUNDED = ("machine", "settings")  # a learning rate must stay as it is
+UNROUNDED = ("machine", "settings", "all_settings")  # a learning rate must stay as it is
 
 
 def to_json(result: RunResult) -> str:
