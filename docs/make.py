@@ -8,7 +8,7 @@ names the stale files.
     results/BENCHMARK-METHOD….json     accuracy, a row each
     results/re-encoded/*.json          the same from re-encoded images, to show what that costs
     results/explain/*.json             runs with other settings, to explain gaps to published rows
-    results/earlier/*.json             rows that newer ones replaced, for the log alone
+    results/earlier/*.json             rows that newer ones replaced, for tuning.md and the log
     results/draws/*.json               the same with shots that were drawn anew
     results/choices/*.json             runs with settings chosen by benchmarks/tuning.py
     results/searches/*.json            searches of `fewmore tune` on validation splits
@@ -132,10 +132,12 @@ PARTS: dict[str, Callable[[], str]] = {
     "own recipe cub200": partial(own_recipe.chosen_on, "cub200"),
     "own recipe miniimagenet": partial(own_recipe.chosen_on, "miniimagenet"),
     "own recipe views": own_recipe.views,
+    "own recipe tested": own_recipe.tested,
     "one seed": speed.one_seed,
     "selection": differences.selection,
     "choice on test": differences.choice_on_test,
     "precision": differences.precision,
+    "moved": differences.moved,
     "pretrained": differences.pretrained,
     "search cub200-ghost": partial(differences.search, "cub200-ghost"),
 }

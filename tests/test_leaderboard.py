@@ -175,6 +175,17 @@ def test_several_views_show_the_accuracy_of_one(board: ModuleType, record: Recor
     assert (rows["closer"]["test views"], rows["closer"]["last, one view"]) == ("2", "–")
 
 
+def test_a_row_of_few_seeds_is_not_the_first_of_ours(board: ModuleType, record: Record) -> None:
+    views = {"test_views": ((2.0,) * 9,) * 3, "one_view": ((50.0,) * 9,) * 3}
+    record(result("evolve", [54.0, 55.0, 56.0], extra=views), result("lda", [57.0]))
+    text = " ".join(board.ranking("cifar100").split())
+    assert (
+        "Of ours, **evolve** is first with 55.00 ± 1.00 (2 test views; 50.00 ± 0.00 with one). "
+        "With fewer than 3 seeds, higher end lda (57.00). Of published rows" in text
+    )
+    assert "(epoch: last epoch; test views: 2), and with one test view MICS with 52.94" in text
+
+
 def test_training_on_all_images_is_a_row_but_not_the_first_of_ours(
     board: ModuleType, record: Record
 ) -> None:

@@ -155,12 +155,28 @@ GraphRun = tuple[int, float | None, float, float]  # seed, stage 1, after stage 
 
 def _graph_text(benchmark: str, runs: Sequence[GraphRun]) -> str:
     """Say what the encoder of stage 2 and what the graph add, in the mean over seeds."""
-    graph = fmean(adapted - plain for _, _, plain, adapted in runs)
-    encoder = [plain - before for _, before, plain, _ in runs if before is not None]
+    graph = _graph_gain(runs)
     text = f"{benchmark}: in the mean the graph adds {tables.Cell(graph, signed=True).text} points"
-    if not encoder:
+    encoder = _encoder_gain(runs)
+    if encoder is None:
         return f"{text}."
-    return f"{text}, the encoder {tables.Cell(fmean(encoder), signed=True).text}."
+    return f"{text}, the encoder {tables.Cell(encoder, signed=True).text}."
+
+
+def graph_effect(benchmark: str) -> tuple[float, float] | None:
+    """Return what the graph and what the fine-tuned encoder add, in the mean over seeds."""
+    runs = _graph_runs(benchmark)
+    encoder = _encoder_gain(runs)
+    return None if encoder is None else (_graph_gain(runs), encoder)
+
+
+def _graph_gain(runs: Sequence[GraphRun]) -> float:
+    return fmean(adapted - plain for _, _, plain, adapted in runs)
+
+
+def _encoder_gain(runs: Sequence[GraphRun]) -> float | None:
+    gains = [plain - before for _, before, plain, _ in runs if before is not None]
+    return fmean(gains) if gains else None
 
 
 def _graph_runs(benchmark: str) -> list[GraphRun]:

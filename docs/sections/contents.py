@@ -86,11 +86,13 @@ def comparable() -> str:
         free, chosen_on_test = [], []
         for about in published.contents():
             obstacles = about.obstacles(benchmark)
-            measured = [
-                method
-                for method in about.methods
-                if published.accuracy_of(method, about, benchmark)[0] is not None
-            ]
+            measured = []
+            for method in about.methods:
+                last, average = published.accuracy_of(method, about, benchmark)
+                if last is not None:
+                    measured.append(method)
+                elif average is not None:
+                    measured.append(f"{method} (its average alone)")
             if not obstacles:
                 free += measured
             elif obstacles == [f"epoch {BEST_ON_TEST}"]:

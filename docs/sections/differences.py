@@ -13,6 +13,7 @@ from fewmore.research.results import RunResult
 from fewmore.research.results.schema import FEATURES_SETTING
 from sections import answer, recorded
 from sections.accuracy import UNMEASURED
+from sections.contents import NAMES
 from sections.markdown import italic, markdown_table, mean_and_std, paragraph
 
 MEASURES = ("last", "base", "novel", "harmonic")
@@ -109,6 +110,29 @@ def precision() -> str:
         f"{record['machine']}, {record['date']}, commit {record['commit']}: `{record['command']}`"
     )
     return "\n".join(table) + f"\n\n{paragraph(text)}\n"
+
+
+def moved() -> str:
+    """Write the main rows that were measured twice, of three seeds and then of five."""
+    lines = []
+    for benchmark, name in NAMES.items():
+        now = recorded.read_compared(benchmark)
+        for path in sorted((recorded.RESULTS / "earlier").glob(f"{benchmark}-*.json")):
+            earlier = results.read(path)
+            if earlier.method in answer.OWN:
+                lines += [
+                    [
+                        name,
+                        row.method,
+                        row.date[:10],
+                        (row.commit or "–")[:12],
+                        str(row.runs),
+                        *map(_spread, _measures(row)[:2]),
+                    ]
+                    for row in (earlier, now[earlier.method])
+                ]
+    titles = ("benchmark", "method", "date", "commit", "seeds", "base session", "last session")
+    return "\n".join(markdown_table(titles, lines, "llllrrr")) + "\n"
 
 
 def pretrained() -> str:

@@ -27,7 +27,7 @@ from fewmore.research.published import (
     follows_protocol,
     published_row,
 )
-from fewmore.research.reporting import tables
+from fewmore.research.reporting import nothing_learnt, tables
 from fewmore.research.results import RunResult, run_keys
 from fewmore.research.results.schema import FEATURES_SETTING, default_recipe
 from fewmore.research.statistics import common_runs, paired_difference
@@ -61,8 +61,12 @@ DEVICE = "NVIDIA H200"  # of the column of seconds
 REFERENCE = "joint"  # trains on all images, and so competes with no other
 UNMEASURED = "–"
 MISSING = "–"
-PUBLISHED_BEST = "*best published row with the same network, no extra data, no images kept*"
+PUBLISHED_BEST = (
+    "*best published row with the same network, no extra data, no images kept, and scores that do "
+    "not depend on the batch*"
+)
 EARLIER = "†"  # marks rows of an earlier recipe
+PUBLISHED_ONE_VIEW = "*best such row with one test view*"
 LEAK = " (scores depend on the batch)"
 
 
@@ -91,12 +95,8 @@ def overview() -> str:
         if not row.settings and row.recipe == "official" and _is_compared(row.method)
     }
     methods = list(dict.fromkeys(method for method, _ in rows))
-    titles, best = ["method"], [PUBLISHED_BEST]
-    for name, title in NAMES.items():
-        last, method, about = _best_published(name)
-        titles += [title, "*published*"]
-        best += [MISSING, f"*{last:.2f} ({method}, {_views_text([about.views.get(name)])})*"]
-    lines = [best]
+    titles = ["method", *(each for title in NAMES.values() for each in (title, "*published*"))]
+    lines = [[PUBLISHED_BEST, *_best_cells()], [PUBLISHED_ONE_VIEW, *_best_cells(1)]]
     for method in methods:
         own = [rows.get((method, name)) for name in NAMES]
         cells = [cell for row in own for cell in _last_and_published(row)]
@@ -105,6 +105,7 @@ def overview() -> str:
             one = (_mean(row.one_view) + _mark(row) if row else MISSING for row in own)
             cells = [cell for last in one for cell in (last, MISSING)]
             lines.append([f"**{method}**, one test view", *cells])
+    lines.append(_nothing_learnt())
     table = markdown_table(titles, lines, "l" + "r" * (len(titles) - 1))
     devices = ", ".join(sorted({str(row.machine["device"]) for row in rows.values()}))
     dates = sorted({row.date[:10] for row in rows.values()})
@@ -115,6 +116,26 @@ def overview() -> str:
     if any(map(_mark, rows.values())):
         about += f" {EARLIER} Measured with an earlier recipe, to be measured again."
     return "\n".join([*table, "", paragraph(about)]) + "\n"
+
+
+def _best_cells(views: int | None = None) -> list[str]:
+    """Return the highest published row of each benchmark, of those with so many test views."""
+    cells = []
+    for name in NAMES:
+        last, method, about = _best_published(name, views)
+        shown = "" if views else f", {_views_text([about.views.get(name)])}"
+        cells += [MISSING, f"*{last:.2f} ({method}{shown})*"]
+    return cells
+
+
+def _nothing_learnt() -> list[str]:
+    """Return the row of a network that learns no new class, which any method should exceed."""
+    cells = []
+    for name in NAMES:
+        source = nothing_learnt.source_of(ranked(name))
+        bound = nothing_learnt.nothing_learnt(source).last if source else ()
+        cells += [_mean(bound), MISSING]
+    return [f"*{nothing_learnt.NAME}*", *cells]
 
 
 def _remark(rows: Sequence[RunResult | None]) -> str:
@@ -148,8 +169,11 @@ def _is_compared(method: str) -> bool:
     return method in ROW_OF_METHOD or method in FEATURES
 
 
-def _best_published(benchmark: str) -> tuple[float, str, Contents]:
-    """Return the highest published row with CEC's network and data, and no leak."""
+def _best_published(benchmark: str, views: int | None = None) -> tuple[float, str, Contents]:
+    """Return the highest published row with CEC's network and data, and no leak.
+
+    With `views`, of those with so many test views.
+    """
     network = published.backbone_of_cec(benchmark)
     alike = [
         (published.accuracy_of(name, about, benchmark)[0] or 0.0, name, about)
@@ -157,22 +181,44 @@ def _best_published(benchmark: str) -> tuple[float, str, Contents]:
         for name in about.methods
         if about.backbones.get(benchmark) == network and not about.leak
         if about.exemplars.startswith("none") and about.extra_data == "none"
+        if views is None or about.views.get(benchmark) == views
     ]
     return max(alike, key=lambda row: row[0])
 
 
 def _first(benchmark: str, rows: Sequence[RunResult]) -> str:
-    """Name the first of our rows, and the highest published one that has the same network."""
+    """Name the first of our rows, and the highest published ones that have the same network.
+
+    A row of few seeds is first only where there is no other.
+    """
     network = published.backbone_of_cec(benchmark)
+    own = [row for row in rows if row.method != REFERENCE]
+    best = next((row for row in own if row.runs >= MIN_PAIRS), own[0] if own else None)
+    ours, higher = "none is measured yet", ""
+    if best:
+        ours = f"**{_name(best)}** is first with {_mean(best.last)}{_views_and_one(best)}"
+        above = own[: own.index(best)]
+        if above:
+            ends = ", ".join(f"{_name(row)} ({_mean(row.last)})" for row in above)
+            higher = f" With fewer than {MIN_PAIRS} seeds, higher end {ends}."
     last, name, about = _best_published(benchmark)
     views = about.views.get(benchmark) or "unknown"
-    best = next((row for row in rows if row.method != REFERENCE), None)
-    ours = f"**{_name(best)}** is first with {_mean(best.last)}" if best else "none is measured yet"
+    with_one, name_of_one, about_one = _best_published(benchmark, 1)
     return (
-        f"Of ours, {ours}. Of published rows with {published.backbones()[network].name}, no extra "
-        f"data, no images kept and scores that do not depend on the batch, it is {name} with "
-        f"{last:.2f} (epoch: {about.selection}; test views: {views})."
+        f"Of ours, {ours}.{higher} Of published rows with {published.backbones()[network].name}, "
+        f"no extra data, no images kept and scores that do not depend on the batch, it is {name} "
+        f"with {last:.2f} (epoch: {about.selection}; test views: {views}), and with one test view "
+        f"{name_of_one} with {with_one:.2f} (epoch: {about_one.selection})."
     )
+
+
+def _views_and_one(row: RunResult) -> str:
+    """Say how many test views a row averages, if several, and its accuracy with one."""
+    views = int(max(count or 1 for count in row.test_views))
+    if views == 1:
+        return ""
+    one = f"; {_mean(row.one_view)} with one" if row.one_view else ""
+    return f" ({_views_text([views])}{one})"
 
 
 def ranked(benchmark: str) -> list[RunResult]:

@@ -1,14 +1,16 @@
 """Write how the settings of fewmore's own recipe were chosen on the validation split."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from statistics import fmean
 from typing import Any
 
+from fewmore.research import results
 from fewmore.research.reporting import tables
 from sections import recorded
-from sections.markdown import markdown_table, paragraph
+from sections.contents import NAMES
+from sections.markdown import markdown_table, mean_and_std, paragraph
 
 MEASURES = ("first", "average", "last", "base", "novel", "harmonic")
 CHOSEN = {"shrinkage": 0.2, "correction": 0.6, "alpha": 0.0}
@@ -38,6 +40,37 @@ def chosen() -> str:
         "\n".join(_classifiers(grid)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def tested() -> str:
+    """Write all recipes of `evolve` that were run on test images, the replaced ones too."""
+    paths = [
+        path
+        for folder in (recorded.RESULTS / "earlier", recorded.RESULTS)
+        for name in NAMES
+        for path in (*folder.glob(f"{name}-evolve.json"), *folder.glob(f"{name}-evolve-[0-9].json"))
+    ]
+    rows = sorted(
+        map(results.read, paths), key=lambda row: ([*NAMES].index(row.benchmark), row.date)
+    )
+    lines = [
+        [
+            NAMES[row.benchmark],
+            row.date[:10],
+            (row.commit or "–")[:12],
+            str(row.runs),
+            f"{max(row.test_views):.0f}",
+            *(_mean_and_std(values) for values in (row.last, row.average)),
+        ]
+        for row in rows
+    ]
+    titles = ("benchmark", "date", "commit", "seeds", "test views", "last", "average")
+    return "\n".join(markdown_table(titles, lines, "lllrrrr")) + "\n"
+
+
+def _mean_and_std(values: Sequence[float]) -> str:
+    cell = tables.mean_cell(values)
+    return mean_and_std(cell.mean, cell.std)
 
 
 def chosen_on(benchmark: str) -> str:

@@ -29,7 +29,7 @@ class Judge(NamedTuple):
 JUDGES = (
     Judge(
         "scikit-learn",
-        "`check_estimator`: the manners of an estimator",
+        "`check_estimator`: conformance to its API",
         "tests/classifier/test_sklearn_estimator.py",
     ),
     Judge(

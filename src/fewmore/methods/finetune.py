@@ -7,8 +7,8 @@ https://arxiv.org/abs/2104.03047 (`linear` and `cosine`, the rows of its ablatio
 decoupled).
 
 The classifier gets a random prototype for each new class, and the whole network is trained on the
-few new images. Nothing keeps the old classes, so they are forgotten. Every other method should do
-better than this one.
+few new images. Nothing keeps the old classes, so they are forgotten. Every method that keeps the
+old classes should do better.
 """
 
 from dataclasses import dataclass, field

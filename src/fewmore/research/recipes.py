@@ -1,7 +1,7 @@
 """Make recipes: functions from a benchmark and a method to a frozen set of settings.
 
 `official` is what the authors' program does, `paper` what the text says, `mild` is for images that
-are stored small, `quick` is what a laptop can do in a minute. The settings of stage 1 are those of
+are stored small, `quick` is what a laptop can do in minutes. The settings of stage 1 are those of
 a feature recipe, which is the method's own unless another is named; those of a method are in the
 method's own file. A variant is `dataclasses.replace`, or on the command line
 `--set pretrain.epochs=50`.
