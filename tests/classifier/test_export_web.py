@@ -1,6 +1,8 @@
 """The web page: it answers as the classifier does, and learns classes by the same arithmetic."""
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -57,6 +59,23 @@ def export_without_graphs(
     monkeypatch.setattr(web, "_runtime_archive", lambda progress: folder)
     monkeypatch.setattr(web, "_copy_runtime", lambda archive, folder: None)
     web.to_web_page(classifier, folder)
+
+
+def test_an_export_that_fails_half_way_can_be_repeated(
+    classifier: IncrementalClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "page"
+    with monkeypatch.context() as patch:
+        patch.setattr(web, "write_bytes", full_disk)
+        with pytest.raises(ExportError, match=r"page cannot be written \(No space left"):
+            export_without_graphs(classifier, folder, patch)
+    assert list(folder.iterdir()) == []
+    export_without_graphs(classifier, folder, monkeypatch)
+    assert {"index.html", "model.onnx", "model.json"} <= {path.name for path in folder.iterdir()}
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 CALL = """async (input) => {

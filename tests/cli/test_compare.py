@@ -150,6 +150,14 @@ def test_a_file_of_the_users_is_not_drawn_over(folder, tmp_path):
     assert own.read_bytes() == before
 
 
+def test_a_tilde_in_the_plots_path_is_the_home(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    run(folder / "cec", "--plot=~/figures/curves.png")
+    assert (tmp_path / "home" / "figures" / "curves.png").exists()
+    assert not (tmp_path / "~").exists()
+
+
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_an_earlier_plot_is_drawn_anew(folder, tmp_path, suffix):
     target = tmp_path / f"plot{suffix}"

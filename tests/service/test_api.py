@@ -371,6 +371,11 @@ def test_bad_names_are_refused(client: Any):
         404,
         "no class is named 'nobody'",
     )
+    problem(
+        client.http.patch("/api/classes?name=robin", json={"name": " none of these "}),
+        422,
+        "no class can be named 'none of these'",
+    )
     problem(client.http.patch("/api/classes?name=robin", content=b"{"), 422, "not as it should be")
     problem(client.http.post("/api/classes", data={"name": "x"}), 422, "images: Field required")
     problem(client.http.get("/nowhere"), 404, "there is nothing here")

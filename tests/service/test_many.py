@@ -163,7 +163,7 @@ def test_all_who_wait_for_room_wait_at_once(folder: Path, monkeypatch: pytest.Mo
     waited: list[float] = []
     now = 100.0
 
-    async def wait_for_room(until: float) -> None:
+    async def wait_for_room(until: float, _: asyncio.Event) -> None:
         waited.append(until)
         await asyncio.sleep(0)
         raise many.NoRoom
@@ -216,6 +216,32 @@ def test_a_model_whose_request_is_cancelled_is_loaded_once(
     monkeypatch.setattr(models, "_open", slowly_open)
     asyncio.run(leave_and_come_back())
     Store(folder / "birds.fewmore").close()  # its lock is free
+
+
+def test_a_request_that_leaves_while_it_waits_for_room_loads_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = Models(folder, Access(), Limits(model_bytes=1), workers=1)
+    waiting = asyncio.Event()
+    really_wait = models._wait_for_room
+
+    async def wait_for_room(until: float, gone: asyncio.Event) -> None:
+        waiting.set()
+        await really_wait(until, gone)
+
+    async def leave() -> None:
+        async with models.lifespan(FastAPI()), models.using("birds"):
+            monkeypatch.setattr(models, "_wait_for_room", wait_for_room)
+            left = asyncio.create_task(models._acquire("beasts"))
+            await asyncio.wait_for(waiting.wait(), 60)
+            left.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await left
+            async with models._changing:  # it is given back at once, not when there is room
+                assert list(models._loaded) == ["birds"]
+        assert models.loads == 1
+
+    asyncio.run(asyncio.wait_for(leave(), 120))
 
 
 def test_documents_name_the_public_address(folder: Path) -> None:

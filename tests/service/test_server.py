@@ -162,14 +162,16 @@ def running(app: Any, limits: Limits) -> Iterator[Any]:
     with listen("127.0.0.1", 0) as at:
         # Its connections inherit this: what the client does not read stays with the service.
         at.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        thread = threading.Thread(target=lambda: server.run(sockets=[at]))
+        thread = threading.Thread(target=lambda: server.run(sockets=[at]), daemon=True)
         thread.start()
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        yield at.getsockname()
-        server.should_exit = True
-        thread.join(timeout=30)
+        try:
+            while not server.started:
+                assert thread.is_alive()
+                time.sleep(0.01)
+            yield at.getsockname()
+        finally:  # else a failed assertion would be waited for without end
+            server.should_exit = True
+            thread.join(timeout=30)
 
 
 def exchange(address: Any, *parts: bytes, in_turn: bool = False) -> bytes:
@@ -322,7 +324,7 @@ def test_a_large_body_is_refused_by_its_length_alone(service: Any):
     sys.platform != "linux", reason="elsewhere this machine has one loopback address"
 )
 def test_too_many_connections_are_closed_and_others_go_on(model: Path):
-    limits = {"head_seconds": 2, "connections": 20, "client_connections": 10}
+    limits = {"head_seconds": 60, "connections": 20, "client_connections": 10}
     with limited(model, **limits) as address:
         to = address[:2]
         with contextlib.ExitStack() as crowd:
@@ -330,9 +332,14 @@ def test_too_many_connections_are_closed_and_others_go_on(model: Path):
             with socket.create_connection(to, timeout=20, source_address=("127.0.0.2", 0)) as other:
                 other.sendall(HEALTH)  # meanwhile, from another address
                 assert other.recv(65536).startswith(b"HTTP/1.1 200")
-            for one in own:
+            for one in own[10:]:  # closed at once: a head may take longer than this waits
                 with contextlib.suppress(ConnectionResetError):
-                    assert one.recv(1) == b""  # closed: ten after a timeout, the others at once
+                    assert one.recv(1) == b""
+            for one in own[:10]:
+                one.sendall(HEALTH)
+                assert one.recv(65536).startswith(b"HTTP/1.1 200")
+                while one.recv(65536):
+                    pass
         assert exchange(address, HEALTH).startswith(b"HTTP/1.1 200")
 
 

@@ -248,6 +248,7 @@ def _plot(
     from fewmore.cli.output_files import check_figure
     from fewmore.research.reporting import figures, tables
 
+    path = path.expanduser()
     written: list[Path] = []
     for group in groups:
         stem = path.stem if len(groups) == 1 else f"{path.stem}-{slug(group[0].benchmark)}"

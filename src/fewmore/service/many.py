@@ -213,18 +213,24 @@ class Models:
         if name in self._loaded:
             return self._take(name)
         await self._changing.acquire()
-        acquiring = asyncio.ensure_future(self._make_room_and_load(name, until))
+        gone = asyncio.Event()
+        acquiring = asyncio.ensure_future(self._make_room_and_load(name, until, gone))
         try:
             return await asyncio.shield(acquiring)
         except asyncio.CancelledError:  # what has begun to load goes on: it has the model's lock
+            gone.set()
+            self._released.set()  # who waits for room looks again
             acquiring.add_done_callback(self._abandon)
             raise
 
-    async def _make_room_and_load(self, name: str, until: float) -> Loaded:
-        """Load a model unless another request did, then let others load and close."""
+    async def _make_room_and_load(self, name: str, until: float, gone: asyncio.Event) -> Loaded:
+        """Load a model unless another request did, then let others load and close.
+
+        A request that has gone by the time there is room loads nothing.
+        """
         try:
             if name not in self._loaded:
-                await self._wait_for_room(until)
+                await self._wait_for_room(until, gone)
                 self._loaded[name] = await self._load(name)
             loaded = self._take(name)
             await self._close_idle()
@@ -265,11 +271,13 @@ class Models:
                 return
             await self._close(idle)
 
-    async def _wait_for_room(self, until: float) -> None:
+    async def _wait_for_room(self, until: float, gone: asyncio.Event) -> None:
         """Wait until the loaded models are within the limit; then one more may be beyond it."""
         while True:
             self._released.clear()
             await self._close_idle()
+            if gone.is_set():
+                raise NoRoom("the request has gone")
             if self.loaded_bytes <= self.limits.model_bytes:
                 return
             try:

@@ -6,7 +6,10 @@ into the data root.
 """
 
 import json
+import os
 import tarfile
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from fewmore.classifier.embedding import Progress
@@ -46,18 +49,23 @@ def to_web_page(
     archive = _runtime_archive(progress)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = to_onnx_file(classifier, folder / "model.onnx", int8, progress)
-        _copy_runtime(archive, folder)
-        for path in sorted(PAGE.iterdir()):
-            write_bytes(folder / path.name, path.read_bytes())
-        about = json.dumps(_describe(classifier, file.path), indent=1, ensure_ascii=False)
-        write_bytes(folder / "model.json", f"{about}\n".encode())
+        # What is stopped half way leaves nothing that another try would take for a user's files.
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as name:
+            unfinished = Path(name)
+            file = to_onnx_file(classifier, unfinished / "model.onnx", int8, progress)
+            _copy_runtime(archive, unfinished)
+            for path in PAGE.iterdir():
+                write_bytes(unfinished / path.name, path.read_bytes())
+            about = json.dumps(_describe(classifier, file.path), indent=1, ensure_ascii=False)
+            write_bytes(unfinished / "model.json", f"{about}\n".encode())
+            for path in unfinished.iterdir():
+                os.replace(path, folder / path.name)
     except OSError as error:
         raise ExportError(
             f"{folder} cannot be written ({error.strerror or error}): "
             "give a folder that you may write to"
         ) from error
-    return file
+    return replace(file, path=folder / file.path.name)
 
 
 def _describe(classifier: IncrementalClassifier, path: Path) -> dict[str, object]:

@@ -176,7 +176,7 @@ async def rename_class(
     if_match: VersionHeader = None,
 ) -> Changed:
     """Give a class another name."""
-    check_visible(new.name)
+    check_visible(clean_name(new.name))
     key = IdempotencyKey.of(idempotency_key, "rename", name, new.name)
     request = Request(key, expected_version(if_match))
     work = partial(service.store.rename, name, new.name, request)
