@@ -7,8 +7,8 @@
 
 Rows that share a stage 1 are measured together, a seed at a time, by `fewmore run` in a process of
 its own; `--workers` of them run side by side. What a lack of time stops goes on at the next call
-with the same OUT. Whatever is finished lies in OUT, a result a row: `cp OUT/*.json results`, then
-`make docs`.
+with the same OUT; with `--stale`, give a new one. Whatever is finished lies in OUT, a result a row:
+`cp OUT/*.json results`, then `make docs`.
 """
 
 import argparse
@@ -167,6 +167,11 @@ def jobs(rows: Sequence[Row]) -> list[Job]:
     ]
 
 
+def is_done(file: Path) -> bool:
+    """Say whether a row was measured, with the recipe of today."""
+    return file.exists() and not recipe_changes(results.read(file))
+
+
 class Measurement:
     """Measure jobs, several side by side, until the time is over."""
 
@@ -180,6 +185,8 @@ class Measurement:
 
     def run(self, todo: Sequence[Job], known: dict[str, RunResult], workers: int) -> None:
         """Start the jobs in order, but none that is not expected to end in time."""
+        for job in todo:
+            self.gather(job.rows)  # what calls that were stopped have left
         with ThreadPoolExecutor(workers) as pool:
             running = [pool.submit(self.measure, job, job.seconds(known)) for job in todo]
         for each in running:
@@ -188,7 +195,7 @@ class Measurement:
     def measure(self, job: Job, expected: float) -> None:
         """Run a job, unless it was finished before, and gather its rows."""
         folder = self.out / "jobs" / job.name
-        if all((folder / f"{row.name}.json").exists() for row in job.rows):
+        if all(is_done(folder / f"{row.name}.json") for row in job.rows):
             return
         began = time.monotonic()
         left = self.end - began
@@ -204,6 +211,7 @@ class Measurement:
                 ).returncode
             except subprocess.TimeoutExpired:
                 self.say(f"{job.name}: stopped, the time is over")
+                self.gather(job.rows)
                 return
         outcome = "finished" if code == 0 else f"failed, see {folder / 'log.txt'}"
         self.say(f"{job.name}: {outcome} after {time.monotonic() - began:.0f} s")
@@ -213,9 +221,9 @@ class Measurement:
         """Write the finished seeds of each row as one result."""
         with self.lock:
             for row in rows:
-                files = sorted((self.out / "jobs").glob(f"*/{row.name}.json"))
-                for pool in results.pools(list(map(results.read, files))):
-                    results.write(self.out / f"{row.name}.json", results.merge(pool))
+                files = filter(is_done, sorted((self.out / "jobs").glob(f"*/{row.name}.json")))
+                if pools := results.pools(list(map(results.read, files))):
+                    results.write(self.out / f"{row.name}.json", results.merge(max(pools, key=len)))
 
     def say(self, line: str) -> None:
         """Print a line at once, whatever the other threads print."""

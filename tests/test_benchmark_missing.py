@@ -14,7 +14,9 @@ from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.errors import DataError
 from fewmore.methods import FEATURES, METHODS
 from fewmore.research import results
+from fewmore.research.recipes import recipe
 from fewmore.research.results import RunResult
+from fewmore.research.setting_list import setting_values
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -66,11 +68,14 @@ def test_a_row_is_missing_without_its_seeds_or_of_another_recipe_or_code(
     script: ModuleType, recorded: dict[str, RunResult]
 ) -> None:
     [row] = [row for row in script.wanted("cifar100") if row.name == "cifar100-cec"]
-    found = recorded[row.name]
+    today = setting_values(recipe("official", BENCHMARKS["cifar100"], "cec"))
+    found = replace(
+        recorded[row.name], all_settings=today, machine={"source": "that of an older commit"}
+    )
     assert len(set(found.seeds)) == row.seeds == 5
     assert script.missing([row], {}, stale=False) == [row]
     assert script.missing([row], {row.name: found}, stale=False) == []
-    assert script.missing([row], {row.name: found}, stale=True) == [row], "an older commit's"
+    assert script.missing([row], {row.name: found}, stale=True) == [row]
     fewer = replace(found, seeds=(0, 0, 0, 0, 0))
     assert script.missing([row], {row.name: fewer}, stale=False) == [row]
     earlier = replace(found, all_settings={**found.all_settings, "pretrain.epochs": "90"})
@@ -165,3 +170,30 @@ def test_other_rows_of_a_measured_job_are_measured(
     monkeypatch.setattr(script.Measurement, "measure", lambda self, *_: self.gather(rows))
     with pytest.raises(DataError):
         measurement.run([second], {}, 1)
+
+
+def test_what_a_stopped_job_has_finished_is_gathered_and_rows_of_an_earlier_recipe_are_not(
+    script: ModuleType,
+    recorded: dict[str, RunResult],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+
+    def run(words: list[str], **_: object) -> argparse.Namespace:
+        calls.append(words)
+        raise script.subprocess.TimeoutExpired(words, 1.0)
+
+    monkeypatch.setattr(script.subprocess, "run", run)
+    rows = {row.name: row for row in script.wanted("glyphs")}
+    done, earlier = rows["glyphs-cec-quick"], rows["glyphs-decoupled-cosine-quick"]
+    job = script.Job((done, earlier), 0)
+    folder = tmp_path / "jobs" / job.name
+    results.write(folder / f"{done.name}.json", recorded[done.name])
+    old = recorded[earlier.name]
+    then = {**old.all_settings, "pretrain.epochs": "90"}
+    results.write(folder / f"{earlier.name}.json", replace(old, all_settings=then))
+    args = argparse.Namespace(measure=tmp_path, minutes=10.0, device="cpu", data_root=None)
+    script.Measurement(args).run([job], {}, 1)
+    assert len(calls) == 1, "it is measured again"
+    assert [path.stem for path in tmp_path.glob("*.json")] == [done.name]

@@ -204,6 +204,11 @@ def _failure(where: str, error: Exception, error_type: type[FewmoreError]) -> Fe
     return error_type(f"{where} fails when it is loaded: {type(error).__name__}: {error} ({place})")
 
 
+def loaded_source(cls: type) -> dict[str, str] | None:
+    """Return file and hash of a class of a user's file, as it was loaded; None of other classes."""
+    return source_of(sys.modules[cls.__module__]) if cls.__module__ in _CODE else None
+
+
 def source_of(module: ModuleType) -> dict[str, str]:
     """Return a module's file and the hash of its content, which is empty where there is no file.
 

@@ -226,6 +226,15 @@ def test_code_of_a_user_travels_with_the_modules_beside_it(own, tmp_path):
     assert place.startswith(str(tmp_path / "cache" / "code"))
 
 
+def test_a_file_behind_a_link_travels_under_the_name_that_workers_are_told(tmp_path):
+    (tmp_path / "v3.py").write_text("class Mine: ...")
+    link = tmp_path / "latest.py"
+    link.symlink_to("v3.py")
+    files = {}
+    assert request._pack_code(f"{link}:Mine", files) == "{code}/0/v3.py:Mine"
+    assert files == {"0/v3.py": "class Mine: ..."}
+
+
 def test_a_list_of_images_travels_in_its_benchmark_file(tmp_path):
     (tmp_path / "new.txt").write_text("7\n\n12\n")
     sessions = [{"classes": ["a"]}, {"classes": ["b"], "images": "new.txt"}]

@@ -8,7 +8,7 @@ from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.research.outdated import recipe_changes
 from fewmore.research.recipes import recipe
 from fewmore.research.reporting.tables import build
-from fewmore.research.setting_list import list_settings, setting_values
+from fewmore.research.setting_list import setting_defaults, setting_values
 
 
 @pytest.fixture
@@ -65,9 +65,9 @@ def test_a_setting_that_came_later_had_its_default_before(measure):
 
 
 def test_the_default_is_that_of_the_class_that_introduces_a_setting():
-    settings = recipe("official", BENCHMARKS["cifar100"], "closer")
-    epochs = next(each for each in list_settings(settings) if each.name == "pretrain.epochs")
-    assert (epochs.value, epochs.default) == ("200", "100")
+    of_closer = recipe("official", BENCHMARKS["cifar100"], "closer")
+    assert setting_values(of_closer)["pretrain.epochs"] == "200"
+    assert setting_defaults(of_closer)["pretrain.epochs"] == "100"
 
 
 def test_what_cannot_be_compared_has_no_changes(measure):

@@ -93,6 +93,40 @@ def test_a_resumed_run_remembers_images_kept_and_confidence(
     assert torch.equal(resumed.predictions[""], expected.predictions[""])
 
 
+def relabelled(images: ImageSet) -> ImageSet:
+    """Move one image from the first class to the second."""
+    labels = images.labels.clone()
+    labels[(labels == 0).nonzero()[0]] = 1
+    return replace(images, labels=labels)
+
+
+class StopsInStage1(MeanColor):
+    """Stop in the middle of the base session, with a checkpoint of stage 1."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__()
+        self.runtime = runtime
+
+    def fit(self, base: ImageSet) -> None:
+        assert self.runtime.checkpoint is not None
+        self.runtime.checkpoint.save("pretrain", {"round": 1})
+        raise Stopped
+
+
+def test_a_run_that_was_stopped_in_stage_1_is_not_resumed_with_other_images(
+    tiny_task: Task, tmp_path: Path
+) -> None:
+    def runtime() -> Runtime:
+        return Runtime(checkpoint=Checkpoint(tmp_path / "checkpoint"))
+
+    stopped = runtime()
+    with pytest.raises(Stopped):
+        protocol.run(StopsInStage1(stopped), tiny_task, stopped)
+    with pytest.raises(CheckpointError, match="began with other images"):
+        protocol.run(MeanColor(), replace(tiny_task, train=relabelled(tiny_task.train)), runtime())
+    assert protocol.run(MeanColor(), tiny_task, runtime()).sessions == 3
+
+
 def test_a_run_is_not_resumed_with_other_images(tiny_task: Task, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     with pytest.raises(Stopped):
@@ -100,6 +134,7 @@ def test_a_run_is_not_resumed_with_other_images(tiny_task: Task, tmp_path: Path)
     first, second, third = tiny_task.split.sessions
     fewer = replace(second, indices=second.indices[1:])
     others = (
+        replace(tiny_task, train=relabelled(tiny_task.train)),
         replace(tiny_task, test=tiny_task.test.select(torch.arange(1, len(tiny_task.test)))),
         replace(tiny_task, split=replace(tiny_task.split, sessions=(first, fewer, third))),
     )

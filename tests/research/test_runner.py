@@ -400,12 +400,18 @@ def test_of_runs_side_by_side_one_trains_the_stage_1_that_all_need(
 
 
 OWN_METHOD = """
+from dataclasses import dataclass
 import torch
-from fewmore.methods.base import Method
+from fewmore.methods.base import Method, MethodConfig
+
+@dataclass(frozen=True)
+class Config(MethodConfig):
+    alpha: float = 0.5  # weight of nothing
 
 class Mine(Method):
     \"\"\"Predict the last class.\"\"\"
     keeps = "a little"
+    config_type = Config
     def fit(self, base): self.classes = len(base.class_names)
     def learn(self, session): self.classes += len(session.class_names)
     def scores(self, images): return torch.arange(self.classes).float().expand(len(images), -1)
@@ -418,6 +424,9 @@ def test_a_file_that_changes_while_it_runs_does_no_harm(make_experiment, run, tm
     path = tmp_path / "mine.py"
     path.write_text(OWN_METHOD)
     experiment = make_experiment(f"{path}:Mine", seeds=(0, 1))
+    config = methods.find(experiment.method).load().config_type()
+    tuned = dataclasses.replace(experiment.recipe, method=config)
+    experiment = dataclasses.replace(experiment, recipe=tuned)
 
     class Editor(Watcher):
         def on_session(self, run: str, outcome: object) -> None:
@@ -425,6 +434,7 @@ def test_a_file_that_changes_while_it_runs_does_no_harm(make_experiment, run, tm
 
     _, result = run(experiment, watcher=Editor())
     assert result.keeps == "a little"
+    assert result.all_settings["alpha"] == "0.5"
     assert result.accuracy == ((25.0, pytest.approx(100 / 6), 12.5),) * 2
     with pytest.raises(MethodError, match="fails when it is loaded"):
         methods.find(experiment.method)

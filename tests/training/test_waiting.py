@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Generator, Tensor
@@ -50,6 +51,10 @@ def constant(values: Tensor) -> Tensor:
 
 WAITING: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "item": (lambda v: v * v.sum().item(), "reads a number"),
+    "cpu": (lambda v: v.cpu().sum(), "reads numbers"),
+    "list": (lambda v: v * sum(v.tolist()), "reads numbers"),
+    "numpy": (lambda v: v * float(v.detach().numpy().sum()), "reads numbers"),
+    "array": (lambda v: v * float(np.asarray(v.detach()).sum()), "reads numbers"),
     "branch": (lambda v: v.sum() if v.sum() > 1 else v.mean(), "reads a number"),
     "compare": (lambda v: v.sum() * torch.equal(v, v), "reads a number"),
     "mask": (lambda v: v[v > 2].sum(), "what a mask selects"),

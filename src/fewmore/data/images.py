@@ -8,6 +8,7 @@ shots copies nothing. Code that reads pixels by index need not know which storag
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,10 @@ class ImageSet:
 
     def content_hash(self) -> str:
         """Return a content hash: equal images with equal labels have the same one."""
+        return self._content_hash
+
+    @cached_property
+    def _content_hash(self) -> str:
         digest = hashlib.sha256(repr((len(self), self.class_names)).encode())
         digest.update(self.labels.cpu().numpy().tobytes())
         if isinstance(self.storage, Tensor):

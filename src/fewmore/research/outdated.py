@@ -13,7 +13,7 @@ from fewmore.methods.base import Recipe
 from fewmore.research import recipes
 from fewmore.research.results import RunResult, settings_of
 from fewmore.research.results.schema import FEATURES_SETTING
-from fewmore.research.setting_list import list_settings
+from fewmore.research.setting_list import setting_defaults, setting_values
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,17 @@ def recipe_changes(result: RunResult) -> list[Change]:
     """Return the settings in which a result differs from its recipe today.
 
     Only results of fewmore's own methods and benchmarks, with the benchmark's own sessions, can be
-    compared, and none from before the settings were recorded. A setting that came later had its
-    default, which is what was done before.
+    compared, and none from before the settings were recorded. A setting that came later is taken to
+    have had its default, as a new setting changes nothing by itself.
     """
     recipe = _recipe_today(result) if result.all_settings else None
     if recipe is None:
         return []
+    before = {**setting_defaults(recipe), **result.all_settings}
     return [
-        Change(setting.name, then, setting.value)
-        for setting in list_settings(recipe)
-        if (then := result.all_settings.get(setting.name, setting.default)) != setting.value
+        Change(name, before[name], now)
+        for name, now in setting_values(recipe).items()
+        if before[name] != now
     ]
 
 

@@ -23,7 +23,9 @@ def own_code(experiment: Experiment) -> Sources:
     """Return file and hash of what is a user's own: the method, the features, the benchmark."""
     found = {
         METHOD: methods.find(experiment.method).source,
-        FEATURES: methods.find_features(experiment.recipe.features).source,
+        # Of the class that runs: its file may have been edited since it was loaded.
+        FEATURES: plugins.loaded_source(type(experiment.recipe.pretrain))
+        or methods.find_features(experiment.recipe.features).source,
     }
     with suppress(FewmoreError):  # of images that were given in Python, it is but a name
         found[BENCHMARK] = benchmarks.find(experiment.benchmark).source
@@ -65,7 +67,7 @@ def _find_file(name: str, source: Mapping[str, str] | None) -> str:
         return name
     for path in (Path(where), Path(source["file"])):
         if path.is_file() and plugins.code_hash(path) == source["sha256"]:
-            return f"{path}{colon}{cls}"
+            return name if path == Path(where) else f"{path}{colon}{cls}"
     state = "has changed since" if Path(source["file"]).is_file() else "is gone"
     raise MissingData(
         f"{source['file']} {state}, and this run was made with it: put back the version with the "

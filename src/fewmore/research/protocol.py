@@ -27,6 +27,7 @@ from fewmore.training.runtime import Runtime
 
 TEST_BATCH = 5000  # test images embedded or scored at once
 SESSION = "session"  # the name of a finished session in the checkpoint
+IMAGES = "images"  # that of the hash of all images, until a session is finished and has it
 
 
 @dataclass
@@ -81,7 +82,9 @@ def run(
     outcome = Outcome(test.labels.cpu(), session_of_class, {}, positions=_positions(task, classes))
     evaluator = _Evaluator(method, test, session_of_class.to(runtime.device), keep_scores)
     shown = _hash_images(task, evaluator.content)
-    _resume(runtime.checkpoint, method, outcome, shown)
+    if runtime.checkpoint is not None:
+        _check_images(runtime.checkpoint, shown)
+        _resume(runtime.checkpoint, method, outcome)
     first, last = outcome.sessions, len(split.sessions) - 1
     for number, session in enumerate(split.sessions):
         if number < outcome.sessions:
@@ -293,8 +296,8 @@ def _add_seconds(outcome: Outcome, name: str, seconds: float) -> None:
 
 
 def _hash_images(task: Task, test: str) -> str:
-    """Hash the content of the test set, and which training images the sessions show."""
-    digest = hashlib.sha256(repr((test, len(task.train))).encode())
+    """Hash the content of all images, and which training images the sessions show."""
+    digest = hashlib.sha256(repr((test, task.train.content_hash())).encode())
     for session in task.split.sessions:
         digest.update(repr((session.classes, session.indices.tolist())).encode())
     return digest.hexdigest()
@@ -319,15 +322,22 @@ def sessions_learnt(checkpoint: Checkpoint | None) -> int:
     return 0 if state is None else len(state["predictions"][""])
 
 
-def _resume(checkpoint: Checkpoint | None, method: Method, outcome: Outcome, shown: str) -> None:
-    state = None if checkpoint is None else checkpoint.load(SESSION)
-    if checkpoint is None or state is None:
-        return
-    if state.get("images", shown) != shown:  # an older file has none
+def _check_images(checkpoint: Checkpoint, shown: str) -> None:
+    """Refuse a checkpoint of other images, and note in a new one which they are."""
+    known = checkpoint.load(SESSION) or checkpoint.load(IMAGES)
+    if known is None:
+        checkpoint.note(IMAGES, {"images": shown})
+    elif known.get("images", shown) != shown:  # an older file has none
         raise CheckpointError(
             f"{checkpoint.path} is of a run that began with other images, and its numbers would be "
             "of both: put back the images of then, or run again without --resume"
         )
+
+
+def _resume(checkpoint: Checkpoint, method: Method, outcome: Outcome) -> None:
+    state = checkpoint.load(SESSION)
+    if state is None:
+        return
     method.restore(state["method"])
     outcome.predictions.update(state["predictions"])
     outcome.seconds.update(state["seconds"])

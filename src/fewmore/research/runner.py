@@ -181,10 +181,10 @@ def _write_result(job: Job, measured: Sequence[Measured], workers: int) -> RunRe
         FEATURES: methods.find_features(experiment.recipe.features).source,
         BENCHMARK: job.task.benchmark.source,
     }
-    # Hashes are those of when the run began, also where it was resumed.
-    began = run_folder.read_code(job.plan.folder) or {}
+    # Hashes are those of when the run began, also where it was resumed; the task was read then.
+    began = {**(run_folder.read_code(job.plan.folder) or {}), BENCHMARK: now[BENCHMARK]}
     sources = {
-        name: {**source, "sha256": began.get(name, source)["sha256"]}
+        name: {**source, "sha256": (began.get(name) or source)["sha256"]}
         for name, source in now.items()
         if source
     }

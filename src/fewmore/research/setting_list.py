@@ -13,6 +13,7 @@ import textwrap
 import tokenize
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from fewmore.methods.base import Recipe
@@ -28,38 +29,60 @@ class Setting:
     value: str
     meaning: str
     own: bool  # of the method, not common to all methods
-    default: str  # of the class that introduces it; empty where it has none
 
 
 def list_settings(recipe: Recipe) -> list[Setting]:
     """Return all settings of a recipe: those of its method first, then the common ones."""
-    own = _group(recipe.method, own=True)
-    return [*own, *_group(recipe, own=False, leave_out=("name", "method", "features"))]
+    meanings = cache(_meanings)
+    return [
+        Setting(leaf.name, leaf.value, meanings(leaf.config).get(leaf.field, "").rstrip("."), own)
+        for own, leaf in _leaves_of(recipe)
+    ]
 
 
 def setting_values(recipe: Recipe) -> dict[str, str]:
-    """Return the values of all settings of a recipe by name, as `--set` takes them."""
-    return {setting.name: setting.value for setting in list_settings(recipe)}
+    """Return the values of all settings of a recipe by name, as `--set` takes them.
+
+    No source is read for it: a user's file may have been edited since it was loaded.
+    """
+    return {leaf.name: leaf.value for _, leaf in _leaves_of(recipe)}
 
 
-def _group(
-    config: Any, own: bool, prefix: str = "", leave_out: Container[str] = ()
-) -> Iterator[Setting]:
-    meanings = _meanings(type(config))
+def setting_defaults(recipe: Recipe) -> dict[str, str]:
+    """Return each setting's default in the class that introduces it; empty where it has none."""
+    return {leaf.name: _default(leaf.config, leaf.field) for _, leaf in _leaves_of(recipe)}
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """Hold a setting that is a single value: its config's field, and its name in a recipe."""
+
+    config: type
+    field: str
+    name: str
+    value: str
+
+
+def _leaves_of(recipe: Recipe) -> Iterator[tuple[bool, _Leaf]]:
+    """Yield all settings of a recipe, and whether they are the method's own."""
+    for leaf in _leaves(recipe.method):
+        yield True, leaf
+    for leaf in _leaves(recipe, leave_out=("name", "method", "features")):
+        yield False, leaf
+
+
+def _leaves(config: Any, prefix: str = "", leave_out: Container[str] = ()) -> Iterator[_Leaf]:
     for field in dataclasses.fields(config):
         if field.name in leave_out:
             continue
         name, value = prefix + field.name, getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            yield from _group(value, own, f"{name}.")
+            yield from _leaves(value, f"{name}.")
         else:
-            meaning = meanings.get(field.name, "").rstrip(".")
-            default = _default(type(config), field.name)
-            yield Setting(name, format_value(value), meaning, own, default)
+            yield _Leaf(type(config), field.name, name, format_value(value))
 
 
 def _default(config: type, field: str) -> str:
-    """Return the default of a field in the most basic class that has it."""
     for cls in reversed(config.__mro__):
         found = vars(cls).get("__dataclass_fields__", {}).get(field)
         if found is not None:

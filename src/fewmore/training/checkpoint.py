@@ -100,9 +100,13 @@ class Checkpoint:
         """Say whether it is time to write again."""
         return time.monotonic() - self._written >= self.every
 
+    def note(self, stage: str, state: State) -> None:
+        """Save a stage that is written with the next one."""
+        self.stages[stage] = state
+
     def save(self, stage: str, state: State) -> None:
         """Save a stage and write the file."""
-        self.stages[stage] = state
+        self.note(stage, state)
         if is_first():
             write_state(self.path, self.stages)
         self._written = time.monotonic()

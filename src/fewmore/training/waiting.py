@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fewmore.errors import MethodError
@@ -24,6 +25,8 @@ SHAPES = {
 CONSTANTS = {ATEN.lift_fresh}
 READING = {ATEN.index}
 WRITING = {ATEN.index_put, ATEN.index_put_}
+# What reads numbers without an operation where the tensor is on the CPU already.
+TO_HOST = {Tensor.cpu, Tensor.tolist, Tensor.numpy, Tensor.__array__}
 
 
 def check_steps(step: Step) -> Step:
@@ -38,10 +41,21 @@ def check_steps(step: Step) -> Step:
         if is_first:
             is_first = False
             return step(row)
-        with _NeverWaiting():  # type: ignore[no-untyped-call]
+        with _NeverReading(), _NeverWaiting():  # type: ignore[no-untyped-call]
             return step(row)
 
     return checked
+
+
+class _NeverReading(TorchFunctionMode):
+    """Raise where a tensor is copied to the host."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in TO_HOST:
+            raise _error("reads numbers of a tensor")
+        return func(*args, **(kwargs or {}))
 
 
 class _NeverWaiting(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -51,11 +65,15 @@ class _NeverWaiting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if (what := _waits(func.overloadpacket, args, kwargs or {})) is not None:
-            raise MethodError(
-                f"a step of training {what}: on a GPU, where steps are recorded and replayed, "
-                "that is an error"
-            )
+            raise _error(what)
         return func(*args, **(kwargs or {}))
+
+
+def _error(what: str) -> MethodError:
+    return MethodError(
+        f"a step of training {what}: on a GPU, where steps are recorded and replayed, that is an "
+        "error"
+    )
 
 
 def _waits(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

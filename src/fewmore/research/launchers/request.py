@@ -117,12 +117,13 @@ def _pack_code(name: str, files: dict[str, str]) -> str:
     where, colon, attribute = name.rpartition(":")
     if not colon or not where.endswith(".py"):
         return name
-    path = Path(where)
-    folder = path.resolve().parent
+    found = plugins.files_of(Path(where))
+    own = found[0]  # the file that a link leads to
     place = f"{len(files)}"
-    for file in plugins.files_of(path):
-        files[f"{place}/{file.relative_to(folder).as_posix()}"] = file.read_text(encoding="utf-8")
-    return f"{CODE}{place}/{path.name}:{attribute}"
+    for file in found:
+        inside = file.relative_to(own.parent).as_posix()
+        files[f"{place}/{inside}"] = file.read_text(encoding="utf-8")
+    return f"{CODE}{place}/{own.name}:{attribute}"
 
 
 def _pack_benchmark(name: str, files: dict[str, str]) -> str:
