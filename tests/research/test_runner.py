@@ -297,6 +297,7 @@ def test_a_run_that_is_done_is_not_done_again(make_experiment, run):
     assert result.accuracy == expected.accuracy
     assert None not in expected.total_seconds
     assert result.total_seconds == (None, None), "the seconds before the stop are not known"
+    assert not any("fit" in seconds for seconds in result.seconds)
 
 
 # Shared stage 1

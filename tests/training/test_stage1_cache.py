@@ -411,14 +411,16 @@ def test_a_run_of_another_process_is_waited_for_until_it_is_killed(cache: Cache)
     path.unlink()
     command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "locked\n"
-        waiting = threading.Thread(target=cache.fit)
-        waiting.start()
-        waiting.join(0.3)
-        assert waiting.is_alive()
-        assert cache.trainings == 1
-        holder.kill()
+        waiting = threading.Thread(target=cache.fit, daemon=True)
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "locked\n"
+            waiting.start()
+            waiting.join(0.3)
+            assert waiting.is_alive()
+            assert cache.trainings == 1
+        finally:  # else a failed assertion would wait for it
+            holder.kill()
     waiting.join(60)
     assert cache.trainings == 2
     assert cache.files() == [path]

@@ -260,10 +260,10 @@ class Job:
         views = _count_views(self.method)
         if views > 1:
             extra["test_views"] = [float(views)] * outcome.sessions
-        seconds = {**outcome.seconds, **self.log.seconds()}
+        seconds = self.log.seconds()
         wall_clock = self.clock.stop(self)
-        if not self.resumed:  # the time before the stop is not known
-            seconds[WALL_CLOCK] = wall_clock
+        if not self.resumed:  # what else was before the stop is not known
+            seconds = {**outcome.seconds, **seconds, WALL_CLOCK: wall_clock}
         memory = _peak_memory_mb(self.options.device)
         return Run(self.seed, self.draw, outcome.summary(), seconds, memory, extra)
 
