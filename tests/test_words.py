@@ -72,6 +72,12 @@ ALLOWED = {
     ),
 }
 
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Generated parts of a page, blocks of code, and lines that cannot be wrapped.
+GENERATED = re.compile(r"^<!-- (?P<name>.+) -->$.*?^<!-- /(?P=name) -->$", re.DOTALL | re.MULTILINE)
+CODE_BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+UNWRAPPED = ("|", "#", "!", "<", "    ")
+
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -184,3 +190,10 @@ def test_the_list_of_allowed_words_is_not_stale() -> None:
         if (file, word) not in present
     ]
     assert not unused, report(unused)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_fits_the_screen(page: Path) -> None:
+    text = CODE_BLOCK.sub("", GENERATED.sub("", page.read_text(encoding="utf-8")))
+    lines = (line for line in text.splitlines() if not line.startswith(UNWRAPPED))
+    assert [line for line in lines if len(line) > MAX_COLUMNS] == []

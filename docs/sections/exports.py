@@ -27,6 +27,7 @@ def agreement() -> str:
         f"{by_float[rejected]:.1f} % of the unknown ones rejected. The file has "
         f"{by_int8['megabytes']:.1f} instead of {by_float['megabytes']:.1f} MB, and a photo took "
         f"{by_int8['median ms']:.0f} instead of {by_float['median ms']:.0f} ms on a machine with "
-        "other work."
+        f"other work ({measured['date']}, with an earlier classifier, which did not use the "
+        "backbone's own classes)."
     )
     return paragraph(text) + "\n"

@@ -19,7 +19,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SkipBroken = Annotated[
     bool, typer.Option("--skip-broken", help="Leave out images that cannot be read, and say which.")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Engine = Annotated[
     str,
     typer.Option(

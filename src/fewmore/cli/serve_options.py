@@ -156,4 +156,4 @@ LogFormat = Annotated[
         rich_help_panel=OPERATION,
     ),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", rich_help_panel=OPERATION)]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.", rich_help_panel=OPERATION)]
