@@ -12,9 +12,8 @@ from fewmore.research.reporting import formats, nothing_learnt, tables
 from fewmore.research.results import RunResult
 from fewmore.research.results.schema import FEATURES_SETTING
 from sections import encoding, recorded
-from sections.markdown import bullet, markdown_table, paragraph
+from sections.markdown import UNMEASURED, bullet, markdown_table, paragraph
 
-UNMEASURED = "Not measured yet.\n"
 MOST_NAMED = 15  # rows of a table that are named one by one
 
 

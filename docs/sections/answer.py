@@ -11,9 +11,9 @@ from fewmore.research.published import ROW_OF_METHOD, published_row
 from fewmore.research.reporting import nothing_learnt, tables
 from fewmore.research.results import RunResult
 from sections import encoding, gaps, recorded
-from sections.accuracy import UNMEASURED, earlier_recipes, graph_effect, several_commits
+from sections.accuracy import earlier_recipes, graph_effect, several_commits
 from sections.contents import NAMES
-from sections.markdown import bullet, italic, markdown_table, mean_and_std, paragraph
+from sections.markdown import UNMEASURED, bullet, italic, markdown_table, mean_and_std, paragraph
 
 NEAR = 1.5  # points at the last session
 OWN = ("cec", "decoupled-cosine")  # the paper's method, and what it is built on

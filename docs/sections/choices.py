@@ -7,7 +7,7 @@ from fewmore.research import results
 from fewmore.research.reporting import tables
 from fewmore.research.results import RunResult
 from sections import recorded
-from sections.markdown import markdown_table, mean_and_std, paragraph
+from sections.markdown import UNMEASURED, markdown_table, over_runs, paragraph
 
 MEASURES = ("last", "novel", "harmonic")
 BY = {"by last": "last", "by harmonic": "harmonic"}
@@ -20,7 +20,7 @@ def choices() -> str:
     paths = sorted(recorded.RESULTS.glob("bench-tuning-*-gpu.json"))
     searches = [recorded.read_benchmark(path) for path in paths]
     if not searches:
-        return "Not measured yet.\n"
+        return UNMEASURED
     rows = [results.read(path) for path in sorted((recorded.RESULTS / "choices").glob("*.json"))]
     measured = []
     chosen = []
@@ -63,8 +63,7 @@ def _test_cells(row: RunResult | None) -> list[str]:
     if row is None:
         return ["–"] * len(MEASURES)
     by_measure = [row.last, *([run[-1] for run in getattr(row, name)] for name in MEASURES[1:])]
-    cells = map(tables.mean_cell, by_measure)
-    return [mean_and_std(cell.mean, cell.std) for cell in cells]
+    return list(map(over_runs, by_measure))
 
 
 def _about(searches: Sequence[Json]) -> str:

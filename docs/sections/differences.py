@@ -2,7 +2,6 @@
 
 import ast
 import json
-from collections.abc import Sequence
 from statistics import NormalDist
 from statistics import fmean as mean
 from typing import Any
@@ -12,9 +11,8 @@ from fewmore.research.reporting import tables
 from fewmore.research.results import RunResult
 from fewmore.research.results.schema import FEATURES_SETTING
 from sections import answer, recorded
-from sections.accuracy import UNMEASURED
 from sections.contents import NAMES
-from sections.markdown import italic, markdown_table, mean_and_std, paragraph
+from sections.markdown import UNMEASURED, italic, markdown_table, mean_and_std, over_runs, paragraph
 
 MEASURES = ("last", "base", "novel", "harmonic")
 STAGE_1 = "stage 1"
@@ -127,7 +125,7 @@ def moved() -> str:
                         row.date[:10],
                         (row.commit or "–")[:12],
                         str(row.runs),
-                        *map(_spread, _measures(row)[:2]),
+                        *map(over_runs, _measures(row)[:2]),
                     ]
                     for row in (earlier, now[earlier.method])
                 ]
@@ -152,7 +150,7 @@ def pretrained() -> str:
         "evolve": ("evolve", ""),
     }
     rows = [
-        [title, str(row.runs), *(_spread(values) for values in _measures(row))]
+        [title, str(row.runs), *map(over_runs, _measures(row))]
         for title, key in names.items()
         if (row := known.get(key))
     ]
@@ -193,7 +191,7 @@ def search(name: str) -> str:
     rows = [
         [
             ", ".join(f"`{key}={value}`" for key, value in trial["settings"].items()),
-            *(_spread(trial["measures"][measure]) for measure in MEASURES),
+            *(over_runs(trial["measures"][measure]) for measure in MEASURES),
         ]
         for trial in record["trials"]
     ]
@@ -204,8 +202,3 @@ def search(name: str) -> str:
         f"`{record['command']}`"
     )
     return "\n".join(table) + f"\n\n{paragraph(text)}\n"
-
-
-def _spread(values: Sequence[float | None]) -> str:
-    cell = tables.mean_cell(values)
-    return mean_and_std(cell.mean, cell.std)

@@ -7,7 +7,7 @@ from fewmore.research.published import ROW_OF_METHOD
 from fewmore.research.reporting import tables
 from fewmore.research.results import RunResult
 from sections import recorded
-from sections.markdown import markdown_table, mean_and_std, paragraph
+from sections.markdown import UNMEASURED, markdown_table, over_runs, paragraph
 
 
 def draws(benchmark: str) -> str:
@@ -17,7 +17,7 @@ def draws(benchmark: str) -> str:
         for path in sorted((recorded.RESULTS / "draws").glob(f"{benchmark}-*.json"))
     ]
     if not rows:
-        return "Not measured yet.\n"
+        return UNMEASURED
     official = recorded.read_compared(benchmark)
     lines = [_line(row, official[row.method]) for row in rows]
     titles = ("method", "draws", "drawn anew", "lowest", "highest", "official lists", "difference")
@@ -31,17 +31,12 @@ def _line(drawn: RunResult, official: RunResult) -> tuple[str, ...]:
     return (
         ROW_OF_METHOD[drawn.method],
         str(len(set(drawn.draws))),
-        _mean(drawn),
+        over_runs(drawn.last),
         f"{min(drawn.last):.2f}",
         f"{max(drawn.last):.2f}",
-        _mean(official),
+        over_runs(official.last),
         tables.Cell(difference, signed=True).text,
     )
-
-
-def _mean(row: RunResult) -> str:
-    cell = tables.mean_cell(row.last)
-    return mean_and_std(cell.mean, cell.std)
 
 
 def _text(rows: list[RunResult]) -> str:

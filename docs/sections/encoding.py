@@ -8,7 +8,7 @@ from fewmore.research.published import ROW_OF_METHOD, published_row
 from fewmore.research.reporting import tables
 from fewmore.research.results import RunResult
 from sections import recorded
-from sections.markdown import italic, markdown_table, mean_and_std, paragraph
+from sections.markdown import italic, markdown_table, over_runs, paragraph
 
 BENCHMARK = "miniimagenet"  # the one that was measured from re-encoded files too
 SESSIONS = {"base session": 0, "last session": -1}
@@ -119,5 +119,4 @@ def _accuracy(row: RunResult, session: int) -> float:
 
 
 def _mean(row: RunResult, session: int) -> str:
-    cell = tables.mean_cell([run[session] for run in row.accuracy])
-    return mean_and_std(cell.mean, cell.std)
+    return over_runs([run[session] for run in row.accuracy])

@@ -8,8 +8,7 @@ from fewmore.research.published import published_row
 from fewmore.research.reporting import tables
 from fewmore.research.results import RunResult
 from sections import recorded
-from sections.accuracy import UNMEASURED
-from sections.markdown import italic, markdown_table, mean_and_std
+from sections.markdown import UNMEASURED, italic, markdown_table, mean_and_std
 
 GAP = 5.0  # points at the last session that need an explanation
 TITLES = (

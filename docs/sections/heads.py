@@ -15,8 +15,6 @@ Json = dict[str, Any]
 
 def heads() -> str:
     """Write the main setting in full, the others beside the best alternative, and additions."""
-    if not FILE.exists():
-        return "Not measured yet.\n"
     measured = recorded.read_benchmark(FILE)
     rows = [row for row in measured["rows"] if row["what"] == "accuracy"]
     plain, mirrored = ([row for row in rows if row["features"] == kind] for kind in KINDS)

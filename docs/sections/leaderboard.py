@@ -34,7 +34,7 @@ from fewmore.research.statistics import common_runs, paired_difference
 from sections import encoding, recorded
 from sections.accuracy import earlier_recipes, several_commits
 from sections.contents import NAMES, millions
-from sections.markdown import italic, markdown_table, mean_and_std, paragraph
+from sections.markdown import italic, markdown_table, over_runs, paragraph
 
 PUBLISHED = ("*published last*", "*published average*", "*published epoch*")
 COLUMNS = {  # titles, and how they are aligned
@@ -265,10 +265,7 @@ def _measured_cells(row: RunResult, below: RunResult | None) -> dict[str, str]:
 
 
 def _mean(values: Sequence[float | None]) -> str:
-    if not values:
-        return MISSING
-    cell = tables.mean_cell(values)
-    return mean_and_std(cell.mean, cell.std)
+    return over_runs(values) if values else MISSING
 
 
 def _network(benchmark: str, backbone: str) -> str:

@@ -8,6 +8,7 @@ from fewmore.research.reporting import tables
 
 ALIGNMENT = {"l": "---", "r": "---:"}
 WIDTH = 100
+UNMEASURED = "Not measured yet.\n"
 
 
 def paragraph(text: str, first: str = "", later: str = "") -> str:
@@ -40,6 +41,12 @@ def markdown_table(
 def mean_and_std(mean: float | None, std: float | None) -> str:
     """Format "mean ± std", or the mean alone."""
     return tables.number(mean) + (f" ± {tables.number(std)}" if std is not None else "")
+
+
+def over_runs(values: Sequence[float | None]) -> str:
+    """Format the mean over runs with its standard deviation."""
+    cell = tables.mean_cell(values)
+    return mean_and_std(cell.mean, cell.std)
 
 
 def italic(value: float | None) -> str:

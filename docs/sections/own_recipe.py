@@ -1,7 +1,7 @@
 """Write how the settings of fewmore's own recipe were chosen on the validation split."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from statistics import fmean
 from typing import Any
@@ -10,7 +10,7 @@ from fewmore.research import results
 from fewmore.research.reporting import tables
 from sections import recorded
 from sections.contents import NAMES
-from sections.markdown import markdown_table, mean_and_std, paragraph
+from sections.markdown import markdown_table, over_runs, paragraph
 
 MEASURES = ("first", "average", "last", "base", "novel", "harmonic")
 CHOSEN = {"shrinkage": 0.2, "correction": 0.6, "alpha": 0.0}
@@ -60,17 +60,12 @@ def tested() -> str:
             (row.commit or "–")[:12],
             str(row.runs),
             f"{max(row.test_views):.0f}",
-            *(_mean_and_std(values) for values in (row.last, row.average)),
+            *map(over_runs, (row.last, row.average)),
         ]
         for row in rows
     ]
     titles = ("benchmark", "date", "commit", "seeds", "test views", "last", "average")
     return "\n".join(markdown_table(titles, lines, "lllrrrr")) + "\n"
-
-
-def _mean_and_std(values: Sequence[float]) -> str:
-    cell = tables.mean_cell(values)
-    return mean_and_std(cell.mean, cell.std)
 
 
 def chosen_on(benchmark: str) -> str:

@@ -1,9 +1,7 @@
 """Write measurements of speed, memory and calibration from results/bench-*.json."""
 
 from sections import heads, recorded
-from sections.markdown import bullet, markdown_table, paragraph, short
-
-UNMEASURED = "Not measured yet.\n"
+from sections.markdown import UNMEASURED, bullet, markdown_table, paragraph, short
 
 
 def bench(name: str) -> str:

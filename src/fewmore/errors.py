@@ -100,6 +100,11 @@ class ExportError(FewmoreError):
     """Report a classifier that cannot be written in another program's format."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message without full stop, or its kind if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
+
+
 def describe(error: BaseException) -> str:
     """Describe an error that is not of the input: its kind, its first line, and where it was.
 
@@ -111,5 +116,5 @@ def describe(error: BaseException) -> str:
     ]
     own = [each for each in lines if each[2] not in {*LIBRARIES, *sys.stdlib_module_names}]
     where = "".join(f" ({file}:{line})" for file, line, _ in (own or lines)[-1:])
-    first_line = next((line for line in str(error).splitlines() if line.strip()), "")
-    return type(error).__name__ + (first_line and f": {first_line}") + where
+    message = next((line for line in str(error).splitlines() if line.strip()), "")
+    return type(error).__name__ + (message and f": {message}") + where

@@ -73,7 +73,7 @@ from fewmore.data.augment import Transform
 from fewmore.data.download import pretrained_weights
 from fewmore.data.folders import printable
 from fewmore.data.threads import one_core_each
-from fewmore.errors import ConfigError, DataError, DownloadError, StateError
+from fewmore.errors import ConfigError, DataError, DownloadError, StateError, first_line
 from fewmore.methods.base import Recipe
 from fewmore.nn.adapter import Adapter
 from fewmore.nn.backbones import Backbone, build, is_of_timm, plain_name
@@ -154,12 +154,12 @@ class IncrementalClassifier(SklearnManners):
         `predict` answers with such labels; texts are in composed form (NFC), without spaces around
         them.
 
-        With a pretrained backbone each image is embedded, and an adapter is trained and kept only
-        if it helps. A fifth of the images at a time (from scratch: a tenth) is held out to
-        calibrate confidences and to set the threshold for "none of these"; with fewer than 4
-        images in a class nothing is. `notes_` says what was decided. Features are kept in memory,
-        and images are not: see `fewmore.classifier.fitting`. Files that cannot be read are all
-        named in one error, or left out with a note if `skip_broken`.
+        With a pretrained backbone each image is embedded once, and how features are whitened is
+        chosen on simulated sessions of held-out images. A fifth of the images at a time (from
+        scratch: a tenth) is held out to calibrate confidences and to set the threshold for "none
+        of these"; with fewer than 4 images in a class nothing is. `notes_` says what was decided.
+        Features are kept in memory, and images are not: see `fewmore.classifier.fitting`. Files
+        that cannot be read are all named in one error, or left out with a note if `skip_broken`.
         """
         progress = progress or _no_progress
         device = _resolve_device(self.device)
@@ -507,9 +507,9 @@ class IncrementalClassifier(SklearnManners):
         progress = progress or _no_progress
         queries = collect_images(images)
         label_of = torch.tensor([state.class_set.index(name) for name in queries.names])
-        strangers = LabeledImages((), (), (), ())
+        unknown_images = LabeledImages((), (), (), ())
         if len(others := as_image_sequence(unknown)):
-            strangers = collect_images({NONE_OF_THESE: others})
+            unknown_images = collect_images({NONE_OF_THESE: others})
 
         def predict(given: LabeledImages, stage: str) -> tuple[list[Prediction], list[int]]:
             return _predict_stream(state, given.images, given.titles, partial(progress, stage))
@@ -517,8 +517,11 @@ class IncrementalClassifier(SklearnManners):
         queries, (predictions, hashes) = use_readable(
             queries, skip_broken, progress, partial(predict, stage="evaluating")
         )
-        strangers, (of_unknown, _) = use_readable(
-            strangers, skip_broken, progress, partial(predict, stage="evaluating unknown images")
+        unknown_images, (of_unknown, _) = use_readable(
+            unknown_images,
+            skip_broken,
+            progress,
+            partial(predict, stage="evaluating unknown images"),
         )
         return evaluate_predictions(
             Queries(
@@ -530,7 +533,7 @@ class IncrementalClassifier(SklearnManners):
             ),
             of_unknown,
             state.class_set,
-            (*queries.notes, *strangers.notes),
+            (*queries.notes, *unknown_images.notes),
         )
 
     # Attributes
@@ -840,7 +843,7 @@ def _resolve_device(device: str | torch.device) -> torch.device:
         resolved = torch.device(device)
         torch.empty(0, device=resolved)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = first_line(error)
         if reason.startswith("Expected one of"):  # and twenty names that nobody has
             reason = "there is no such device"
         raise ConfigError(

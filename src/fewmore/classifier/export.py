@@ -25,7 +25,7 @@ from fewmore.classifier.engines.graph import without_warnings
 from fewmore.classifier.engines.onnx_runtime import import_silent
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.onnx_graphs import BackboneGraph, Graph, ScorerGraph, class_arrays
-from fewmore.errors import ConfigError, ExportError, StateError
+from fewmore.errors import ConfigError, ExportError, StateError, first_line
 from fewmore.io import file_hash
 
 FORMAT = 1  # of classes.json
@@ -173,7 +173,7 @@ def write_graph(graph: Graph, path: Path) -> None:
             cause: BaseException = error
             while cause.__cause__ is not None:
                 cause = cause.__cause__
-            reason = (str(cause) or type(cause).__name__).splitlines()[0][:200]
+            reason = first_line(cause)
             raise ExportError(
                 f"PyTorch {torch.__version__} cannot turn the {path.stem} into ONNX ({reason}): "
                 "try another version"
@@ -190,7 +190,7 @@ def check_graph(graph: Graph, path: Path) -> None:
         )
         outputs = session.run(list(graph.outputs), arrays)
     except Exception as error:  # the error classes of onnxruntime have no common base class
-        reason = str(error).splitlines()[0][:200]
+        reason = first_line(error)
         raise ExportError(
             f"onnxruntime cannot run the {path.stem} ({reason}): try another version"
         ) from error

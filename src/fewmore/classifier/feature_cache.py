@@ -116,7 +116,8 @@ class CachedEmbedder(Embedder):
 def _key(embedder: Embedder) -> bytes:
     """Hash what decides features besides the pixels, the code included."""
     versions = (torch.__version__, embedder.engine.name)
-    about = (embedder.transform, embedder.device.type, *versions, source_digest())
+    code = source_digest("classifier/engines", "classifier/embedding.py")
+    about = (embedder.transform, embedder.device.type, *versions, code)
     digest = hashlib.blake2b(repr(about).encode(), digest_size=16)
     digest.update(repr(embedder.backbone).encode())
     for name, tensor in embedder.backbone.state_dict().items():

@@ -3,8 +3,8 @@
 A score is 16 times the cosine of an image's features and a class mean, or what the adapter makes
 of the two. The mean of few images is longer than that of many, because noise adds to its norm, and
 cosines to it are smaller for that: they are corrected, or classes of five images would lose to
-classes of fifty. The adapter of a wide backbone works on principal directions of the features: in
-1,280 dimensions its own matrices would cost more than the backbone.
+classes of fifty. In files of earlier versions, the adapter of a wide backbone works on a projection
+of the features.
 
 q: queries   N: classes   d: features   r: dimensions that the adapter works in
 """

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fewmore.classifier.card import model_card
-from fewmore.errors import DownloadError, FewmoreError, ModelFileError
+from fewmore.errors import DownloadError, FewmoreError, ModelFileError, first_line
 
 if TYPE_CHECKING:
     from fewmore.classifier.estimator import IncrementalClassifier
@@ -41,7 +41,7 @@ def find(source: str | Path, **options: Any) -> Path:
     except Exception as error:  # of the Hub's package, or of the one it makes requests with
         raise DownloadError(
             f"there is no folder {source}, and no {MODEL_FILE} could be had from the Hub "
-            f"({_reason(error)}): give a folder, or a repository such as user/birds"
+            f"({first_line(error)}): give a folder, or a repository such as user/birds"
         ) from error
 
 
@@ -61,7 +61,7 @@ def push(
         raise
     except Exception as error:
         raise DownloadError(
-            f"the model could not be pushed to {repository} ({_reason(error)}): log in with "
+            f"the model could not be pushed to {repository} ({first_line(error)}): log in with "
             "`hf auth login`, and give a repository of yours"
         ) from error
 
@@ -72,8 +72,3 @@ def _import_hub() -> Any:
     except ImportError as error:
         raise DownloadError("the Hub takes one more package: pip install 'fewmore[hub]'") from error
     return huggingface_hub
-
-
-def _reason(error: Exception) -> str:
-    """Return the first line of a message, without the full stop."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -28,7 +28,7 @@ from fewmore.classifier.inputs import ImagesByClass, LabeledImages, collect_imag
 from fewmore.classifier.int8 import draw_squares, quantize
 from fewmore.classifier.onnx_graphs import class_arrays
 from fewmore.classifier.text import NONE_OF_THESE
-from fewmore.errors import DataError, ExportError
+from fewmore.errors import DataError, ExportError, first_line
 from fewmore.io import write_bytes
 
 OUTPUTS = ("label", "names", "probabilities", "known", "familiarity", "features")
@@ -211,7 +211,7 @@ def _open(model: bytes) -> Any:
     try:
         return import_onnxruntime().InferenceSession(model, providers=["CPUExecutionProvider"])
     except Exception as error:  # the error classes of onnxruntime have no common base class
-        reason = str(error).splitlines()[0][:200]
+        reason = first_line(error)
         raise ExportError(
             f"onnxruntime cannot run the file ({reason}): try another version"
         ) from error

@@ -122,7 +122,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except FewmoreError as error:
-        typer.secho(f"fewmore: {torchrun.speaker()}{error}", err=True, fg="red")
+        typer.secho(f"fewmore: {torchrun.process_prefix()}{error}", err=True, fg="red")
         sys.exit(2)
     except OSError as error:
         _check_stdout_failed(error)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fewmore.classifier.text import count_noun
 from fewmore.cli.image_paths import seen_from
 from fewmore.cli.model_options import Device, Json
 from fewmore.cli.output_files import check_page
@@ -103,8 +104,6 @@ def check(
 
 
 def _summary(result: "CheckResult") -> str:
-    from fewmore.classifier.text import count_noun
-
     photos = count_noun(result.images, "photo")
     found = count_noun(len(result.findings), "finding") if result.findings else "nothing to mend"
     return f"{photos} of {count_noun(len(result.class_counts), 'class')}: {found}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fewmore.classifier.text import count_noun, join_names
 from fewmore.cli.terminal import plain
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ OUTCOMES = {
         "there already, and not the published file: left as it is; remove it to fetch that"
     ),
 }
-MAX_NAMED = 5  # classes without images that a message names
 
 
 @app.command()
@@ -52,7 +52,6 @@ def get(
 
     An interrupted download resumes where it stopped. Files that are there are not replaced.
     """
-    from fewmore.classifier.text import count_noun
     from fewmore.data import download, paths
     from fewmore.data.benchmarks import BENCHMARKS, FOLDER_PREFIX
     from fewmore.data.sources import SOURCES
@@ -154,9 +153,7 @@ def _describe(images: "ImageSet", benchmark: "Benchmark") -> str:
     if len(counts) != benchmark.classes:
         text += f"; {benchmark.name} has {benchmark.classes} classes"
     if empty := [images.class_names[label] for label, count in enumerate(counts) if not count]:
-        text += f"; no images of {', '.join(empty[:MAX_NAMED])}"
-        if len(empty) > MAX_NAMED:
-            text += f" and {len(empty) - MAX_NAMED} more"
+        text += f"; no images of {join_names(empty)}"
     return text
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fewmore.classifier.text import NONE_OF_THESE
+from fewmore.classifier.text import NONE_OF_THESE, count_noun
 
 if TYPE_CHECKING:  # rich is imported when a command runs
     from rich.console import Console
@@ -16,8 +16,6 @@ MAX_LISTED = 30  # classes, changes or notes
 
 def print_classifier(out: "Console", info: dict[str, Any]) -> None:
     """Print what training chose and how well it does, from `IncrementalClassifier.info`."""
-    from fewmore.classifier.text import count_noun
-
     images = count_noun(info["images"], "image")
     sessions = sum(change["kind"] in ("fit", "learn") for change in info["history"])
     weights = info["origin"].get("weights", "unknown")
@@ -44,8 +42,6 @@ def print_classifier(out: "Console", info: dict[str, Any]) -> None:
 def _calibration_lines(
     calibration: dict[str, Any], history: Sequence[dict[str, Any]]
 ) -> list[tuple[str, str]]:
-    from fewmore.classifier.text import count_noun
-
     if not calibration["held_out"]:
         return []
     held_out = count_noun(calibration["held_out"], "held-out image")

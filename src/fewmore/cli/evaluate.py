@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fewmore.classifier.text import NONE_OF_THESE
+from fewmore.classifier.text import NONE_OF_THESE, count_noun
 from fewmore.cli.describe import MAX_LISTED, make_table, quote
 from fewmore.cli.image_paths import find_images
 from fewmore.cli.mistakes import write_mistakes
@@ -73,7 +73,7 @@ def evaluate(
         check_page(html)
     if target := plot or (None if json else Path(f"{model.stem}-confusion.png")):
         check_figure(target)
-    strangers = _find_strangers(unknown or [])
+    unknown_images = _find_unknown(unknown or [])
     classifier = IncrementalClassifier.load(model, device, engine)
     try:
         with (
@@ -81,7 +81,7 @@ def evaluate(
             stages(plain(stderr=True), quiet=json) as progress,
         ):
             evaluation = classifier.evaluate(
-                photos, progress, unknown=strangers, skip_broken=skip_broken
+                photos, progress, unknown=unknown_images, skip_broken=skip_broken
             )
     except UnknownName as error:
         if inner := _folder_of_classes(photos, classifier.names):
@@ -123,7 +123,7 @@ def _sub_folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir())
 
 
-def _find_strangers(places: list[Path]) -> list[Path]:
+def _find_unknown(places: list[Path]) -> list[Path]:
     """List the images of no known class; refuse places that are not there."""
     if gone := next((place for place in places if not place.exists()), None):
         raise ConfigError(
@@ -133,8 +133,6 @@ def _find_strangers(places: list[Path]) -> list[Path]:
 
 
 def _print_evaluation(out: "Console", evaluation: "Evaluation", model: Path) -> None:
-    from fewmore.classifier.text import count_noun
-
     images = count_noun(evaluation.images, "image")
     classes = count_noun(len(evaluation.by_class), "class")
     out.print(f"accuracy: {100 * evaluation.accuracy:.1f} % of {images} of {classes}")

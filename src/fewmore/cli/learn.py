@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fewmore.classifier.text import count_noun
 from fewmore.cli.describe import MAX_LISTED, quote
 from fewmore.cli.image_paths import find_images, images_in
 from fewmore.cli.model_options import Engine, ModelFile, SkipBroken, check_order
@@ -45,8 +46,6 @@ def learn(
 
     Example: fewmore learn birds.fewmore --name okapi a.jpg b.jpg c.jpg
     """
-    from fewmore.classifier.text import count_noun
-
     check_order("learn", model, photos)
     images = _images_to_learn(model, photos, name)
     stopped = f"stopped: nothing was learnt, and {model} is as it was"
@@ -72,8 +71,6 @@ def learn(
 
 
 def _print_classes(out: "Console", verb: str, names: Sequence[str], counts: dict[str, int]) -> None:
-    from fewmore.classifier.text import count_noun
-
     for name in names[:MAX_LISTED]:
         out.print(f"{verb} {name}: {count_noun(counts[name], 'image')}")
     if len(names) > MAX_LISTED:
@@ -116,8 +113,6 @@ def forget(
 
     Example: fewmore forget birds.fewmore okapi "great auk"
     """
-    from fewmore.classifier.text import count_noun
-
     with _change(model) as classifier:
         classifier.forget(names)
     left = count_noun(len(classifier.classes_), "class")
@@ -151,8 +146,6 @@ def undo(model: ModelFile) -> None:
 
     Example: fewmore undo birds.fewmore
     """
-    from fewmore.classifier.text import count_noun
-
     with _change(model) as classifier:
         undone = classifier.undo()
     plain().print(f"{undone}; {model}: {count_noun(len(classifier.classes_), 'class')}")

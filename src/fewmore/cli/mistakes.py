@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fewmore.classifier.text import count_noun
+
 if TYPE_CHECKING:  # torch is imported when a command runs
     from fewmore.classifier.estimator import IncrementalClassifier
     from fewmore.classifier.results import Evaluation, Mistake
@@ -16,7 +18,6 @@ def write_mistakes(
     path: Path, evaluation: "Evaluation", classifier: "IncrementalClassifier", photos: Path
 ) -> None:
     """Write a section for each pair of a right and a predicted class, the most frequent first."""
-    from fewmore.classifier.text import count_noun
     from fewmore.research.reporting.image_page import Section, write_page
 
     pairs: dict[tuple[str, str], list[Mistake]] = {}

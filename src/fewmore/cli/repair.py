@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from fewmore.classifier.text import count_noun
 from fewmore.cli.terminal import plain
 
 MOST_NAMED = 10  # changes that are listed
@@ -25,7 +26,6 @@ def repair(
 
     Example: fewmore repair birds.fewmore
     """
-    from fewmore.classifier.text import count_noun
     from fewmore.service.repair import repair as run
 
     report = run(model)

@@ -32,8 +32,8 @@ def silence_others() -> None:
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 until the process ends
 
 
-def speaker() -> str:
-    """Return how a message says which of several processes it comes from."""
+def process_prefix() -> str:
+    """Return the beginning of a message that says which of several processes it is from."""
     return f"process {process_number()}: " if process_number() else ""
 
 

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from fewmore.data.folders import IMAGE_SUFFIXES, printable, walk_files
 from fewmore.data.manifests import is_manifest, manifest_paths
-from fewmore.errors import ConfigError, DataError, ImageError
+from fewmore.errors import ConfigError, DataError, ImageError, first_line
 
 ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 CHUNK_BYTES = 16_000_000  # of the files in a chunk that were read already
@@ -327,7 +327,7 @@ def _reachable(address: str) -> Iterator[None]:
     except (DataError, ConfigError, tarfile.TarError):
         raise
     except Exception as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+        reason = first_line(error)
         raise DataError(f"{address} cannot be read ({reason})") from error
 
 

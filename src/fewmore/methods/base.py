@@ -111,6 +111,15 @@ class ScoresPerView(FrozenBackbone):
     def view_scores(self, features: Tensor, view: int) -> Tensor:
         """Score the features (images, d) of one view over all classes seen so far."""
 
+    def state(self) -> State:
+        """Return all that was learnt; methods add what they have beside the network."""
+        return {"sessions": self.sessions, "network": self.network.state()}
+
+    def restore(self, state: State) -> None:
+        """Return to a state."""
+        self.sessions = state["sessions"]
+        self.network.restore(state["network"])
+
     def embed(self, images: ImageSet) -> Tensor:
         """Compute features, those of separate test views side by side: (images, views · d)."""
         return self.network.embed(images)

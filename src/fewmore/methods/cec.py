@@ -127,15 +127,10 @@ class CEC(ScoresPerView):
         return self._adapter
 
     def state(self) -> State:
-        return {
-            "sessions": self.sessions,
-            "network": self.network.state(),
-            "adapter": dict(self.adapter.state_dict()),
-        }
+        return {**super().state(), "adapter": dict(self.adapter.state_dict())}
 
     def restore(self, state: State) -> None:
-        self.sessions = state["sessions"]
-        self.network.restore(state["network"])
+        super().restore(state)
         self._adapter = self._new_adapter().eval()
         set_tensors(self._adapter, state["adapter"])
         self._contexts = []

@@ -18,7 +18,6 @@ from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
 from fewmore.methods.base import MethodConfig, ScoresPerView
 from fewmore.nn.prototypes import Classifier
-from fewmore.training.checkpoint import State
 from fewmore.training.learn_session import (
     SessionConfig,
     class_prototypes,
@@ -93,10 +92,3 @@ class Decoupled(ScoresPerView):
 
     def view_scores(self, features: Tensor, view: int) -> Tensor:
         return self.network.scores_of(features, view)
-
-    def state(self) -> State:
-        return {"sessions": self.sessions, "network": self.network.state()}
-
-    def restore(self, state: State) -> None:
-        self.sessions = state["sessions"]
-        self.network.restore(state["network"])

@@ -90,13 +90,8 @@ class Discriminant(ScoresPerView):
         return self._covariances
 
     def state(self) -> State:
-        return {
-            "sessions": self.sessions,
-            "network": self.network.state(),
-            "covariances": self.covariances,
-        }
+        return {**super().state(), "covariances": self.covariances}
 
     def restore(self, state: State) -> None:
-        self.sessions = state["sessions"]
-        self.network.restore(state["network"])
+        super().restore(state)
         self._covariances = state["covariances"].to(self.runtime.device)

@@ -200,15 +200,9 @@ class Evolve(ScoresPerView):
         return self._variances
 
     def state(self) -> State:
-        return {
-            "sessions": self.sessions,
-            "network": self.network.state(),
-            "whitening": self.whitening,
-            "variances": self.variances,
-        }
+        return {**super().state(), "whitening": self.whitening, "variances": self.variances}
 
     def restore(self, state: State) -> None:
-        self.sessions = state["sessions"]
-        self.network.restore(state["network"])
+        super().restore(state)
         self._whitening = state["whitening"].to(self.runtime.device)
         self._variances = state["variances"].to(self.runtime.device)

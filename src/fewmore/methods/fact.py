@@ -42,7 +42,6 @@ from fewmore.methods.base import MethodConfig, ScoresPerView
 from fewmore.nn.prototypes import Classifier
 from fewmore.nn.similarity import SIMILARITIES, TEMPERATURE
 from fewmore.random import derive_seed
-from fewmore.training.checkpoint import State
 from fewmore.training.learn_session import class_prototypes
 from fewmore.training.loop import Loss
 from fewmore.training.mixing import partners, sample_beta
@@ -280,10 +279,3 @@ class FACT(ScoresPerView):
         nearest = torch.zeros_like(of_images).scatter(1, places, largest)
         share = self.config.virtual_share
         return share * (nearest @ of_classes).softmax(1) + (1 - share) * cosines.softmax(1)
-
-    def state(self) -> State:
-        return {"sessions": self.sessions, "network": self.network.state()}
-
-    def restore(self, state: State) -> None:
-        self.sessions = state["sessions"]
-        self.network.restore(state["network"])

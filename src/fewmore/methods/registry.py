@@ -279,7 +279,7 @@ def find(name: str) -> MethodInfo:
 
 def _describe(where: str, class_name: str, name: str | None, paper: str) -> MethodInfo:
     """Describe a user's class, once it is known to be a complete method."""
-    module = user_code.load(where, class_name)
+    module = plugins.load(where, class_name, MethodError)
     cls = user_code.find_class(module, class_name, where)
     return MethodInfo(
         name or user_code.display_name(cls, where, METHODS),

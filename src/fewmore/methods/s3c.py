@@ -39,7 +39,6 @@ from fewmore.methods.base import MethodConfig, ScoresPerView
 from fewmore.nn.prototypes import Classifier, class_means
 from fewmore.nn.similarity import SIMILARITIES, TEMPERATURE, cosine
 from fewmore.random import derive_seed
-from fewmore.training.checkpoint import State
 from fewmore.training.loop import train_epochs
 from fewmore.training.optimizer import EpochsConfig
 from fewmore.training.pretrain import Objective, PretrainConfig
@@ -299,10 +298,3 @@ class S3C(ScoresPerView):
 
     def view_scores(self, features: Tensor, view: int) -> Tensor:
         return self.network.scores_of(features, view)
-
-    def state(self) -> State:
-        return {"sessions": self.sessions, "network": self.network.state()}
-
-    def restore(self, state: State) -> None:
-        self.sessions = state["sessions"]
-        self.network.restore(state["network"])

@@ -118,10 +118,8 @@ class TEEN(ScoresPerView):
         return self.network.scores_of(features, view)
 
     def state(self) -> State:
-        network = self.network.state()
-        return {"sessions": self.sessions, "network": network, "base_classes": self.base_classes}
+        return {**super().state(), "base_classes": self.base_classes}
 
     def restore(self, state: State) -> None:
-        self.sessions = state["sessions"]
-        self.network.restore(state["network"])
+        super().restore(state)
         self.base_classes = state["base_classes"]

@@ -20,14 +20,9 @@ GROUP = "fewmore.methods"
 NAME = re.compile(r"[A-Za-z0-9][\w-]*")  # usable in the names of folders and settings
 
 
-def load(where: str, class_name: str) -> ModuleType:
-    """Import the file or module that holds a class."""
-    return plugins.load(where, class_name, MethodError)
-
-
 def refuse_file(path: str, base: type, kind: str) -> NoReturn:
     """Say which class of a file to name: those that derive from a method's or recipe's base."""
-    module = load(path, f"the {kind}")
+    module = plugins.load(path, f"the {kind}", MethodError)
     names = [
         f"{path}:{name}"
         for name, value in vars(module).items()

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fewmore.errors import ConfigError, UnknownName
+from fewmore.errors import ConfigError, UnknownName, first_line
 from fewmore.nn.layers import BatchNormAct2d
 from fewmore.nn.weights import check_weight_file, initialize, load_weights
 
@@ -225,7 +225,7 @@ class TimmBackbone(Backbone):
             self.body = timm.create_model(name, pretrained=pretrained, num_classes=0)
         except Exception as error:  # an unknown tag, weights that cannot be downloaded, …
             raise ConfigError(
-                f"timm cannot make the backbone 'timm:{name}' ({_first_line(error)}): take another "
+                f"timm cannot make the backbone 'timm:{name}' ({first_line(error)}): take another "
                 "model or tag; without network, leave ':pretrained' away or give weights=FILE"
             ) from error
         # Some models end in a wider layer than their last map.
@@ -267,7 +267,7 @@ class TimmBackbone(Backbone):
         except Exception as error:
             raise ConfigError(
                 f"this model of timm cannot take images of {size} × {size} pixels "
-                f"({_first_line(error)}): set transform.size and transform.resize, or another "
+                f"({first_line(error)}): set transform.size and transform.resize, or another "
                 "image_size"
             ) from error
         finally:
@@ -336,13 +336,9 @@ def _import_timm(name: str) -> Any:
     except Exception as error:  # a torchvision that does not fit torch raises RuntimeError
         raise ConfigError(
             f"backbone 'timm:{name}' needs the timm package, which is there but cannot be imported "
-            f"({_first_line(error)}): install the torchvision that belongs to torch "
+            f"({first_line(error)}): install the torchvision that belongs to torch "
             f"{torch.__version__}, from where that torch came"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fewmore.errors import DataError, MissingData
+from fewmore.errors import DataError, MissingData, first_line
 
 CLASSIFIERS = ("fc", "classifier")  # names of the classifier in torchvision's files
 IMAGENET = "the path of a file in torchvision's format, or 'imagenet' to download one"
@@ -86,7 +86,7 @@ def _read_entries(path: Path, expected: str) -> dict[str, Tensor]:
         else:
             entries = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a file that is not its own
-        why = (str(error) or type(error).__name__).splitlines()[0]
+        why = first_line(error)
         raise DataError(
             f"{path} cannot be read as a weight file ({why}): give {expected}"
         ) from error

@@ -446,24 +446,6 @@ def order_independence(case: Case) -> None:
 # ---- memory
 
 
-def count_images(value: object, visited: set[int]) -> int:
-    """Count the images reachable from an object: image sets, and uint8 tensors of images."""
-    if id(value) in visited:
-        return 0
-    visited.add(id(value))
-    if isinstance(value, ImageSet):
-        return len(value.storage)
-    if isinstance(value, Tensor):
-        return len(value) if value.dtype == torch.uint8 and value.dim() == 4 else 0
-    if isinstance(value, dict):
-        return sum(count_images(inner, visited) for inner in value.values())
-    if isinstance(value, (list, tuple, set)):
-        return sum(count_images(inner, visited) for inner in value)
-    if hasattr(value, "__dict__") and not callable(value):
-        return count_images(vars(value), visited)
-    return 0
-
-
 @check("no more old images are kept than declared, float copies included")
 def images_kept(case: Case) -> None:
     method = case.fitted()
@@ -477,7 +459,6 @@ def images_kept(case: Case) -> None:
         state = method.state()
         pixels = sum(t.numel() for _, t in tensors(state) if t.dtype == torch.uint8)
         held = max(
-            count_images(vars(method), set()),
             integrity.count_images(method, state, case.base),
             -(-pixels // case.base.image(0).numel()),
         )

@@ -65,16 +65,12 @@ class Predictions:
         return text.getvalue()
 
 
-def read_predictions(run: Path, scores: str = "") -> Predictions:
+def read_predictions(run: Path, scores: str = "", names: Sequence[str] = ()) -> Predictions:
     """Read the predictions of a finished run, whose folder is such as runs/RUN/seed0.
 
-    `scores` names other scores of the same method, where it has some; "" are its own.
+    `scores` names other scores of the same method, where it has some; "" are its own. `names` are
+    those of its classes, if the run wrote none.
     """
-    return _read(run, scores)
-
-
-def _read(run: Path, scores: str = "", names: Sequence[str] = ()) -> Predictions:
-    """Read the predictions of a run; `names` are those of its classes, if it wrote none."""
     state = read_state(run / FILE)
     labels: Ints = state["labels"].numpy()
     session_of_class: Ints = state["session_of_class"].numpy()
@@ -101,7 +97,7 @@ def read_run_folder(folder: Path, task: Task | None = None) -> list[Predictions]
     result = results.read(folder)
     pairs = zip(result.seeds, result.draws, strict=True)
     names = () if task is None else _class_names(task)
-    return [_read(folder / run_name(seed, draw), names=names) for seed, draw in pairs]
+    return [read_predictions(folder / run_name(*pair), names=names) for pair in pairs]
 
 
 def images_tested(run: Predictions, task: Task) -> ImageSet | None:

@@ -214,7 +214,7 @@ class Database:
                 _insert_response(connection, *response)
 
     def probe(self) -> None:
-        """Write as much as a lesson has, to see whether the disk takes it again."""
+        """Write as much as a change has, to see whether the disk takes it again."""
         with self._transaction() as connection:
             insert = "INSERT OR REPLACE INTO meta VALUES ('probe', randomblob(?))"
             connection.execute(insert, (PROBE_BYTES,))

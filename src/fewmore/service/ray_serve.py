@@ -2,10 +2,10 @@
 
     serve run fewmore.service.ray_serve:build models=/shared/models replicas=4 token=…
 
-A door checks requests, as a service on one machine does, and sends each to a replica. Ray sends all
-requests for a model to the replica that has it, so that a model has one writer; its lock sees to it
-where two replicas are asked for the same model at once. A replica that dies gives its locks back,
-and another one loads its models. The folder must be one that all nodes share.
+An ingress checks requests, as a service on one machine does, and sends each to a replica. Ray sends
+all requests for a model to the replica that has it, so that a model has one writer; its lock sees
+to it where two replicas are asked for the same model at once. A replica that dies gives its locks
+back, and another one loads its models. The folder must be one that all nodes share.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Arguments(BaseModel):
 
 
 class Replica:
-    """Load models and respond to the requests that the door sends."""
+    """Load models and respond to the requests that the ingress sends."""
 
     async def __init__(self, arguments: Arguments) -> None:  # type: ignore[misc]
         import torch
@@ -124,9 +124,9 @@ class Replica:
 
 
 def build(arguments: Arguments) -> "serve.Application":
-    """Return the application: a door, and replicas behind it."""
+    """Return the application: an ingress, and replicas behind it."""
 
-    def build_door() -> ManyModels:
+    def build_ingress() -> ManyModels:
         own = serve.get_replica_context().app_name
         replicas = serve.get_deployment_handle(REPLICA, app_name=own)
 
@@ -142,10 +142,10 @@ def build(arguments: Arguments) -> "serve.Application":
         max_ongoing_requests=10_000,  # the limits of the service count before
         ray_actor_options=resources,
     )
-    door = serve.deployment(serve.ingress(build_door)()).options(
+    ingress = serve.deployment(serve.ingress(build_ingress)()).options(
         name="fewmore", max_ongoing_requests=10_000
     )
-    return door.bind(replicas.bind(arguments))
+    return ingress.bind(replicas.bind(arguments))
 
 
 async def _ask_replica(

@@ -140,7 +140,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self.cycle is None or self.cycle.response_complete:
-            data = _without_offer(data)
+            data = _without_upgrade(data)
         self.head_bytes += len(data)
         super().data_received(data)
         cycle = self.cycle
@@ -191,8 +191,8 @@ def protocol_with(limits: Limits, proxies: TrustedProxies | None = None) -> type
     return type("Protocol", (LimitedProtocol,), values)
 
 
-def _without_offer(data: bytes) -> bytes:
-    """Take the offer of another protocol out of a request's head: it is not accepted."""
+def _without_upgrade(data: bytes) -> bytes:
+    """Remove the Upgrade header of a request: no other protocol is accepted."""
     end = max(data.find(b"\r\n\r\n"), 0)
     if UPGRADE.search(data, 0, end) is None:
         return data

@@ -73,13 +73,11 @@ def train_network(
     first = len(classifier) - len(session.class_names)
     backbone.train(not config.frozen_norm)
 
-    def loss_of(indices: Tensor, generator: Generator) -> Tensor:
-        view = train_view(session, indices, transform, generator)
-        return F.cross_entropy(classifier(backbone(view)), session.labels[indices] + first)
+    def loss_of(view: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(classifier(backbone(view)), labels + first)
 
-    modules = {"backbone": backbone, "classifier": classifier}
-    parameters = [*backbone.parameters(), *classifier.parameters()]
-    train_epochs(stage, modules, parameters, loss_of, len(session), config, runtime, seed)
+    modules: dict[str, nn.Module] = {"backbone": backbone, "classifier": classifier}
+    train_by_loss(loss_of, modules, session, transform, config, runtime, seed, stage)
 
 
 def train_prototypes(
@@ -96,17 +94,13 @@ def train_prototypes(
     """Train the new prototypes among all classes; backbone and known prototypes are frozen."""
     backbone.eval()
 
-    def loss_of(indices: Tensor, generator: Generator) -> Tensor:
+    def loss_of(view: Tensor, labels: Tensor) -> Tensor:
         with torch.no_grad():
-            features = backbone(train_view(session, indices, transform, generator))
+            features = backbone(view)
             old = known(features)
-        return F.cross_entropy(
-            torch.cat([old, new(features)], dim=1), session.labels[indices] + len(known)
-        )
+        return F.cross_entropy(torch.cat([old, new(features)], dim=1), labels + len(known))
 
-    train_epochs(
-        stage, {"new": new}, list(new.parameters()), loss_of, len(session), config, runtime, seed
-    )
+    train_by_loss(loss_of, {"new": new}, session, transform, config, runtime, seed, stage)
 
 
 def train_by_loss(

@@ -78,12 +78,12 @@ def code_of(*types: type) -> list[tuple[str, str, str]] | None:
 
 
 @cache
-def source_digest() -> str:
-    """Hash the source files that decide what stage 1 learns."""
+def source_digest(*more: str) -> str:
+    """Hash the source files that decide what stage 1 learns, and more files or folders."""
     root = Path(fewmore.__file__).parent
     files = [
         file
-        for source in SOURCES
+        for source in (*SOURCES, *more)
         for file in ([root / source] if source.endswith(".py") else (root / source).rglob("*.py"))
     ]
     return hash_files(root, files)

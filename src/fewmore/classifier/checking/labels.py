@@ -67,13 +67,14 @@ def find_mislabelled(result: LeaveOneOut, labels: Tensor) -> tuple[list[int], in
     if not bool(judged.any()):
         return [], 0
     margin = (result.other - result.own).masked_fill(~judged, -math.inf)
-    doubtful = int((margin > MARGIN * _spread(result.own[judged], labels[judged])).sum())
+    deviation = _std_within_classes(result.own[judged], labels[judged])
+    doubtful = int((margin > MARGIN * deviation).sum())
     most = math.ceil(MAX_SHARE * int(judged.sum()))
     named = margin.topk(min(doubtful, most)).indices.tolist()
     return named, doubtful - len(named)
 
 
-def _spread(own: Tensor, labels: Tensor) -> float:
+def _std_within_classes(own: Tensor, labels: Tensor) -> float:
     """Return the standard deviation of cosines within classes."""
     counts = torch.bincount(labels).clamp(min=1)
     means = torch.zeros(len(counts)).index_add_(0, labels, own) / counts

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fewmore.classifier.engines.pytorch import TorchEngine
 from fewmore.data.transform import Transform
-from fewmore.errors import ConfigError, ExportError, UnknownName
+from fewmore.errors import ConfigError, ExportError, UnknownName, first_line
 from fewmore.nn.backbones import Backbone
 
 AUTO = "auto"
@@ -113,7 +113,7 @@ def _build_new(name: str, torch_engine: TorchEngine) -> Engine:
         engine = _engine_class(name)(graph)
         theirs = engine(images)
     except Exception as error:  # the errors of these packages have no common base class
-        reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+        reason = first_line(error)
         raise ExportError(f"{name} cannot run the backbone ({reason})") from error
     if name == INT8:
         engine.name += " int8"

@@ -17,7 +17,7 @@ import torch
 
 from fewmore.classifier.engines.pytorch import TorchEngine
 from fewmore.data.paths import cache_folder
-from fewmore.errors import ExportError
+from fewmore.errors import ExportError, first_line
 from fewmore.io import write_bytes
 from fewmore.training.stage1_cache import source_digest
 
@@ -62,7 +62,7 @@ def _trace(engine: TorchEngine) -> bytes:
                 dynamo=False,
             )
         except Exception as error:  # the exporter raises errors of many kinds
-            reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+            reason = first_line(error)
             raise ExportError(
                 f"PyTorch {torch.__version__} cannot turn the backbone into ONNX ({reason})"
             ) from error
@@ -72,7 +72,8 @@ def _trace(engine: TorchEngine) -> bytes:
 def graph_key(engine: TorchEngine) -> str:
     """Return a hash of what decides a graph, the code included."""
     transform = engine.transform
-    about = (torch.__version__, source_digest(), transform.size, transform.mean, transform.std)
+    code = source_digest("classifier/engines", "classifier/int8.py")
+    about = (torch.__version__, code, transform.size, transform.mean, transform.std)
     digest = hashlib.blake2b(repr((about, engine.backbone)).encode(), digest_size=16)
     for name, tensor in engine.backbone.state_dict().items():
         digest.update(name.encode() + tensor.contiguous().numpy().tobytes())

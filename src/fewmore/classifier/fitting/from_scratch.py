@@ -23,7 +23,6 @@ from fewmore.classifier.fitting.base import (
 )
 from fewmore.classifier.fitting.calibrate import calibrate, typical_closeness
 from fewmore.classifier.fitting.result import FitResult, hold_out_note
-from fewmore.classifier.fitting.runtime import reporting_runtime
 from fewmore.classifier.fitting.sessions import simulate_sessions
 from fewmore.classifier.fitting.transform import transform_for
 from fewmore.classifier.heads import Head
@@ -40,6 +39,7 @@ from fewmore.nn.backbones import plain_name
 from fewmore.random import derive_seed
 from fewmore.training.pretrain import PretrainConfig
 from fewmore.training.pseudo_incremental import PseudoConfig
+from fewmore.training.runtime import Round, Runtime
 
 HELD_OUT_ONE_IN = 10  # images
 SMALL_IMAGE = 48  # pixels of the short side, up to which a network for 32 pixels is trained
@@ -72,7 +72,11 @@ def fit_from_scratch(
         recipe = recipe_for(name, trained)
     with decoded_to_disk(images, recipe.transform, progress) as decoded:
         trained_on = (folds == NEVER).nonzero().squeeze(1)
-        method = CEC(recipe, reporting_runtime(device, progress), seed)
+
+        def on_round(report: Round) -> None:
+            progress(report.stage, report.round, report.rounds)
+
+        method = CEC(recipe, Runtime(device, on_round=on_round), seed)
         method.fit(decoded.select(trained_on).to(device))
         network = method.network.backbone
         embedder = Embedder(network, recipe.transform, device, engine=engine)

@@ -39,7 +39,7 @@ from fewmore.classifier.model_file.format import (
 )
 from fewmore.classifier.whitening import Whitening
 from fewmore.data.augment import Transform
-from fewmore.errors import ConfigError, FewmoreError, ModelFileError
+from fewmore.errors import ConfigError, FewmoreError, ModelFileError, first_line
 from fewmore.nn.adapter import AdapterConfig
 
 MAX_HEADER_BYTES = 100_000_000  # safetensors refuses more as well
@@ -94,7 +94,7 @@ def _refused(path: Path) -> Iterator[None]:
         OverflowError,
         RecursionError,
     ) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise ModelFileError(
             f"{path} is damaged, or not a model file of fewmore's ({reason}): "
             "take a copy of it that is whole, or train anew"

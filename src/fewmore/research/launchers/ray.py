@@ -17,7 +17,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from fewmore.errors import ConfigError
+from fewmore.errors import ConfigError, first_line
 from fewmore.io import write_bytes
 from fewmore.research.job import Measured
 from fewmore.research.launchers import worker
@@ -81,7 +81,7 @@ class Ray(Remote):
             except RayTaskError as error:  # the worker cannot even begin, as without fewmore
                 event = Failed("", str(error))
             except (RayError, StopIteration) as error:
-                event = Lost(next(iter(str(error).splitlines()), type(error).__name__))
+                event = Lost(first_line(error))
             if isinstance(event, dict):
                 _write(active[task], event)
             else:
@@ -103,7 +103,7 @@ def connect(address: str | None) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         raise ConfigError(
             f"--address {address}: Ray cannot be reached ({reason.rstrip('.')}): start it with "
             "`ray start --head`, or leave out --address to use this machine alone"

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import submitit
 
-from fewmore.errors import ConfigError
+from fewmore.errors import ConfigError, first_line
 from fewmore.research.job import Measured
 from fewmore.research.launchers import worker
 from fewmore.research.launchers.remote import Lost, Remote, Sent
@@ -94,7 +94,7 @@ class Slurm(Remote):
                 **given,
             )
         except (NameError, TypeError, ValueError) as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            reason = first_line(error)
             raise ConfigError(f"--slurm: {reason}") from None
         return executor
 

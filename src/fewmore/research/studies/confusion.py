@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fewmore.research import metrics
 from fewmore.research.experiment import Experiment, run_name
 from fewmore.research.metrics import Floats, Ints
+from fewmore.research.predictions import read_predictions
 from fewmore.research.reporting import figures, tables
 from fewmore.research.reporting.tables import Grid
 from fewmore.research.studies.base import Finished, Setting, Study
-from fewmore.training.checkpoint import read_state
 
 WITHOUT_ADAPTER = "CEC without its adapter"
 # By heading: a method, and the name of its scores; "" is the method's own.
@@ -66,20 +65,11 @@ def draw(setting: Setting, finished: Mapping[str, Finished], out: Path) -> Grid:
 
 def _confusion_matrices(finished: Finished, scores: str) -> tuple[list[Ints], Ints]:
     """Return the matrix of each run after the last session, and the session of each class."""
-    states = [
-        read_state(finished.folder / run_name(*run) / "predictions.safetensors")
+    runs = [
+        read_predictions(finished.folder / run_name(*run), scores)
         for run in finished.experiment.runs()
     ]
-    session_of_class: Ints = states[0]["session_of_class"].numpy()
-    matrices = [
-        metrics.confusion_matrix(
-            state["labels"].numpy(),
-            state["predictions"][scores][-1].numpy(),
-            len(session_of_class),
-        )
-        for state in states
-    ]
-    return matrices, session_of_class
+    return [run.confusion() for run in runs], runs[0].session_of_class
 
 
 def _measures(confusion: Ints, new: NDArray[np.bool_]) -> list[float]:

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fewmore import methods
 from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
@@ -18,8 +17,7 @@ from fewmore.research.experiment import Experiment, run_name
 from fewmore.research.reporting import figures
 from fewmore.research.reporting.tables import Cell, Grid
 from fewmore.research.studies.base import Finished, Setting, Study
-from fewmore.training.checkpoint import read_state
-from fewmore.training.runtime import Runtime
+from fewmore.research.trained import load_method
 
 BASE_CLASSES = 5  # that are shown
 NEW_CLASSES = 4
@@ -78,13 +76,11 @@ def draw(setting: Setting, finished: Mapping[str, Finished], out: Path) -> Grid:
 
 def _load(finished: Finished) -> CEC:
     """Load the trained model of the first run."""
-    seed, draw = finished.experiment.runs()[0]
-    method = methods.find("cec").build(finished.experiment.recipe, Runtime(), seed)
+    method = load_method(finished.folder / run_name(*finished.experiment.runs()[0]))
     if not isinstance(method, CEC):
         raise ConfigError(
             "weights before and after adaptation are CEC's, and not of " + type(method).__name__
         )
-    method.restore(read_state(finished.folder / run_name(seed, draw) / "model.safetensors"))
     return method
 
 

@@ -96,10 +96,10 @@ export class Test {
     const unreadable = results.length - read.length;
     if (unreadable) notes.push(`${count(unreadable, "image")} could not be read.`);
     if (results.length < total) notes.push(`Stopped: ${total - results.length} were not tried.`);
-    const strangers = new Set(read.map(({ name }) => name).filter((name) => !this.#knows(name)));
-    if (strangers.size) {
-      const names = [...strangers].slice(0, 5).join(", ");
-      notes.push(`Not known, so right as “${NONE}”: ${names}${strangers.size > 5 ? ", …" : ""}.`);
+    const unknown = new Set(read.map(({ name }) => name).filter((name) => !this.#knows(name)));
+    if (unknown.size) {
+      const names = [...unknown].slice(0, 5).join(", ");
+      notes.push(`Not known, so right as “${NONE}”: ${names}${unknown.size > 5 ? ", …" : ""}.`);
     }
     find("test-sum").textContent = sentence;
     find("test-notes").textContent = notes.join(" ");
