@@ -136,6 +136,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "one seed": speed.one_seed,
     "selection": differences.selection,
     "choice on test": differences.choice_on_test,
+    "details": differences.details,
     "precision": differences.precision,
     "moved": differences.moved,
     "pretrained": differences.pretrained,
