@@ -107,7 +107,7 @@ def details() -> str:
     named = {
         "Decoupled-Cosine, recipe `official`": usual,
         "Decoupled-Cosine with all of these": first,
-        **{f"{name} on the features of the last": row for name, row in changed.items()},
+        **{f"{name} on the same features": row for name, row in changed.items()},
     }
     rows = [
         ["Decoupled-Cosine, *published*", "1", *ends, *["–"] * 3],
