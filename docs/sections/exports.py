@@ -25,9 +25,9 @@ def agreement() -> str:
         f"{by_int8[accepted]:.1f} instead of {by_float[accepted]:.1f} % accepted, "
         f"and {by_int8[rejected]:.1f} instead of "
         f"{by_float[rejected]:.1f} % of the unknown ones rejected. The file has "
-        f"{by_int8['megabytes']:.1f} instead of {by_float['megabytes']:.1f} MB, and a photo took "
-        f"{by_int8['median ms']:.0f} instead of {by_float['median ms']:.0f} ms on a machine with "
-        f"other work ({measured['date']}, with an earlier classifier, which did not use the "
-        "backbone's own classes)."
+        f"{by_int8['megabytes']:.1f} instead of {by_float['megabytes']:.1f} MB, and a photo takes "
+        f"{by_int8['median ms']:.1f} ms in int8, {by_float['median ms']:.1f} in float. The unknown "
+        "photos are of other birds: one kind is not told well from another that was never shown. "
+        f"{measured['machine']}, {measured['date']}: `{measured['command']}`"
     )
     return paragraph(text) + "\n"
