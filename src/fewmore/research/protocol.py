@@ -81,8 +81,9 @@ def run(
     test = task.test.select_classes(classes).to(runtime.device)
     outcome = Outcome(test.labels.cpu(), session_of_class, {}, positions=_positions(task, classes))
     evaluator = _Evaluator(method, test, session_of_class.to(runtime.device), keep_scores)
-    shown = _hash_images(task, evaluator.content)
-    if runtime.checkpoint is not None:
+    shown = ""
+    if runtime.checkpoint is not None:  # else nothing is compared with it
+        shown = _hash_images(task, evaluator.content)
         _check_images(runtime.checkpoint, shown)
         _resume(runtime.checkpoint, method, outcome)
     first, last = outcome.sessions, len(split.sessions) - 1
