@@ -6,6 +6,8 @@ from statistics import NormalDist
 from statistics import fmean as mean
 from typing import Any
 
+from scipy.stats import ttest_ind
+
 from fewmore.research import results
 from fewmore.research.published import published_row
 from fewmore.research.reporting import tables
@@ -15,6 +17,7 @@ from sections import answer, recorded
 from sections.contents import NAMES
 from sections.markdown import UNMEASURED, italic, markdown_table, mean_and_std, over_runs, paragraph
 
+ENDS = ("base session", "last session")
 MEASURES = ("last", "base", "novel", "harmonic")
 STAGE_1 = "stage 1"
 STAGE_2 = "stage 2 from best"
@@ -38,7 +41,7 @@ def selection() -> str:
         [label, *(_mean(official, f"{key}: {part}") for part in ("base", "last session"))]
         for label, key in kept.items()
     ]
-    table = markdown_table(("what is kept", "base session", "last session"), rows, "lrr")
+    table = markdown_table(("what is kept", *ENDS), rows, "lrr")
     epoch = _gain(official, f"{STAGE_1} {{}}: base")
     last = _gain(official, f"{STAGE_1} {{}}: last session")
     round_ = _gain(official, f"{STAGE_2}, {{}} round: last session")
@@ -148,6 +151,7 @@ def moved() -> str:
         for path in sorted((recorded.RESULTS / "earlier").glob(f"{benchmark}-*.json")):
             earlier = results.read(path)
             if earlier.method in answer.OWN:
+                pair = earlier, now[earlier.method]
                 lines += [
                     [
                         name,
@@ -156,11 +160,17 @@ def moved() -> str:
                         (row.commit or "–")[:12],
                         str(row.runs),
                         *map(over_runs, _measures(row)[:2]),
+                        p,
                     ]
-                    for row in (earlier, now[earlier.method])
+                    for row, p in zip(pair, ("", _p_of_base_session(*pair)), strict=True)
                 ]
-    titles = ("benchmark", "method", "date", "commit", "seeds", "base session", "last session")
-    return "\n".join(markdown_table(titles, lines, "llllrrr")) + "\n"
+    titles = ("benchmark", "method", "date", "commit", "seeds", *ENDS, "p of the base session")
+    return "\n".join(markdown_table(titles, lines, "llllrrrr")) + "\n"
+
+
+def _p_of_base_session(*pair: RunResult) -> str:
+    """Return the p value of Welch's t test: are the means of two rows' base sessions the same?"""
+    return f"{ttest_ind(*(_measures(row)[0] for row in pair), equal_var=False).pvalue:.2f}"
 
 
 def pretrained() -> str:
