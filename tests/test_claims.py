@@ -617,7 +617,7 @@ def test_rows_below_a_network_that_learns_nothing_are_named(
     text = " ".join(sections.accuracy.below_nothing_learnt(rows).split())
     assert text == (
         "A network that learns nothing after stage 1 ends at 44.40: the base session of topic "
-        "times the share of base images among all test images. Below it end topic (41.50)."
+        "times the share of base images among all test images. Rows below it: topic (41.50)."
     )
     lines = sections.accuracy.table("cifar100").splitlines()
     computed = (
@@ -776,7 +776,7 @@ def test_the_first_pages_table_has_ours_the_published_row_and_the_difference(
     assert text == "The rows come from 3 commits: a (20 rows), b (5 rows), c (1 row)."
     record("", result("cec", [60.0, 60.2]))
     notes = flat(sections.answer.against_published("cifar100"))
-    assert "More than 5 points from the published row end CEC: [why](results/cifar100.md#" in notes
+    assert "More than 5 points from the published row: CEC ([why](results/cifar100.md#" in notes
     assert "commits" not in notes
 
 

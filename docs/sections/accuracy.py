@@ -50,7 +50,7 @@ def below_nothing_learnt(rows: Sequence[RunResult]) -> str:
     )
     if below:
         ends = ", ".join(f"{name} ({last:.2f})" for name, last in below.items())
-        text += f"Below it end {ends}."
+        text += f"Rows below it: {ends}."
     else:
         text += "No row ends below it."
     return paragraph(text) + "\n"

@@ -77,7 +77,7 @@ def _graph() -> str:
     word = "in part" if helps else "not by the last accuracy"
     return (
         f"**Does CEC's graph help? {word.capitalize()}.** On the same fine-tuned encoder it adds "
-        f"{graph}; fine-tuning the encoder adds {encoder} "
+        f"{graph}; fine-tuning the encoder, through the graph, adds {encoder} "
         "([seed by seed](results/studies.md#is-it-the-graph-or-the-encoder))."
     )
 
@@ -97,8 +97,9 @@ def _earlier() -> str:
     names = ", ".join(ROW_OF_METHOD[method] for method in EARLIER)
     link = "results/cifar100.md#far-from-the-published-rows"
     return (
-        f"**The earlier methods ({names}): no.** More than {gaps.GAP:.0f} points from their "
-        f"published rows end {', '.join(places)}. What was tried to explain it is [here]({link})."
+        f"**The earlier methods ({names}): no.** Their last accuracies differ by more than "
+        f"{gaps.GAP:.0f} points from the published ones for {', '.join(places)}. What was tried to "
+        f"explain it is [here]({link})."
     )
 
 
@@ -188,8 +189,7 @@ def _notes(benchmark: str, measured: Sequence[RunResult]) -> list[str]:
     return [
         f"Not measured: {', '.join(missing)}." if missing else "",
         _images_kept(measured),
-        f"More than {gaps.GAP:.0f} points from the published row end {', '.join(far)}: "
-        f"[why]({link})."
+        f"More than {gaps.GAP:.0f} points from the published row: {', '.join(far)} ([why]({link}))."
         if far
         else "",
         encoding.files(measured),

@@ -106,7 +106,10 @@ def comparable() -> str:
 
 def selection() -> str:
     """Count how the programs choose the epoch that they test."""
-    read = [about for about in published.contents() if about.commit]
+    # Of several rows of one program, such as a method on two networks, one is counted.
+    read = {
+        (about.repository, about.commit): about for about in published.contents() if about.commit
+    }.values()
     counts = {
         way: [about.methods[-1] for about in read if about.selection == way]
         for way in (BEST_ON_TEST, LAST_EPOCH)

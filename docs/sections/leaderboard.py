@@ -47,8 +47,8 @@ COLUMNS = {  # titles, and how they are aligned
     "base": "r",
     "novel": "r",
     "harmonic": "r",
-    "last, against the next": "l",
-    "last, one view": "r",
+    "difference from the next row": "l",
+    "last, one test view": "r",
     "seeds": "r",
     "test views": "r",
     "images kept": "r",
@@ -201,16 +201,28 @@ def _first(benchmark: str, rows: Sequence[RunResult]) -> str:
         above = own[: own.index(best)]
         if above:
             ends = ", ".join(f"{_name(row)} ({_mean(row.last)})" for row in above)
-            higher = f" With fewer than {MIN_PAIRS} seeds, higher end {ends}."
+            higher = f" Higher, but with fewer than {MIN_PAIRS} seeds: {ends}."
     last, name, about = _best_published(benchmark)
     views = about.views.get(benchmark) or "unknown"
     with_one, name_of_one, about_one = _best_published(benchmark, 1)
     return (
-        f"Of ours, {ours}.{higher} Of published rows with {published.backbones()[network].name}, "
-        f"no extra data, no images kept and scores that do not depend on the batch, it is {name} "
-        f"with {last:.2f} (epoch: {about.selection}; test views: {views}), and with one test view "
-        f"{name_of_one} with {with_one:.2f} (epoch: {about_one.selection})."
+        f"Of ours, {ours}.{higher}{_unmeasured_rivals(own)} The best published row with "
+        f"{published.backbones()[network].name}, no extra data, no images kept and scores that do "
+        f"not depend on the batch is {name} with {last:.2f} (epoch: {about.selection}; test views: "
+        f"{views}), and with one test view {name_of_one} with {with_one:.2f} (epoch: "
+        f"{about_one.selection})."
     )
+
+
+def _unmeasured_rivals(own: Sequence[RunResult]) -> str:
+    """Name the later methods that have not been measured with three seeds."""
+    seeds = {row.method: row.runs for row in own if not row.settings}
+    rivals = [name for name in FEATURES if name not in (PLAIN, PRETRAINED)]
+    none = [name for name in rivals if name not in seeds]
+    few = [name for name in rivals if 0 < seeds.get(name, 0) < MIN_PAIRS]
+    parts = [f"not measured: {', '.join(none)}"] if none else []
+    parts += [f"with fewer than {MIN_PAIRS} seeds: {', '.join(few)}"] if few else []
+    return f" This is no ranking of the field yet ({'; '.join(parts)})." if parts else ""
 
 
 def _views_and_one(row: RunResult) -> str:
@@ -252,8 +264,8 @@ def _measured_cells(row: RunResult, below: RunResult | None) -> dict[str, str]:
         "base": base,
         "novel": novel,
         "harmonic": harmonic,
-        "last, against the next": against(row, below) if below else MISSING,
-        "last, one view": _mean(row.one_view if views > 1 else row.last),
+        "difference from the next row": against(row, below) if below else MISSING,
+        "last, one test view": _mean(row.one_view if views > 1 else row.last),
         "seeds": str(len(set(row.seeds))),
         "test views": f"{views:.0f}",
         "images kept": str(row.keeps) if kept is None else f"{kept:,.0f}" if kept else "none",

@@ -30,7 +30,7 @@ def compare(
         ),
     ] = True,
     all_published: Annotated[
-        bool, typer.Option("--all-published", help="Add all published rows of the benchmark.")
+        bool, typer.Option("--all-published", help="Add all published rows with a known PD.")
     ] = False,
     paired: Annotated[
         bool,
