@@ -1,5 +1,7 @@
 """Keep processes from changing the same model file at the same time."""
 
+import errno
+import logging
 import os
 import sys
 import time
@@ -11,6 +13,7 @@ from typing import IO
 from fewmore.errors import ModelFileError
 
 TIMEOUT = 10.0  # seconds that a process waits for another one's lock
+BUSY = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES)  # what a lock of another process gives
 
 
 @contextmanager
@@ -39,11 +42,15 @@ def locked(
             # While it is locked, or the file that another process has just made would be removed.
             with suppress(OSError):  # Windows keeps a file that is open
                 lock_path.unlink()
-            _unlock(file)
+            with suppress(OSError):  # where the file system has no locks
+                _unlock(file)
 
 
 def _try_lock(lock_path: Path) -> IO[bytes] | None:
-    """Open and lock a file; None if another process has locked it, or has removed it meanwhile."""
+    """Open and lock a file; None if another process has locked it, or has removed it meanwhile.
+
+    Where the file system has no locks, the file is opened alone: a change is better than none.
+    """
     try:
         file = lock_path.open("a+b")
     except OSError as error:
@@ -51,9 +58,20 @@ def _try_lock(lock_path: Path) -> IO[bytes] | None:
             f"{lock_path} cannot be opened ({error.strerror or error}): "
             "the folder must be one that you may write to"
         ) from error
-    with suppress(OSError):
-        if _lock(file) and os.path.samestat(os.fstat(file.fileno()), lock_path.stat()):
+    try:
+        _lock(file)
+    except OSError as error:
+        if error.errno not in BUSY:
+            logging.getLogger(__name__).warning(
+                "%s cannot be locked (%s): let no other process change the model meanwhile",
+                lock_path,
+                error.strerror or error,
+            )
             return file
+    else:
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(file.fileno()), lock_path.stat()):
+                return file
     file.close()
     return None
 
@@ -61,13 +79,9 @@ def _try_lock(lock_path: Path) -> IO[bytes] | None:
 if sys.platform == "win32":
     import msvcrt
 
-    def _lock(file: IO[bytes]) -> bool:
+    def _lock(file: IO[bytes]) -> None:
         file.seek(0)
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
 
     def _unlock(file: IO[bytes]) -> None:
         file.seek(0)
@@ -76,12 +90,8 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _lock(file: IO[bytes]) -> bool:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
+    def _lock(file: IO[bytes]) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _unlock(file: IO[bytes]) -> None:
         fcntl.flock(file, fcntl.LOCK_UN)
