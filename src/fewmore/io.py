@@ -1,5 +1,6 @@
 """Write files atomically and durably, and hash their content."""
 
+import errno
 import hashlib
 import os
 import stat
@@ -9,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 BLOCK = 1 << 18  # bytes read at a time
+# What file systems give that cannot flush a folder, or let it be opened: CIFS, FUSE, drvfs.
+NO_FOLDER_SYNC = (errno.EACCES, errno.EBADF, errno.EINVAL, errno.EIO, errno.ENOTSUP)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -53,13 +56,18 @@ def hash_files(root: Path, files: Iterable[Path]) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's list of files to the disk, where the system lets a folder be opened."""
-    if os.name == "posix":
+    """Flush a folder's list of files to the disk, where the file system can do that."""
+    if os.name != "posix":
+        return
+    try:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    except OSError as error:  # the change itself was made: it must not be called failed
+        if error.errno not in NO_FOLDER_SYNC:
+            raise
 
 
 def _set_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
@@ -67,4 +75,5 @@ def _set_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
     if hasattr(os, "fchown"):
         with suppress(PermissionError):
             os.fchown(descriptor, old.st_uid, old.st_gid)
-        os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+        with suppress(PermissionError):
+            os.fchmod(descriptor, stat.S_IMODE(old.st_mode))

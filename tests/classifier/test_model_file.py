@@ -205,6 +205,25 @@ def test_stale_temporary_files_are_removed(tmp_path: Path):
     assert other.exists()
 
 
+def test_stale_temporary_files_beside_a_linked_model_are_removed(tmp_path: Path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "a.fewmore").symlink_to(tmp_path / "models" / "b.fewmore")
+    stale = tmp_path / "models" / ".b.fewmore.1-2"
+    stale.write_bytes(b"half")
+    os.utime(stale, (0, 0))
+    write(tmp_path / "a.fewmore", make_model())
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.fewmore", "b.fewmore", "models"]
+
+
+def test_a_temporary_file_of_another_save_may_be_moved_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    gone = tmp_path / ".a.fewmore.1-2"
+    monkeypatch.setattr(Path, "glob", lambda *_: iter([gone]))
+    write(tmp_path / "a.fewmore", make_model())
+    assert (tmp_path / "a.fewmore").exists()
+
+
 # What is wrong with a file
 
 

@@ -1,6 +1,8 @@
 """Test states in files: what is written is read back, and damaged files are refused."""
 
+import errno
 import os
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -233,6 +235,36 @@ def test_a_file_is_flushed_before_it_is_renamed(
     of_the_folder = ["fsync"] if os.name == "posix" else []
     assert calls == ["fsync", "replace", *of_the_folder]
     assert (tmp_path / "file").read_bytes() == b"content"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere a folder cannot be opened")
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO, errno.ENOTSUP, errno.EBADF])
+def test_a_folder_that_cannot_be_flushed_fails_no_change(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def of_files_alone(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", of_files_alone)
+    write_bytes(tmp_path / "file", b"content")
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
+@pytest.mark.skipif(not hasattr(os, "fchmod"), reason="the system has no modes")
+def test_a_mode_that_cannot_be_set_fails_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "fchmod", refuse)
+    for content in (b"old", b"new"):
+        write_bytes(tmp_path / "file", content)
+    assert (tmp_path / "file").read_bytes() == b"new"
 
 
 def test_a_value_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ moment either the old file or the new one is there.
 import hashlib
 import json
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,9 @@ def _class_metadata(known: KnownClass) -> dict[str, Any]:
 
 
 def _remove_stale_files(path: Path) -> None:
-    """Remove temporary files that killed processes left beside the file."""
+    """Remove temporary files that killed processes left beside the file that a link leads to."""
+    path = path.resolve()
     for temporary in path.parent.glob(f".{path.name.replace('[', '[[]')}.*-*"):
-        if temporary.stat().st_mtime < time.time() - STALE_SECONDS:
-            temporary.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process has just moved it to its place
+            if temporary.stat().st_mtime < time.time() - STALE_SECONDS:
+                temporary.unlink()
