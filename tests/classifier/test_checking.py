@@ -113,6 +113,21 @@ def test_images_may_be_arrays_and_one_class_is_enough(weights: Path) -> None:
     assert (copies.kind, copies.images) == ("duplicate", ("image 1 of owl", "image 6 of owl"))
 
 
+def test_photos_of_one_tint_are_no_copies_and_may_be_blank(weights: Path) -> None:
+    generator = np.random.default_rng(0)
+    tint = np.array([10, 90, 200])
+    # Under water: little contrast in strong blue.
+    images = [
+        (tint + generator.normal(0, 5, (64, 64, 1)).repeat(3, 2)).clip(0, 255).astype(np.uint8)
+        for _ in range(4)
+    ]
+    images = [np.kron(image[::8, ::8], np.ones((8, 8, 1), np.uint8)) for image in images]
+    images.append(np.full((64, 64, 3), tint, np.uint8))
+    result = check_folder({"fish": images}, IncrementalClassifier("resnet8", weights))
+    assert [finding.kind for finding in result.findings] == ["blank"]
+    assert result.findings[0].images == ("image 5 of fish",)
+
+
 def test_a_folder_of_broken_files_alone_is_described(
     tmp_path: Path, check: Callable[[Path], CheckResult]
 ) -> None:

@@ -34,7 +34,7 @@ class Measured:
     labels: Tensor  # (n,)
     features: Tensor  # (n, d) float32 on the CPU, as the backbone gives them
     hashes: tuple[int, ...]
-    thumbnails: Tensor  # (n, 3 · 16 · 16) float16: zero mean, unit length
+    thumbnails: Tensor  # (n, 3 · 16 · 16) float16: each channel of zero mean, all of unit length
     contrast: Tensor  # (n,): standard deviation of the thumbnail, in levels of 0 … 255
     short_sides: Tensor  # (n,) pixels of the file
     sharpness: Tensor  # (n,): variance of the Laplacian of the square that is embedded
@@ -126,15 +126,19 @@ def _measure_one(
     except FewmoreError as error:
         return error
     thumbnail = F.interpolate(square[None].float(), size=(THUMBNAIL, THUMBNAIL), mode="area")
-    contrast = float(thumbnail.std())
-    flat = thumbnail.flatten() - thumbnail.mean()
+    # Each channel by itself: photos of one tint, as under water, are no copies of each other.
+    flat = (thumbnail - thumbnail.mean((-2, -1), keepdim=True)).flatten()
     unit = flat / flat.norm().clamp(min=1e-6)
     gray = square.float().mean(0)
     laplacian = (
         gray[:-2, 1:-1] + gray[2:, 1:-1] + gray[1:-1, :-2] + gray[1:-1, 2:] - 4 * gray[1:-1, 1:-1]
     )
     return square, _Image(
-        image_hash(square), unit.half(), contrast, _short_side(image), float(laplacian.var())
+        image_hash(square),
+        unit.half(),
+        float(flat.std()),
+        _short_side(image),
+        float(laplacian.var()),
     )
 
 
