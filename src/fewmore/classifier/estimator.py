@@ -459,7 +459,7 @@ class IncrementalClassifier(SklearnManners):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return calibrated confidences, (images, classes), in the order of `classes_`."""
         state = self._state_with_classes()
-        confidences = _confidences(_embed(state.embedder, X), state).double().cpu()
+        confidences = _confidences(_embed(state.embedder, X), state).cpu().double()
         return (confidences / confidences.sum(1, keepdim=True)).numpy()  # sums of exactly one
 
     def predict_features(self, features: Tensor, top: int = 1) -> list[Prediction]:

@@ -44,6 +44,15 @@ class BaseFeatures:
         """Return the number of images of each class."""
         return torch.bincount(self.labels, minlength=len(self.names)).tolist()
 
+    def to(self, device: torch.device) -> "BaseFeatures":
+        """Return the same on another device."""
+        return replace(
+            self,
+            features=self.features.to(device),
+            labels=self.labels.to(device),
+            folds=self.folds.to(device),
+        )
+
     def whitened(self, whitening: Whitening) -> "BaseFeatures":
         """Return the same images with whitened features."""
         return replace(self, features=whitening(self.features))

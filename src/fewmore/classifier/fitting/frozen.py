@@ -8,6 +8,7 @@ counts in its class mean.
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import torch
 from torch import Generator, Tensor
 
 from fewmore.classifier.calibration import Calibration
@@ -41,7 +42,10 @@ def fit_frozen(
     """Embed the images, and fit whitening and class means on their features."""
     base, _ = embed_base(embedder, images, progress)
     embedder.prune()
+    if embedder.device.type == "mps":  # which has no float64
+        base = base.to(torch.device("cpu"))
     base, whitening, head, calibration = fit_features(base, seed, backbone.classifier)
+    head = replace(head, device=embedder.device)
     return FitResult(backbone, base, head, calibration, base.notes, whitening)
 
 
