@@ -24,6 +24,7 @@ from fewmore.classifier.fitting.base import (
 )
 from fewmore.classifier.fitting.frozen import fit_features
 from fewmore.classifier.fitting.transform import pretrained_transform, transform_for
+from fewmore.classifier.model_file.format import MAX_IMAGE_SIZE
 from fewmore.data.images import ImageSet
 from fewmore.errors import (
     ConfigError,
@@ -357,10 +358,19 @@ def test_photos_are_cropped_alike_at_any_size() -> None:
     assert pretrained_transform("mobilenet_v2", backbone) == transform_for("mobilenet_v2", True)
     larger = pretrained_transform("mobilenet_v2", backbone, 280)
     assert (larger.size, larger.resize) == (280, 320)
+    largest = pretrained_transform("mobilenet_v2", backbone, 3584)
+    assert largest.resize == MAX_IMAGE_SIZE
+    with pytest.raises(ConfigError, match="give 3584 pixels or less"):
+        pretrained_transform("mobilenet_v2", backbone, 3585)
 
 
 @pytest.mark.parametrize(
-    ("size", "message"), [(8, "an image size of 8 is too small: give 16"), (-3, "too small")]
+    ("size", "message"),
+    [
+        (8, "an image size of 8 is too small: give 16"),
+        (-3, "too small"),
+        (5000, "an image size of 5000 is too large: give 4096"),
+    ],
 )
 def test_an_image_size_that_cannot_be(
     weights: Path, tiny_images: Callable[..., ImageSet], size: int, message: str

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from fewmore.classifier.model_file.format import MAX_IMAGE_SIZE
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import IMAGENET_MEAN, IMAGENET_STD
 from fewmore.errors import ConfigError
@@ -27,6 +28,9 @@ def pretrained_transform(name: str, backbone: Backbone, size: int | None = None)
         return transform
     if size < SMALLEST:
         raise ConfigError(f"an image size of {size} is too small: give {SMALLEST} pixels or more")
+    largest = MAX_IMAGE_SIZE * transform.size // (transform.resize or transform.size)
+    if size > largest:
+        raise ConfigError(f"an image size of {size} is too large: give {largest} pixels or less")
     backbone.check_size(size)
     resize = None if transform.resize is None else round(transform.resize * size / transform.size)
     return replace(transform, size=size, resize=resize)

@@ -40,6 +40,7 @@ from fewmore.nn.backbones import build_without_memory
 FORMAT = 5  # 1: without whitening; 2: a power; 3: removed images; 4: own classes
 METADATA = "fewmore"  # name of the metadata entry
 NO_CHECKSUM = "0" * 64  # stands in the place of the checksum while it is computed
+MAX_IMAGE_SIZE = 4096  # pixels a side, before the center is cropped
 
 # Files from before the first release, when the project was called cecil, use other names.
 OLD_METADATA = "cecil"

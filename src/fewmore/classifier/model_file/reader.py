@@ -30,6 +30,7 @@ from fewmore.classifier.model import Model
 from fewmore.classifier.model_file.format import (
     DTYPE_CODES,
     FORMAT,
+    MAX_IMAGE_SIZE,
     METADATA,
     NO_CHECKSUM,
     OLD_METADATA,
@@ -43,7 +44,6 @@ from fewmore.errors import ConfigError, FewmoreError, ModelFileError, first_line
 from fewmore.nn.adapter import AdapterConfig
 
 MAX_HEADER_BYTES = 100_000_000  # safetensors refuses more as well
-MAX_IMAGE_SIZE = 4096  # pixels a side
 
 Json = dict[str, Any]
 
