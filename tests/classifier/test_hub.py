@@ -183,6 +183,15 @@ def test_a_folder(
         clf.save_pretrained(card)
 
 
+def test_the_card_in_the_folder_of_now_has_a_title(
+    clf: IncrementalClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "birds").mkdir()
+    monkeypatch.chdir(tmp_path / "birds")
+    clf.save_pretrained(".")
+    assert "# birds\n" in Path("README.md").read_text(encoding="utf-8")
+
+
 # Model cards
 
 

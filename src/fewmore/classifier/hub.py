@@ -22,7 +22,7 @@ def save(
         folder.mkdir(parents=True, exist_ok=True)
         classifier.save(folder / MODEL_FILE)
         if not (folder / CARD).exists():
-            card = model_card(classifier.info(), name or folder.name, license)
+            card = model_card(classifier.info(), name or folder.resolve().name, license)
             (folder / CARD).write_text(card, encoding="utf-8")
     except OSError as error:
         raise ModelFileError(
