@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from fewmore.service.guard import Access, Guard
+from fewmore.service.guard import PLAIN_BYTES, Access, Guard
 from fewmore.service.limits import Limits
 from fewmore.service.metrics import Metrics
 
-SCOPE = {
+SCOPE: dict[str, Any] = {
     "type": "http",
     "method": "POST",
     "path": "/api/predict",
@@ -46,14 +46,14 @@ def chunks(*parts: bytes, pause: float = 0.0) -> Callable[[], Awaitable[Message]
     return receive
 
 
-async def ask(guard: Guard, receive: Receive, client: str = "10.0.0.1") -> int:
+async def ask(guard: Guard, receive: Receive, client: str = "10.0.0.1", **scope: Any) -> int:
     """Send a request, and return the status of the response."""
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await guard({**SCOPE, "client": (client, 1)}, receive, send)
+    await guard({**SCOPE, "client": (client, 1), **scope}, receive, send)
     status: int = sent[0]["status"]
     return status
 
@@ -80,6 +80,23 @@ def test_the_bytes_of_refused_requests_are_given_back():
         return [*too_large, await ask(guard, chunks(b"x" * 80))]
 
     assert run(requests()) == [413] * 5 + [200]
+
+
+@pytest.mark.parametrize(
+    ("path", "kinds", "size", "status"),
+    [
+        ("/api/predict/urls", ["application/json"], 64 * 2048, 200),
+        ("/api/predict/urls", ["application/json"], PLAIN_BYTES + 1, 413),
+        ("/api/predict", ["application/x-www-form-urlencoded"], PLAIN_BYTES + 1, 413),
+        ("/api/predict", ["multipart/form-data; boundary=x"], PLAIN_BYTES + 1, 200),
+        ("/api/predict/urls", ["text/plain", "multipart/form-data"], PLAIN_BYTES + 1, 413),
+        ("/v2/models/birds/infer", ["application/json"], PLAIN_BYTES + 1, 200),
+    ],
+)
+def test_only_images_make_a_body_large(path: str, kinds: list[str], size: int, status: int):
+    headers = [*SCOPE["headers"], *((b"content-type", kind.encode()) for kind in kinds)]
+    answered = ask(make_guard(), chunks(b"x" * size), path=path, headers=headers)
+    assert run(answered) == status
 
 
 def test_bodies_under_way_count_together():

@@ -20,9 +20,11 @@ import schemathesis
 import yaml
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from PIL import Image
+from pydantic import ValidationError
 from schemathesis.checks import CHECKS
 
 from fewmore import __version__
+from fewmore.service import open_inference
 from fewmore.service.guard import Access
 
 tritonclient = pytest.importorskip("tritonclient.http", reason="needs tritonclient[http]")
@@ -150,6 +152,8 @@ def request(data: Any, shape: list[int], datatype: str = "BYTES", **more: Any) -
         (request(["aGk="], [1], parameters={"top": 0}), "from 1 to 100"),
         (request(None, [1]), "either data or"),
         (request(["aGk="], [-1]), "not as it should be"),
+        (request(["aGk="], [1] * 9), "inputs.0.shape: List should have at most 8 items"),
+        (request(["aGk="], [1], parameters={str(n): [] for n in range(101)}), "at most 100"),
         ({"inputs": []}, "one input"),
         ({"inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": []}]}, "one input"),
         ({}, "inputs: Field required"),
@@ -170,6 +174,7 @@ def test_other_requests_are_refused(client: Any, body: Any, why: str):
         ("3", b"{}"),
         ("-1", b"{}"),
         ("2", b"{}rest"),
+        ("9" * 5000, b"{}"),
         (None, b""),
         (None, b"[" * 5000),
         (None, b"\xff"),
@@ -180,6 +185,13 @@ def test_broken_bodies_are_refused(client: Any, length: str | None, body: bytes)
     response = client.http.post(INFER, content=body, headers=headers)
     assert response.status_code == 400
     assert response.json().keys() == {"error"}
+
+
+def test_the_check_of_a_request_stops_at_the_first_wrong_element():
+    for wrong in ('{"inputs": [%s]}', '{"inputs": [], "outputs": [%s]}'):
+        with pytest.raises(ValidationError) as caught:
+            open_inference.InferRequest.model_validate_json(wrong % ",".join("1" * 50))
+        assert caught.value.error_count() == 1
 
 
 def test_binary_data_is_checked(client: Any, image: MakeImage):
@@ -194,7 +206,11 @@ def test_binary_data_is_checked(client: Any, image: MakeImage):
     data = image("robin")
     whole = len(data).to_bytes(4, "little") + data
     assert send(whole, len(whole)).status_code == 200
-    for binary, size in ((whole, 5), (whole[:-1], len(whole) - 1), (b"\0", 1), (b"", 0)):
+    many = bytes(4) * 65  # lengths of 0
+    for binary, size in (
+        *((whole, 5), (whole[:-1], len(whole) - 1), (b"\0", 1), (b"", 0)),
+        (many, len(many)),
+    ):
         assert send(binary, size).status_code == 400
 
 

@@ -39,6 +39,7 @@ EVENTS_PATH = "/api/events"
 FREE_WRONG_TOKENS = 10  # of one client, before it has to wait for each response
 WRONG_TOKEN_SECONDS = 1.0
 MOST_CLIENTS = 1000  # whose wrong tokens are counted
+PLAIN_BYTES = 256 * 1024  # of a body without images, which is taken apart while others wait
 CLOSE = {"Connection": "close"}
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -108,8 +109,11 @@ class Access:
 
 def _is_prediction(path: str) -> bool:
     """Return whether a POST to this path changes nothing."""
-    is_inference = path.startswith("/v2/models/") and path.endswith("/infer")
-    return is_inference or path in ("/api/predict", "/api/predict/urls")
+    return _is_inference(path) or path in ("/api/predict", "/api/predict/urls")
+
+
+def _is_inference(path: str) -> bool:
+    return path.startswith("/v2/models/") and path.endswith("/infer")
 
 
 class Guard:
@@ -250,12 +254,16 @@ class Guard:
     async def _read_body(self, scope: Scope, receive: Receive, body: "_Body") -> Response | None:
         """Read a body, or return why not. What is left unread is dropped with the connection."""
         limits = self.limits
-        too_large = (
-            f"the request has more than {limits.body_bytes:,} bytes: "
-            "send fewer or smaller images at a time"
-        )
-        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-        if length.isdigit() and int(length) > limits.body_bytes:
+        headers = dict(reversed(scope["headers"]))  # of several, routes read the first
+        most = limits.body_bytes
+        advice = "send fewer or smaller images at a time"
+        is_form = headers.get(b"content-type", b"").lower().startswith(b"multipart/form-data")
+        if not (is_form or _is_inference(scope["path"])):
+            most = min(most, PLAIN_BYTES)
+            advice = "send images as multipart/form-data, and of everything else less at a time"
+        too_large = f"the request has more than {most:,} bytes: {advice}"
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > most:
             return problem(413, too_large, CLOSE)
         with anyio.move_on_after(limits.body_seconds):
             while True:
@@ -263,7 +271,7 @@ class Guard:
                 if message["type"] == "http.disconnect":
                     return problem(400, "the request ended too early", CLOSE)
                 self._body_bytes += body.add(message.get("body", b""))
-                if body.size > limits.body_bytes:
+                if body.size > most:
                     return problem(413, too_large, CLOSE)
                 if self._body_bytes > limits.bytes_under_way:
                     detail = "too many images are being sent at the moment: try again"

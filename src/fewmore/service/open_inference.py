@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
 from fewmore.classifier.results import Prediction
 from fewmore.errors import DataError
@@ -31,8 +31,21 @@ OUTPUTS = {"name": "BYTES", "confidence": "FP32", "known": "BOOL", "familiarity"
 TOP = 5  # classes, unless a request says otherwise
 MOST_TOP = 100
 NUMPY_TYPES = {"FP32": np.dtype("<f4"), "BOOL": np.dtype(bool)}
+MOST_PARAMETERS = 100
+MOST_DIMENSIONS = 8
+MOST_DIGITS = 15  # of a length: Python refuses to read a number of thousands
+WRONG_LENGTH = "Inference-Header-Content-Length must be the number of bytes of JSON"
 
-Parameters = dict[str, str | bool | int | float]
+
+def _few(parameters: Any) -> Any:
+    """Refuse too many parameters before each of them is checked."""
+    if isinstance(parameters, dict) and len(parameters) > MOST_PARAMETERS:
+        raise ValueError(f"at most {MOST_PARAMETERS} parameters can be given")
+    return parameters
+
+
+# A body of megabytes can hold millions of wrong elements: the check stops at the first one.
+Parameters = Annotated[dict[str, str | bool | int | float], BeforeValidator(_few)]
 Dimension = Annotated[StrictInt, Field(ge=0, le=2**31)]
 
 
@@ -40,7 +53,7 @@ class RequestInput(BaseModel):
     """Hold one input tensor."""
 
     name: str
-    shape: list[Dimension]
+    shape: Annotated[list[Dimension], Field(max_length=MOST_DIMENSIONS)]
     datatype: str
     parameters: Parameters = {}
     data: list[Any] | None = Field(None, description="Left out where binary data follows the JSON.")
@@ -58,8 +71,8 @@ class InferRequest(BaseModel):
 
     id: str | None = None
     parameters: Parameters = {}
-    inputs: list[RequestInput]
-    outputs: list[RequestOutput] | None = None
+    inputs: Annotated[list[RequestInput], Field(fail_fast=True)]
+    outputs: Annotated[list[RequestOutput], Field(fail_fast=True)] | None = None
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -110,11 +123,9 @@ class Inference:
 
 def read(body: bytes, json_length: str | None, most_images: int, most_json: int) -> Inference:
     """Read a request; `json_length` is the header Inference-Header-Content-Length."""
-    if json_length is not None and not (
-        json_length.isdecimal() and json_length.isascii() and int(json_length) <= len(body)
-    ):
-        raise DataError("Inference-Header-Content-Length must be the number of bytes of JSON")
-    split = len(body) if json_length is None else int(json_length)
+    split = len(body) if json_length is None else _parse_length(json_length)
+    if split > len(body):
+        raise DataError(WRONG_LENGTH)
     if split > most_json:
         raise DataError(
             f"the JSON has {split:,} bytes, and at most {most_json:,} can be: "
@@ -133,6 +144,12 @@ def read(body: bytes, json_length: str | None, most_images: int, most_json: int)
     if not (isinstance(top, int) and not isinstance(top, bool) and 1 <= top <= MOST_TOP):
         raise DataError(f"the parameter top must be a whole number from 1 to {MOST_TOP}")
     return Inference(request, images, top, _wanted_outputs(request))
+
+
+def _parse_length(text: str) -> int:
+    if not (text.isdecimal() and text.isascii() and len(text) <= MOST_DIGITS):
+        raise DataError(WRONG_LENGTH)
+    return int(text)
 
 
 def _wanted_outputs(request: InferRequest) -> dict[str, bool]:
@@ -159,8 +176,7 @@ def _read_images(tensor: RequestInput, binary: bytes, most: int) -> list[bytes]:
     if (size if size is not None else 0) != len(binary):
         raise DataError(f"{len(binary):,} bytes follow the JSON, and binary_data_size is {size}")
     if tensor.datatype == "BYTES":
-        files = _split_files(binary) if tensor.data is None else _decode_files(tensor.data)
-        _check_count(len(files), most)
+        files = _split_files(binary, most) if tensor.data is None else _decode(tensor.data, most)
         if math.prod(tensor.shape) != len(files):
             raise DataError(f"the shape is {tensor.shape}, and there are {len(files)} images")
         return files
@@ -174,10 +190,13 @@ def _check_count(count: int, most: int) -> None:
         raise DataError(f"there are {count} images, and 1 to {most} can be in a request")
 
 
-def _split_files(data: bytes) -> list[bytes]:
+def _split_files(data: bytes, most: int) -> list[bytes]:
     """Split what tritonclient writes: four bytes with a length, then so many bytes, and so on."""
-    files, start = [], 0
+    files: list[bytes] = []
+    start = 0
     while start < len(data):
+        if len(files) == most:
+            raise DataError(f"there are more than {most} images: send fewer")
         if start + 4 > len(data):
             raise DataError("the binary data ends within an element's length")
         (length,) = struct.unpack_from("<I", data, start)
@@ -186,12 +205,16 @@ def _split_files(data: bytes) -> list[bytes]:
             raise DataError("the binary data ends within an element")
         files.append(data[start : start + length])
         start += length
+    _check_count(len(files), most)
     return files
 
 
-def _decode_files(data: Sequence[Any]) -> list[bytes]:
+def _decode(data: Sequence[Any], most: int) -> list[bytes]:
+    """Read files that are base64 in JSON."""
+    elements = _flat(data)
+    _check_count(len(elements), most)
     files: list[bytes] = []
-    for element in _flat(data):
+    for element in elements:
         try:
             files.append(base64.b64decode(element, validate=True))
         except (TypeError, ValueError, binascii.Error) as error:

@@ -70,7 +70,7 @@ def change_problems(*statuses: int) -> Responses:
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/OutdatedProblem"}}},
     }
     return {
-        **problems(400, 401, 403, 408, 422, 429, *statuses),
+        **problems(400, 401, 403, 408, 413, 422, 429, *statuses),
         200: {"headers": REPLAYED},
         412: outdated,
     }

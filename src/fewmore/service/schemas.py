@@ -100,7 +100,7 @@ class PredictionOut(BaseModel):
 class ImageAddresses(BaseModel):
     """Name images by their URLs."""
 
-    urls: list[Annotated[str, Field(max_length=2000)]] = Field(min_length=1)
+    urls: list[Annotated[str, Field(max_length=2000)]] = Field(min_length=1, fail_fast=True)
 
     model_config = ConfigDict(
         extra="forbid",

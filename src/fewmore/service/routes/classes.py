@@ -85,13 +85,13 @@ class LearnRequest:
     if_match: VersionHeader = None
 
 
-@router.post("/api/classes", responses=change_problems(409, 413))
+@router.post("/api/classes", responses=change_problems(409))
 async def teach_class(request: Annotated[LearnRequest, Depends()]) -> Taught:
     """Teach a new class from a few images. 200: it is on the disk; else nothing has changed."""
     return await _teach(request, new=True)
 
 
-@router.post("/api/classes/images", responses=change_problems(404, 409, 413))
+@router.post("/api/classes/images", responses=change_problems(404, 409))
 async def add_images(request: Annotated[LearnRequest, Depends()]) -> Taught:
     """Add images to a known class. Those that it already has are not counted again."""
     return await _teach(request, new=False)
