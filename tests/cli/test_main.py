@@ -107,6 +107,14 @@ def test_an_output_that_cannot_be_written_is_a_sentence(words: list[str], unbuff
     )
 
 
+def test_a_file_that_cannot_be_used_is_a_sentence(fewmore):
+    name = "a" * 300
+    code, out, err = fewmore("info", name)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"fewmore: {name} cannot be used (File name too long): check its name")
+    assert err.count("\n") == 1
+
+
 def test_help_joins_the_lines_of_a_paragraph(fewmore, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     for command in ("predict", "export"):

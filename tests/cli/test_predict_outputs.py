@@ -169,6 +169,50 @@ def test_an_output_that_cannot_be_is_a_sentence(
     assert Path("there.csv").read_text() == "mine"
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_file_that_cannot_be_read_is_not_blamed_on_the_output(
+    model: Path, fewmore: Fewmore, on_predict: Callable[[Predict], None], form: str
+) -> None:
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+
+    def refuse(*_: object, **__: object) -> list[Prediction]:
+        raise PermissionError(errno.EACCES, "Permission denied", "secret")
+
+    on_predict(refuse)
+    code, _, err = fewmore("predict", model, "photos", "-o", f"out.{form}")
+    assert code == 2
+    assert "fewmore: secret cannot be used (Permission denied): check" in err
+    assert not list(Path().glob("out.*"))
+
+
+def test_a_row_for_an_image_whose_path_cannot_be_looked_at(model: Path, fewmore: Fewmore) -> None:
+    name = "a" * 300 + ".png"
+    code, out, _ = fewmore("predict", model, name, "photos/wren/00.png", "--csv")
+    assert code == 1
+    first, second = csv.DictReader(io.StringIO(out))
+    assert first["error"].startswith(f"{name} cannot be read as an image (File name too long)")
+    assert second["name"] == "wren"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is full")
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl"])
+def test_a_full_disk_is_blamed_on_the_output(
+    model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    opened = Path.open
+
+    def full(self: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
+        if mode != "x":
+            return opened(self, mode, *args, **options)
+        return opened(Path("/dev/full"), "w", *args, **options)
+
+    monkeypatch.setattr(Path, "open", full)
+    code, _, err = fewmore("predict", model, "photos", "-o", f"out.{form}")
+    assert code == 2
+    assert f"-o out.{form} cannot be written (No space left on device): give another" in err
+
+
 def test_parquet_without_its_package_is_a_sentence(
     model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,8 @@
 """Check that every form of an image gives the same pixels, or an error that names it."""
 
+import errno
 import io
+import os
 import struct
 import sys
 import threading
@@ -327,6 +329,19 @@ def test_paths_that_lead_to_no_file(tmp_path: Path) -> None:
         decode_image(tmp_path / "gone.jpg")
     with pytest.raises(ImageError, match="is a folder, not an image"):
         decode_image(str(tmp_path))
+    with pytest.raises(ImageError, match=r"cannot be read as an image \(File name too long\)"):
+        decode_image(tmp_path / ("a" * 300 + ".jpg"))
+
+
+def test_a_file_in_a_folder_that_may_not_be_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(ImageError, match=r"cannot be read as an image \(Permission denied\)"):
+        decode_image(tmp_path / "secret" / "a.jpg")
 
 
 def test_an_image_without_pixels() -> None:

@@ -82,6 +82,11 @@ def test_names_that_are_no_utf_8_can_be_printed(here: Path) -> None:
     assert from_printable("other\\udce9.png") == Path("other\\udce9.png")
 
 
+def test_a_path_that_cannot_be_looked_at_is_an_image_that_cannot_be_read() -> None:
+    for name in ("a" * 300 + ".jpg", "a" * 300 + ".txt"):
+        assert addresses(name) == [name]
+
+
 def test_addresses_of_fsspec() -> None:
     system = fsspec.filesystem("memory")
     for name in ("/bucket/b.png", "/bucket/in/a.jpg", "/bucket/readme.md", "/bucket/s-00.tar"):

@@ -122,11 +122,21 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except FewmoreError as error:
-        typer.secho(f"fewmore: {torchrun.process_prefix()}{error}", err=True, fg="red")
+        _print_error(str(error))
         sys.exit(2)
     except OSError as error:
+        if error.filename is not None:
+            _print_error(
+                f"{error.filename} cannot be used ({error.strerror}): "
+                "check its name, and who may read and write there"
+            )
+            sys.exit(2)
         _check_stdout_failed(error)
         sys.exit(1)
+
+
+def _print_error(text: str) -> None:
+    typer.secho(f"fewmore: {torchrun.process_prefix()}{text}", err=True, fg="red")
 
 
 def _check_stdout_failed(error: OSError) -> None:

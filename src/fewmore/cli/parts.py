@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fewmore.cli.prediction_rows import writing
 from fewmore.errors import ConfigError
 
 if TYPE_CHECKING:  # torch is imported when a command runs
@@ -25,9 +26,10 @@ KEY = b"fewmore"  # of the metadata of a part
 
 
 class Parts:
-    """Write rows to parts."""
+    """Write rows to parts of a file."""
 
-    def __init__(self, folder: Path, places: "PlaceList") -> None:
+    def __init__(self, path: Path, folder: Path, places: "PlaceList") -> None:
+        self.path = path
         self.folder = folder
         self.places = places
         self.rows = 0  # of all parts
@@ -55,8 +57,11 @@ class Parts:
 
     def flush(self) -> None:
         """Write what waits as a part."""
-        if not self._waiting:
-            return
+        if self._waiting:
+            with writing(self.path):
+                self._write_part()
+
+    def _write_part(self) -> None:
         import pyarrow as pa
         from pyarrow.parquet import write_table
 
@@ -73,7 +78,7 @@ class Parts:
         self._waiting = 0
         self._since = time.monotonic()
 
-    def merge(self, target: Path) -> None:
+    def merge(self) -> None:
         """Make one file of all parts, in the order of the images."""
         from pyarrow.parquet import ParquetFile, ParquetWriter, read_schema
 
@@ -85,7 +90,7 @@ class Parts:
                     for batch in file.iter_batches(PART_ROWS):
                         writer.write_batch(batch.replace_schema_metadata(None))
         _sync(unfinished)
-        os.replace(unfinished, target)
+        os.replace(unfinished, self.path)
 
     def _paths(self) -> list[Path]:
         return sorted(self.folder.glob("part-*.parquet"))
@@ -106,27 +111,27 @@ def open_parts(path: Path, given: list[str], about: Mapping[str, Any]) -> Iterat
     folder = path.with_name(f"{path.name}.unfinished")
     asked = {**about, "given": given}
     listed = folder / "places.jsonl"
-    try:
-        with locked(path, timeout=0):
+    with locked(path, timeout=0):
+        with writing(path):
             folder.mkdir(exist_ok=True)
             _check_same(folder / "about.json", asked)
-            try:
+        try:
+            with writing(path):
                 places = PlaceList(listed) if listed.exists() else None
-                parts = Parts(folder, places or PlaceList.write(listed, list_places(given)))
-                try:
-                    yield parts
-                finally:
-                    parts.flush()
-                parts.merge(path)
-            except BaseException:
-                if not any(folder.glob("part-*")):
-                    shutil.rmtree(folder)
-                raise
+                places = places or PlaceList.write(listed, list_places(given))
+                parts = Parts(path, folder, places)
+            try:
+                yield parts
+            finally:
+                parts.flush()
+            with writing(path):
+                parts.merge()
+        except BaseException:
+            if not any(folder.glob("part-*")):
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        with writing(path):
             shutil.rmtree(folder)
-    except OSError as error:
-        raise ConfigError(
-            f"-o {path} cannot be written ({error.strerror or error}): give another file"
-        ) from error
 
 
 def _check_same(path: Path, asked: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -25,6 +25,17 @@ FORMATS = ("csv", "json", "jsonl", "parquet")
 
 
 @contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an error of the system into a sentence that names the file of `-o`."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"-o {path} cannot be written ({error.strerror or error}): give another file"
+        ) from error
+
+
+@contextmanager
 def open_file(path: Path, top: int) -> Iterator[Write]:
     """Give a function that writes predictions to a new file of text, as its name's end says.
 
@@ -35,22 +46,24 @@ def open_file(path: Path, top: int) -> Iterator[Write]:
     def write(results: Sequence[Result]) -> None:
         nonlocal is_empty
         is_empty = False
-        write_rows(results)
+        with writing(path):
+            write_rows(results)
 
-    try:
-        with (
-            path.open("x", encoding="utf-8") as file,
-            open_rows(check_end(path), file, top) as write_rows,
-        ):
-            is_empty = True
-            yield write
-    except OSError as error:
-        raise ConfigError(
-            f"-o {path} cannot be written ({error.strerror or error}): give another file"
-        ) from error
-    finally:
+    def remove_if_empty() -> None:
         if is_empty:
             path.unlink(missing_ok=True)
+
+    with ExitStack() as stack:
+        stack.callback(remove_if_empty)
+        with writing(path):
+            file = stack.enter_context(path.open("x", encoding="utf-8"))
+            write_rows = stack.enter_context(open_rows(check_end(path), file, top))
+            is_empty = True
+        try:
+            yield write
+        finally:  # an error of what was written, and not of what was read meanwhile
+            with writing(path):
+                stack.close()
 
 
 def check_output(path: Path) -> str:

@@ -9,6 +9,7 @@ floating-point in 0 … 1 or, where one is above 1, in 0 … 255.
 import io
 import math
 import re
+import stat
 import threading
 import warnings
 from collections.abc import Iterator
@@ -66,12 +67,8 @@ def decode_image(
     """
     if isinstance(image, str | Path):
         name = name or printable(image)
-        image = Path(image).expanduser()
-        if not image.is_file():
-            image = from_printable(image)
-        if not image.is_file():
-            problem = "is a folder, not an image" if image.is_dir() else "is not there"
-            raise ImageError(f"{name} {problem}: give the path of an image file")
+        image = from_printable(Path(image).expanduser())
+        _check_file(image, name)
     name = name or "the image"
     source: Path | bytes | Image.Image
     if isinstance(image, np.ndarray | Tensor):
@@ -92,6 +89,24 @@ def decode_image(
             f"{name} cannot be read as an image ({pixels}): replace it, or leave it out"
         )
     return torch.from_numpy(pixels)
+
+
+def _check_file(path: Path, name: str) -> None:
+    """Refuse a path that leads to no file."""
+    problem = "is not there"
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            return
+        if stat.S_ISDIR(mode):
+            problem = "is a folder, not an image"
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        pass
+    except OSError as error:  # a folder that may not be entered, or a name that is too long
+        raise ImageError(
+            f"{name} cannot be read as an image ({error.strerror}): replace it, or leave it out"
+        ) from error
+    raise ImageError(f"{name} {problem}: give the path of an image file")
 
 
 def try_decode(

@@ -104,9 +104,10 @@ def printable(path: str | Path) -> str:
 
 
 def from_printable(path: str | Path) -> Path:
-    """Return the path that `printable` made a text of, if there is such a file."""
-    raw = Path(_NO_UTF8.sub(lambda match: chr(int(match[1], 16)), str(path)))
-    return raw if raw.is_file() else Path(path)
+    """Return the path that `printable` made a text of, if only that one is a file."""
+    raw = _NO_UTF8.sub(lambda match: chr(int(match[1], 16)), str(path))
+    # os.path: a path's own methods raise an error where a folder may not be entered.
+    return Path(raw if os.path.isfile(raw) and not os.path.isfile(path) else path)
 
 
 def walk_files(folder: str, recursive: bool) -> Iterator[str]:

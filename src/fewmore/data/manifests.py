@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ LABEL_COLUMNS = ("label", "class")
 
 def is_manifest(path: Path, labeled: bool = True) -> bool:
     """Say whether a path is a manifest's, by the end of its name; plain text has no labels."""
-    return path.suffix.lower() in (LABELED if labeled else SUFFIXES) and not path.is_dir()
+    return path.suffix.lower() in (LABELED if labeled else SUFFIXES) and not os.path.isdir(path)
 
 
 def list_manifest(manifest: Path) -> Listing:

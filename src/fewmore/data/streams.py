@@ -103,7 +103,7 @@ def _list_local(text: str) -> Iterator[Place]:
     path = Path(text).expanduser()
     if is_manifest(path, labeled=False) and not _is_no_list(path):
         yield from (Place(str(image)) for image in manifest_paths(path))
-    elif path.is_dir():
+    elif os.path.isdir(path):  # a path that cannot be looked at is an image that cannot be read
         try:
             for file in map(Path, walk_files(str(path), recursive=True)):
                 if file.suffix.lower() in IMAGE_SUFFIXES or _is_archive(file.name):
@@ -112,7 +112,7 @@ def _list_local(text: str) -> Iterator[Place]:
             raise DataError(
                 f"{path} cannot be read ({error.strerror or error}): check who may read it"
             ) from error
-    elif _GLOB.search(text) and not path.exists():
+    elif _GLOB.search(text) and not os.path.exists(path):
         files = sorted(glob.glob(str(path), recursive=True))
         yield from (_local_place(file) for file in files if os.path.isfile(file))
     else:
