@@ -159,7 +159,7 @@ def test_a_page_never_replaces_a_file_of_the_user(
     for words, complaint in {
         ("check", "photos", "--html", photo): f"use --html {photo.with_suffix('.html')}",
         ("check", "photos", "--html", own): "index.html is there already",
-        ("check", "photos", "--html", ""): "use --html .html",
+        ("check", "photos", "--html", ""): "use --html new.html",
         ("evaluate", "birds.fewmore", "photos", "--html", "birds.fewmore"): "use --html birds.html",
         ("evaluate", "birds.fewmore", "photos", "--html", own): "index.html is there already",
         ("evaluate", "birds.fewmore", "photos", "--plot", photo): f"{photo} is there already",

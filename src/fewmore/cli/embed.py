@@ -15,6 +15,7 @@ from fewmore.cli.model_options import (
     Workers,
     check_order,
 )
+from fewmore.cli.output_files import with_end
 from fewmore.cli.prediction_rows import import_pyarrow
 from fewmore.cli.research_options import Address
 from fewmore.cli.stream_job import StreamJob
@@ -58,7 +59,7 @@ def embed(
     check_order("embed", model, images)
     if output.suffix.lower() != ".parquet":
         raise ConfigError(
-            f"-o {output} does not end in .parquet: use -o {output.with_suffix('.parquet')}"
+            f"-o {output} does not end in .parquet: use -o {with_end(output, '.parquet')}"
         )
     if output.exists():
         raise ConfigError(f"-o {output} is there already: give another name, or remove it")

@@ -29,12 +29,17 @@ def check_graph_file(path: Path) -> None:
     _check("--onnx", path, (".onnx",), b"fewmore")  # its producer
 
 
+def with_end(path: Path, suffix: str) -> Path:
+    """Return a path with another end to its name; of a folder without a name, a file in it."""
+    return path.with_suffix(suffix) if path.name else path / f"new{suffix}"
+
+
 def _check(option: str, path: Path, suffixes: tuple[str, ...], mark: bytes) -> None:
     if path.suffix.lower() not in suffixes:
         *first, last = suffixes
-        instead = path.with_name(f"{path.stem or 'new'}{suffixes[0]}") if path.name else suffixes[0]
         raise ConfigError(
-            f"{option} {path} does not end in {', '.join(first)} or {last}: use {option} {instead}"
+            f"{option} {path} does not end in {', '.join(first)} or {last}: "
+            f"use {option} {with_end(path, suffixes[0])}"
         )
     place = path.expanduser().resolve()
     if not place.parent.is_dir():

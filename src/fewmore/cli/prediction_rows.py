@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from fewmore.classifier.text import NONE_OF_THESE
+from fewmore.cli.output_files import with_end
 from fewmore.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # torch is imported when a command runs
@@ -82,7 +83,7 @@ def check_end(path: Path) -> str:
     if form not in FORMATS:
         raise ConfigError(
             f"-o {path} does not end in .csv, .json, .jsonl or .parquet: "
-            f"use -o {path.with_suffix('.csv')}"
+            f"use -o {with_end(path, '.csv')}"
         )
     return form
 
