@@ -219,6 +219,18 @@ def test_repairing_a_whole_store_loses_nothing(model: Path):
     assert repair(model).saved == []
 
 
+def test_an_image_can_be_removed_alone_after_a_repair(model: Path):
+    store = Store(model)
+    store.teach("merged", images(1))
+    store.close()
+    teach(model, "saved")
+    assert repair(model).saved == ["learn saved"]
+    store = Store(model)
+    for name, first in (("merged", 1), ("saved", seed("saved"))):
+        assert store.remove_image(name, first).response["images"] == 29
+    store.close()
+
+
 def test_a_later_format_is_refused(model: Path):
     teach(model, "a")
     connection = sqlite3.connect(model.with_name(model.name + ".changes"))

@@ -22,8 +22,8 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fewmore.errors import ModelFileError
@@ -176,9 +176,7 @@ class Database:
         The features of these images are kept.
         """
         with self._transaction() as connection:
-            for image, features in _learnt(connection).items():
-                row = (image, features, _image_digest(image, features))
-                connection.execute("INSERT OR REPLACE INTO images VALUES (?, ?, ?)", row)
+            _insert_images(connection, _learnt(connection))
             stored = {number for (number,) in connection.execute("SELECT hash FROM images")}
             gone = [(number,) for number in stored - images]
             connection.executemany("DELETE FROM images WHERE hash = ?", gone)
@@ -212,6 +210,11 @@ class Database:
                 connection.execute("INSERT OR REPLACE INTO states VALUES (?, ?)", row)
             for response in responses:
                 _insert_response(connection, *response)
+
+    def add_images(self, features: Mapping[int, bytes]) -> None:
+        """Store the features of images of merged changes, by content hash."""
+        with self._transaction() as connection:
+            _insert_images(connection, features)
 
     def probe(self) -> None:
         """Write as much as a change has, to see whether the disk takes it again."""
@@ -338,6 +341,16 @@ def read_changes(connection: sqlite3.Connection) -> Rows:
     return rows
 
 
+def read_images(connection: sqlite3.Connection) -> dict[int, bytes]:
+    """Read the features of all images, by content hash, as far as they are as they were written."""
+    images = {}
+    with suppress(sqlite3.DatabaseError):  # a part is damaged, or format 1 has no such table
+        for image, features, digest in connection.execute("SELECT * FROM images"):
+            if isinstance(features, bytes) and _image_digest(image, features) == digest:
+                images[image] = features
+    return images | _learnt(connection)
+
+
 def read_responses(connection: sqlite3.Connection) -> list[tuple[IdempotencyKey, str]]:
     """Read all responses, the oldest first."""
     rows = connection.execute("SELECT key, digest, response FROM responses ORDER BY id")
@@ -373,14 +386,23 @@ def _insert(connection: sqlite3.Connection, number: int, operation: Operation) -
 
 
 def _learnt(connection: sqlite3.Connection) -> dict[int, bytes]:
+    return learnt(read_changes(connection).values())
+
+
+def learnt(operations: Iterable[Operation | None]) -> dict[int, bytes]:
     """Return the features of the images of all changes, by content hash."""
     features = {}
-    for operation in read_changes(connection).values():
+    for operation in operations:
         if operation is not None and operation.kind == "learn":
             size = len(operation.features) // max(1, len(operation.hashes))
             for number, image in enumerate(operation.hashes):
                 features[image] = operation.features[number * size : (number + 1) * size]
     return features
+
+
+def _insert_images(connection: sqlite3.Connection, features: Mapping[int, bytes]) -> None:
+    rows = [(image, row, _image_digest(image, row)) for image, row in features.items()]
+    connection.executemany("INSERT OR REPLACE INTO images VALUES (?, ?, ?)", rows)
 
 
 def _image_digest(image: int, features: bytes) -> bytes:

@@ -2,7 +2,8 @@
 
 Each stored change has a checksum of its own. So the write-ahead log is given checksums that fit it,
 see `wal`, and every change is read that is as it was written. Those that the model file does not
-have are applied to it. The files of before are kept in a folder beside it.
+have are applied to it. The new database gets the responses and the images' features, without which
+no image could be removed alone. The files of before are kept in a folder beside it.
 """
 
 import shutil
@@ -21,15 +22,17 @@ from fewmore.service.database import (
     Rows,
     damaged_files,
     database_path,
+    learnt,
     log_of,
     read_changes,
+    read_images,
     read_responses,
 )
 from fewmore.service.idempotency import IdempotencyKey
 from fewmore.service.journal import Journal
 from fewmore.service.migration import journal_path
 from fewmore.service.operations import Operation
-from fewmore.service.store import Store, state_digest
+from fewmore.service.store import Store, state_digest, stored_hashes
 
 
 @dataclass
@@ -50,12 +53,15 @@ def repair(path: Path) -> Report:
         classifier = IncrementalClassifier.load(path)
         before = classifier.version
         responses: list[tuple[IdempotencyKey, str]] = []
+        images: dict[int, bytes] = {}
         state = state_digest(classifier.model.class_set)
-        for found, more in _sources(path, state):
-            report.saved += [str(operation) for operation in found if operation is not None]
-            report.lost += found.count(None)
-            classifier = operations.rebase(found, classifier)
-            responses += more
+        for found in _sources(path, state):
+            report.saved += [str(change) for change in found.changes if change is not None]
+            report.lost += found.changes.count(None)
+            classifier = operations.rebase(found.changes, classifier)
+            responses += found.responses
+            images |= found.images
+        stored = stored_hashes(classifier.model.class_set)
         files = _files(path)
         if not files:
             return report
@@ -69,35 +75,44 @@ def repair(path: Path) -> Report:
         try:
             for key, response in responses:
                 database.append(None, 0, "", (key, response))
+            database.add_images({image: images[image] for image in stored & images.keys()})
         finally:
             database.close()
     Store(path).close()  # it must open
     return report
 
 
-Found = tuple[list[Operation | None], list[tuple[IdempotencyKey, str]]]
+@dataclass(frozen=True)
+class Found:
+    """Hold what can be read of one file."""
+
+    changes: list[Operation | None]  # that the model file does not have; None: damaged
+    responses: list[tuple[IdempotencyKey, str]]
+    images: dict[int, bytes]  # features by content hash
 
 
 def _sources(path: Path, state: str) -> Iterator[Found]:
-    """Yield the changes of each file that the model file does not have, and the responses."""
+    """Yield what each file has."""
     journal = journal_path(path)
     if journal.exists():
         parsed = Journal.parse(journal.read_bytes())
         lost = [None] if parsed.tail else []
-        yield [*parsed.operations[parsed.states.get(state, 0) :], *lost], parsed.responses
+        changes = [*parsed.operations[parsed.states.get(state, 0) :], *lost]
+        yield Found(changes, parsed.responses, learnt(parsed.operations))
     database = database_path(path)
     if database.exists():
         with _readable(database, wal.rechain) as connection:
             rows = _changes(connection)
             after = _after(connection, state)
-            yield _in_order(rows, after), _responses(connection)
+            yield Found(_in_order(rows, after), _responses(connection), _images(connection))
     for copy in damaged_files(path):
         # The service went on with what SQLite reads of it.
         with _readable(copy, lambda log: log[: wal.committed(log)]) as connection:
             used = _changes(connection)
         with _readable(copy, wal.rechain) as connection:
             rows = _changes(connection)
-            yield _in_order(rows, max(used, default=0)), _responses(connection)
+            changes = _in_order(rows, max(used, default=0))
+            yield Found(changes, _responses(connection), _images(connection))
 
 
 def _in_order(rows: Rows, after: int) -> list[Operation | None]:
@@ -123,6 +138,12 @@ def _responses(connection: sqlite3.Connection) -> list[tuple[IdempotencyKey, str
     with suppress(sqlite3.DatabaseError):
         return read_responses(connection)
     return []
+
+
+def _images(connection: sqlite3.Connection) -> dict[int, bytes]:
+    with suppress(sqlite3.DatabaseError):
+        return read_images(connection)
+    return {}
 
 
 @contextmanager

@@ -394,7 +394,8 @@ class Store:
             if has_changed:
                 self._database.expect(state)
                 self.current.save(self.path)
-            self._database.merged(state, len(self._responses), self._stored_hashes())
+            stored = stored_hashes(self.current.model.class_set)
+            self._database.merged(state, len(self._responses), stored)
             self._changed_at = None
             self._pending = 0
             self._sweep_thumbnails()
@@ -443,12 +444,7 @@ class Store:
 
     def _sweep_thumbnails(self) -> None:
         """Remove the thumbnails of images that no class has, nor an undo can bring back."""
-        self.thumbnails.remove_except(self._stored_hashes())
-
-    def _stored_hashes(self) -> set[int]:
-        """Return the content hashes of all images that a class has, or has after an undo."""
-        stored = self.current.model.class_set.stored_classes
-        return {digest for known in stored for digest in known.hashes}
+        self.thumbnails.remove_except(stored_hashes(self.current.model.class_set))
 
     @property
     def pending_bytes(self) -> int:
@@ -484,6 +480,11 @@ def _shorten(warnings: list[str]) -> list[str]:
 def _image_count(classifier: IncrementalClassifier, name: str) -> int:
     classes = classifier.model.class_set.classes
     return next((known.count for known in classes if known.name == name), 0)
+
+
+def stored_hashes(class_set: ClassSet) -> set[int]:
+    """Return the content hashes of all images that a class has, or has after an undo."""
+    return {digest for known in class_set.stored_classes for digest in known.hashes}
 
 
 def state_digest(class_set: ClassSet) -> str:
