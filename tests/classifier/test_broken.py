@@ -1,5 +1,6 @@
 """Image files that cannot be read: all are named, or left out; the others are decoded once."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from fewmore import IncrementalClassifier
 from fewmore.data import decode
+from fewmore.data.folders import printable
 from fewmore.errors import DataError, ImageError
 
 Photos = Callable[..., Path]
@@ -63,3 +65,19 @@ def test_a_class_of_broken_images_alone_is_named(folder: Path, weights: Path) ->
         (folder / "robin" / f"{i:02}.png").unlink()
     with pytest.raises(DataError, match="none of the images of robin can be read"):
         IncrementalClassifier("resnet8", weights).fit(folder, skip_broken=True)
+
+
+def test_printed_names_and_paths_that_cannot_be_looked_at(photos: Photos, weights: Path) -> None:
+    folder = photos("photos", {"robin": 4, "wren": 4})
+    odd = Path(os.fsdecode(os.fsencode(folder) + b"/jay\xe9.png"))
+    try:
+        (folder / "wren" / "00.png").rename(odd)
+    except OSError:
+        pytest.skip("the file system takes UTF-8 alone")
+    images = {name: sorted((folder / name).iterdir()) for name in ("robin", "wren")}
+    images["wren"] += [printable(odd), folder / "gone.png", folder / ("a" * 300)]
+    classifier = IncrementalClassifier("resnet8", weights).fit(images, skip_broken=True)
+    assert classifier.info()["classes"] == {"robin": 4, "wren": 4}
+    (note,) = [note for note in classifier.notes_ if "left out" in note]
+    assert "gone.png (is not there)" in note
+    assert "(File name too long)" in note

@@ -1,6 +1,8 @@
 """Plant errors into folders of small images, and look for them."""
 
+import errno
 import math
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +14,10 @@ from PIL import Image, ImageFilter
 
 from fewmore import IncrementalClassifier
 from fewmore.classifier.checking import CheckResult, check_folder, check_model
+from fewmore.classifier.checking import measure as measure_module
 from fewmore.classifier.checking.curves import gain_of_doubling, learning_curves
 from fewmore.classifier.checking.labels import find_mislabelled, leave_one_out
+from fewmore.data.folders import printable
 from fewmore.errors import ConfigError, DataError
 
 NAMES = ("daw", "jay", "owl", "robin", "tit", "wren")
@@ -111,6 +115,32 @@ def test_images_may_be_arrays_and_one_class_is_enough(weights: Path) -> None:
     result = check_folder({"owl": [*images, images[0]]}, classifier)
     (copies,) = result.findings
     assert (copies.kind, copies.images) == ("duplicate", ("image 1 of owl", "image 6 of owl"))
+
+
+def test_images_may_be_bytes_that_may_change_and_printed_names(
+    weights: Path, tmp_path: Path
+) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/jay\xe9.png"))
+    try:
+        write_photo(odd, "jay", 1)
+    except OSError:
+        pytest.skip("the file system takes UTF-8 alone")
+    images = [bytearray(write_photo(tmp_path / "jay.png", "jay", 0).read_bytes()), printable(odd)]
+    result = check_folder({"jay": images}, IncrementalClassifier("resnet8", weights))
+    assert [finding.kind for finding in result.findings] == ["too few"]
+    assert result.images == 2
+
+
+def test_a_file_that_goes_away_meanwhile_is_broken(
+    folder: Path, check: Callable[[Path], CheckResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> int:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    monkeypatch.setattr(measure_module, "_short_side", gone)
+    broken = check(folder).of_kind("broken")
+    assert len(broken) == len(NAMES) * COUNT
+    assert broken[0].message == "cannot be read as an image (No such file or directory)"
 
 
 def test_photos_of_one_tint_are_no_copies_and_may_be_blank(weights: Path) -> None:

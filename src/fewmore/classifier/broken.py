@@ -3,8 +3,10 @@
 Nothing is decoded twice where all can be read.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from errno import ENOENT
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +14,7 @@ from fewmore.classifier.embedding import Progress
 from fewmore.classifier.inputs import LabeledImages
 from fewmore.classifier.text import count_noun, join_names
 from fewmore.data.decode import suppress_warnings, try_decode
+from fewmore.data.folders import from_printable
 from fewmore.data.threads import threaded_map
 from fewmore.errors import DataError, ImageError
 
@@ -86,10 +89,10 @@ def _find_broken(images: LabeledImages, progress: Progress) -> dict[int, str]:
     def check(start: int) -> list[tuple[int, str]]:
         found = []
         for position in files[start : start + CHUNK]:
-            path = Path(images.images[position]).expanduser()
+            path = from_printable(Path(images.images[position]).expanduser())
             result = try_decode(path, SHORT_SIDE)
             if isinstance(result, str):
-                found.append((position, result if path.exists() else ABSENT))
+                found.append((position, ABSENT if result == os.strerror(ENOENT) else result))
         return found
 
     problems: dict[int, str] = {}

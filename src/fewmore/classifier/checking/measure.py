@@ -19,8 +19,9 @@ from fewmore.classifier.embedding import Embedder, Progress, center_square, imag
 from fewmore.classifier.inputs import LabeledImages
 from fewmore.data.augment import Transform
 from fewmore.data.decode import suppress_warnings
+from fewmore.data.folders import from_printable
 from fewmore.data.threads import threaded_map
-from fewmore.errors import FewmoreError
+from fewmore.errors import FewmoreError, ImageError
 
 THUMBNAIL = 16  # pixels a side, by which copies are compared
 
@@ -123,8 +124,14 @@ def _measure_one(
 ) -> tuple[Tensor, _Image] | FewmoreError:
     try:
         square = center_square(image, title, transform)
+        short_side = _short_side(image)
     except FewmoreError as error:
         return error
+    except OSError as error:  # the file was there a moment ago
+        reason = error.strerror or error
+        return ImageError(
+            f"{title} cannot be read as an image ({reason}): replace it, or leave it out"
+        )
     thumbnail = F.interpolate(square[None].float(), size=(THUMBNAIL, THUMBNAIL), mode="area")
     # Each channel by itself: photos of one tint, as under water, are no copies of each other.
     flat = (thumbnail - thumbnail.mean((-2, -1), keepdim=True)).flatten()
@@ -137,15 +144,17 @@ def _measure_one(
         image_hash(square),
         unit.half(),
         float(flat.std()),
-        _short_side(image),
+        short_side,
         float(laplacian.var()),
     )
 
 
 def _short_side(image: Any) -> int:
     """Return the short side of an image that can be decoded, from its header alone."""
-    if isinstance(image, (str, Path, bytes)):
-        file = io.BytesIO(image) if isinstance(image, bytes) else Path(image).expanduser()
+    if isinstance(image, (str, Path)):
+        image = from_printable(Path(image).expanduser())
+    if isinstance(image, (Path, bytes, bytearray)):
+        file = image if isinstance(image, Path) else io.BytesIO(image)
         try:
             with suppress_warnings(), Image.open(file) as opened:
                 return min(opened.size)
