@@ -95,7 +95,28 @@ def test_the_page_and_the_open_inference_protocol_know_the_model(folder: Path) -
         document = http.get("/models/two words/openapi.json").json()
         assert document["servers"] == [{"url": "/models/two%20words"}]
         assert "/api/predict" in document["paths"]
-        assert "fewmore_models_loaded 2.0" in http.get("/metrics").text
+        counted = http.get("/metrics").text
+        assert "fewmore_models_loaded 2.0" in counted
+        assert 'method="GET",route="/v2/models/{name}",status="200"} 1.0' in counted
+
+
+def test_readiness_is_that_of_the_model_if_it_is_loaded(folder: Path) -> None:
+    with serve(folder) as (models, http):
+        assert http.get("/models/nowhere/ready").status_code == 404
+        assert http.get("/models/birds/ready").json() == {"status": "ready"}
+        assert models.loads == 0
+        http.get("/api/models/birds")
+        assert http.get("/models/birds/ready").json() == {"status": "ready", "version": 1}
+        models._loaded["birds"].app.state.service.store.trouble = "the disk is full"
+        assert http.get("/models/birds/ready").status_code == 503
+
+
+def test_a_link_to_a_model_file_has_a_name_of_its_own(folder: Path) -> None:
+    target = (folder / "birds.fewmore").rename(folder.parent / "version-7.fewmore")
+    (folder / "birds.fewmore").symlink_to(target)
+    with serve(folder) as (_, http):
+        assert http.get("/v2/models/birds").json()["name"] == "birds"
+        assert http.get("/api/models/birds").json()["name"] == "birds"
 
 
 def test_models_share_their_backbone(folder: Path) -> None:
@@ -259,6 +280,7 @@ def test_nothing_is_loaded_without_the_token(folder: Path) -> None:
         for path in ("/api/models", "/api/models/birds", "/models/birds/metrics", "/api/models/x"):
             assert http.get(path).status_code == 401
         assert http.get("/models/birds/health").status_code == 200
+        assert "birds" not in http.get("/").text
         assert models.loads == 0
         right = {"Authorization": f"Bearer {TOKEN}"}
         assert http.get("/api/models/birds", headers=right).status_code == 200

@@ -13,6 +13,7 @@ A prediction is made by one version of the classifier, and says which. A change 
 copy, written to the disk, and then replaces the current classifier.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -37,6 +38,7 @@ from fewmore.service.state import Service
 from fewmore.service.store import Store
 
 PAGE = Path(__file__).parent / "page"
+GROUPS = (predict, classes, history, model, events, thumbnails, operation, open_inference)
 SUMMARY = (
     "Teach an image classifier new classes from a handful of images, "
     "without forgetting the old ones."
@@ -65,9 +67,7 @@ def create_app(
         servers=[{"url": str(url)} for url in service.access.public_urls] or None,
     )
     app.state.service = service
-    groups = (predict, classes, history, model, events, thumbnails, operation, open_inference)
-    for group in groups:
-        app.include_router(group.router)
+    _include_routes(app)
     openapi.describe(app, service.access)
     problems.add_handlers(app)
     app.add_middleware(
@@ -82,3 +82,16 @@ def create_app(
     if page.is_dir():
         app.router.default = StaticFiles(directory=page, html=True)  # for what no route takes
     return app
+
+
+def _include_routes(app: FastAPI) -> None:
+    for group in GROUPS:
+        app.include_router(group.router)
+
+
+def model_paths() -> Collection[str]:
+    """Return the paths of all routes of a model's app, as patterns."""
+    app = FastAPI()
+    _include_routes(app)
+    paths: dict[str, object] = app.openapi()["paths"]
+    return paths.keys()

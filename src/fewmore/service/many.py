@@ -15,6 +15,7 @@ loaded.
 import asyncio
 import html
 import logging
+import os
 import re
 import threading
 import time
@@ -35,7 +36,7 @@ from fewmore import __version__
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.errors import ConfigError, FewmoreError
 from fewmore.service import problems
-from fewmore.service.app import PAGE, create_app
+from fewmore.service.app import PAGE, create_app, model_paths
 from fewmore.service.guard import DATA_PATHS, DATA_PREFIXES, OPEN_PATHS, Access, Guard
 from fewmore.service.limits import Limits, cores
 from fewmore.service.metrics import CONTENT_TYPE, Metrics, Value
@@ -154,6 +155,16 @@ class Models:
         """Return the model files that the folder has now, by the names of their models."""
         files = sorted(self.folder.glob(f"*{SUFFIX}"))
         return {file.stem: file for file in files if file.is_file()}
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether the folder has a model of this name now."""
+        file = f"{name}{SUFFIX}"
+        # On Windows, a name can be a path to elsewhere.
+        return Path(file).name == file and os.path.isfile(self.folder / file)
+
+    def is_loaded(self, name: str) -> bool:
+        """Return whether a model is loaded."""
+        return name in self._loaded
 
     def entries(self) -> list[ModelEntry]:
         """Describe all models of the folder."""
@@ -319,9 +330,8 @@ class ManyModels:
         metrics = Metrics()
         self._listing = _listing_app(models, metrics)
         self._page = StaticFiles(directory=page, html=True)
-        self._guard = Guard(
-            self._send_on, models.access, models.limits, metrics, self._listing.openapi()["paths"]
-        )
+        known_paths = {*self._listing.openapi()["paths"], *model_paths()}
+        self._guard = Guard(self._send_on, models.access, models.limits, metrics, known_paths)
         prefixes = [url.path for url in models.access.public_urls]
         self._app = WithoutPrefix(self._find_model, prefixes)
 
@@ -340,15 +350,17 @@ class ManyModels:
     async def _send_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send a request on that the guard has let through."""
         name, path = scope.get(NAME), scope.get("path", "")
-        if name is None or path in OPEN_PATHS:
+        if name is None:
             await self._listing(scope, receive, send)
-        elif name not in self.models.paths():
+        elif name not in self.models:
             await problem(404, "there is no such model: GET /api/models lists what there is")(
                 scope, receive, send
             )
         elif scope[GIVEN_PATH] == f"/models/{name}":
             await RedirectResponse(f"{quote(name)}/", 308)(scope, receive, send)
-        elif path in DATA_PATHS or path.startswith(DATA_PREFIXES):
+        elif path in OPEN_PATHS and not self.models.is_loaded(name):
+            await self._listing(scope, receive, send)  # who has no token makes nothing load
+        elif path in (*OPEN_PATHS, *DATA_PATHS) or path.startswith(DATA_PREFIXES):
             await self._ask(name, scope, receive, send)
         else:
             await self._page(scope, receive, send)
@@ -419,12 +431,16 @@ def _listing_app(models: Models, metrics: Metrics) -> FastAPI:
 
     @app.get("/", include_in_schema=False)
     async def show_models() -> HTMLResponse:
-        """Show links to the pages of all models."""
+        """Show links to the pages of all models, unless their names need the token."""
         links = (
             f'<li><a href="models/{quote(name)}/">{html.escape(name)}</a></li>'
             for name in models.paths()
         )
+        # A browser cannot send the token with the request for a page.
+        is_private = models.access.token_scope == "everything"
+        hint = "<p>The page of a model is at models/NAME/, and asks for the token.</p>"
+        content = hint if is_private else f"<ul>{''.join(links)}</ul>"
         head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>fewmore</title>'
-        return HTMLResponse(f"{head}<h1>Models</h1><ul>{''.join(links)}</ul></html>")
+        return HTMLResponse(f"{head}<h1>Models</h1>{content}</html>")
 
     return app

@@ -102,6 +102,7 @@ class Store:
         load: Callable[[Path, str], IncrementalClassifier] = IncrementalClassifier.load,
     ) -> None:
         check_exists(path)
+        self.name = path.stem  # that of a link, if it is one
         self.path = Path(os.path.realpath(path.expanduser()))
         self.read_only = read_only
         self.device = device

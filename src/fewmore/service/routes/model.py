@@ -34,7 +34,7 @@ async def describe_model(service: ServiceState) -> ModelOut:
     info = current.info()
     return ModelOut(
         version=info["version"],
-        name=service.store.path.stem,
+        name=service.store.name,
         demo=service.demo,
         classes=len(info["classes"]),
         images=info["images"],
@@ -69,7 +69,7 @@ def _describe_limits(limits: Limits) -> LimitsOut:
 )
 async def download_model(service: ServiceState) -> FileResponse:
     """Download the model file, as it is at this moment."""
-    return await _send(service, service.downloads, service.store.path.name)
+    return await _send(service, service.downloads, f"{service.store.name}.fewmore")
 
 
 @router.get(
@@ -77,7 +77,7 @@ async def download_model(service: ServiceState) -> FileResponse:
     response_class=FileResponse,
     responses={
         200: file_response("application/octet-stream", "An ONNX file."),
-        **problems(400, 409, 429, 503, private=True),
+        **problems(400, 409, 422, 429, 503, private=True),
     },
 )
 async def export_onnx(service: ServiceState) -> FileResponse:
@@ -85,7 +85,7 @@ async def export_onnx(service: ServiceState) -> FileResponse:
 
     It is checked with onnxruntime, which takes some seconds. 409: `fewmore[export]` is missing.
     """
-    return await _send(service, service.exports, f"{service.store.path.stem}.onnx")
+    return await _send(service, service.exports, f"{service.store.name}.onnx")
 
 
 async def _send(service: Service, files: Downloads, name: str) -> FileResponse:

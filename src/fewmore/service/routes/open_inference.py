@@ -138,7 +138,7 @@ async def infer(service: ServiceState, request: Request, name: ModelName) -> Res
 
 
 def _check_model(service: Service, name: str, version: str) -> None:
-    own = service.store.path.stem
+    own = service.store.name
     if name != own:
         raise HTTPException(404, f"there is no model {name[:100]!r}: this service has {own!r}")
     current = service.store.current.version
