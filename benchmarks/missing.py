@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -218,11 +219,14 @@ class Measurement:
         self.gather(job.rows)
 
     def gather(self, rows: Iterable[Row]) -> None:
-        """Write the finished seeds of each row as one result."""
+        """Write the finished seeds of each row, of one version of the code, as one result."""
         with self.lock:
             for row in rows:
                 files = filter(is_done, sorted((self.out / "jobs").glob(f"*/{row.name}.json")))
-                if pools := results.pools(list(map(results.read, files))):
+                of_version = defaultdict(list)
+                for result in map(results.read, files):
+                    of_version[results.code_version(result)].append(result)
+                if pools := [pool for same in of_version.values() for pool in results.pools(same)]:
                     results.write(self.out / f"{row.name}.json", results.merge(max(pools, key=len)))
 
     def say(self, line: str) -> None:

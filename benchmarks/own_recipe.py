@@ -23,7 +23,7 @@ from fewmore.methods import evolve, find
 from fewmore.research import runner
 from fewmore.research.fitting import fit_to_base
 from fewmore.research.results import RunResult
-from fewmore.research.run_folder import MODEL, RESULT
+from fewmore.research.run_folder import CONFIG, MODEL, RESULT, write_config
 from fewmore.research.runner import Plan, RunOptions
 from fewmore.research.tuning import MEASURES, Search, Trial
 from fewmore.research.validation import validation_task
@@ -81,9 +81,13 @@ def run_variants(
     task = validation_task(loaded, args.draw)
     print(f"{task.split.name}: {len(task.train):,} images to train on, {len(task.test):,} held out")
     for number, (name, experiment) in enumerate(experiments.items(), 1):
-        folder = args.out / "runs" / f"trial{number}"
-        folder.mkdir(parents=True, exist_ok=True)
-        plans[folder] = (name, Plan(fit_to_base(experiment, task), folder))
+        plan = Plan(fit_to_base(experiment, task), args.out / "runs" / f"trial{number}")
+        config = plan.folder / CONFIG
+        if config.exists() and config.read_text() != plan.experiment.to_json():
+            raise SystemExit(f"{plan.folder} is of another variant: give another folder with --out")
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        write_config(plan.folder, plan.experiment)
+        plans[plan.folder] = (name, plan)
     rows: list[Row] = []
 
     def keep(plan: Plan, outcome: RunResult | Exception) -> None:

@@ -5,7 +5,7 @@ from statistics import fmean
 from fewmore.research import results
 from fewmore.research.published import ROW_OF_METHOD
 from fewmore.research.reporting import tables
-from fewmore.research.results import RunResult
+from fewmore.research.results import RunResult, run_keys
 from sections import recorded
 from sections.markdown import UNMEASURED, markdown_table, over_runs, paragraph
 
@@ -51,8 +51,11 @@ def _text(rows: list[RunResult]) -> str:
     )
     by_method = {row.method: row for row in rows}
     if {"cec", "decoupled-cosine"} <= set(by_method):
-        pairs = zip(by_method["cec"].last, by_method["decoupled-cosine"].last, strict=True)
-        gains = [cec - cosine for cec, cosine in pairs]
+        cec, cosine = (
+            dict(zip(run_keys(row), row.last, strict=True))
+            for row in (by_method["cec"], by_method["decoupled-cosine"])
+        )
+        gains = [last - cosine[run] for run, last in cec.items() if run in cosine]
         text += (
             f" On the same draws CEC is {fmean(gains):.2f} above Decoupled-Cosine "
             f"({min(gains):.2f} to {max(gains):.2f})."

@@ -47,23 +47,31 @@ def checkout(tmp_path, monkeypatch):
     source_digest.cache_clear()
     yield tmp_path, file, git
     source_digest.cache_clear()
+    commit.cache_clear()
+
+
+def current_commit():
+    commit.cache_clear()
+    return commit()
 
 
 def test_commit_is_that_of_the_code(checkout, monkeypatch):
     root, file, git = checkout
-    assert commit() is None  # in a checkout, but of something else
+    assert current_commit() is None  # in a checkout, but of something else
     git("add", ".")
     git("commit", "-q", "-m", "one")
     head = git("rev-parse", "HEAD")
-    assert commit() == head[:12]
+    assert current_commit() == head[:12]
     (root / "result.json").write_text("{}")  # a new result does not change the code
-    assert commit() == head[:12]
+    assert current_commit() == head[:12]
     monkeypatch.setenv("FEWMORE_COMMIT", "0123456789ab")  # of another copy
-    assert commit() == head[:12]
+    assert current_commit() == head[:12]
     file.write_text("two\n")
-    assert commit() == "0123456789ab"  # the copy is newer than its history
+    assert current_commit() == "0123456789ab"  # the copy is newer than its history
     monkeypatch.delenv("FEWMORE_COMMIT")
-    assert commit() == head[:12] + "-dirty"
+    assert current_commit() == head[:12] + "-dirty"
+    git("commit", "-q", "-a", "-m", "two")
+    assert commit() == head[:12] + "-dirty", "as it was when the process began"
 
 
 def test_the_source_digest_is_of_all_source_files_as_they_were_first(checkout):

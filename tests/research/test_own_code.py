@@ -8,6 +8,7 @@ import pytest
 
 from fewmore import plugins
 from fewmore.methods import find_features
+from fewmore.research import run_folder
 from fewmore.research.own_code import FEATURES, own_code, with_recorded_files
 
 FILE = """
@@ -46,3 +47,18 @@ def test_a_file_that_is_found_keeps_the_name_that_was_typed(typed, tmp_path, mon
     }
     config = json.dumps({"method": typed, "recipe": {}})
     assert with_recorded_files(config, recorded) == config
+
+
+def test_a_result_is_written_though_its_feature_file_is_broken(make_experiment, run, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    name = f"{path}:Own"
+    loaded = plugins.code_hash(path)
+    experiment = make_experiment()
+    pretrain = find_features(name).load()(**dataclasses.asdict(experiment.recipe.pretrain))
+    recipe = dataclasses.replace(experiment.recipe, features=name, pretrain=pretrain)
+    experiment = dataclasses.replace(experiment, recipe=recipe)
+    folder = run_folder.create(tmp_path / "runs", experiment)
+    path.write_text("a syntax error")
+    _, result = run(experiment, folder=folder)
+    assert result.machine[FEATURES]["sha256"] == loaded

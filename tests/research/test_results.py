@@ -193,6 +193,17 @@ def test_a_recorded_result_replaces_none_of_another_file_or_split(tmp_path, make
     assert read(paths[0]).machine == mine.machine
 
 
+def test_a_recorded_result_replaces_none_of_other_seeds(tmp_path, make_result):
+    for seeds, name in (
+        ((0,), "cifar100-cec.json"),
+        ((0, 1), "cifar100-cec.json"),
+        ((2,), "cifar100-cec-2.json"),
+        ((0,), "cifar100-cec-3.json"),
+        ((0, 1, 2), "cifar100-cec.json"),
+    ):
+        assert results.record(tmp_path, make_result(seeds=seeds)).name == name, seeds
+
+
 def test_runs_without_test_images_of_the_base_are_refused(make_result):
     with pytest.raises(DataError, match="at least one run"):
         make_result(seeds=())

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from fewmore.research.results import describe_pool, merge, pools, run_keys
+from fewmore.research.results import (
+    SHARED_STAGE1,
+    WALL_CLOCK,
+    describe_pool,
+    merge,
+    pools,
+    run_keys,
+)
 
 DRAW = "draw {}: 60 base, 5-way 5-shot"
 
@@ -57,3 +64,17 @@ def test_jobs_of_several_commits_and_devices_say_so(make_result):
     one = replace(make_result(), commit="a", machine={"device": "x"})
     other = replace(make_result(seeds=(1,)), commit="b", machine={"device": "y"})
     assert describe_pool([one, other]) == "pooled from 2 jobs of 2 commits and 2 devices"
+    sources = [replace(one, commit=None, machine={"source": source}) for source in "ab"]
+    assert describe_pool(sources) == "pooled from 2 jobs of 2 versions of the code"
+
+
+def test_the_seconds_of_a_shared_stage_1_do_not_depend_on_the_order_of_jobs(make_result):
+    def job(seed, workers):
+        return replace(
+            make_result(seeds=(seed,)),
+            seconds=({WALL_CLOCK: 10.0, SHARED_STAGE1: 100.0 * workers},),
+            machine={"side_by_side": workers},
+        )
+
+    jobs = [job(0, 1), job(1, 5)]
+    assert merge(jobs).total_seconds == merge(jobs[::-1]).total_seconds == (110.0, 110.0)

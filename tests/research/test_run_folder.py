@@ -103,3 +103,34 @@ def test_a_finished_folder_is_found_before_an_unfinished_one(make_experiment, tm
     assert run_folder.find(tmp_path, experiments) == [new, None]
     (old / "result.json").write_text("")
     assert run_folder.find(tmp_path, experiments[:1]) == [old]
+
+
+def test_settings_in_another_order_are_the_same_run(make_experiment, tmp_path):
+    one = {"pretrain.epochs": "2", "pretrain.lr": "0.1"}
+    folder = run_folder.create(tmp_path, make_experiment(settings=one))
+    damaged = run_folder.create(tmp_path, make_experiment())
+    (damaged / "config.json").write_text("{")
+    other = make_experiment(settings=dict(reversed(one.items())))
+    assert run_folder.find(tmp_path, [other]) == [folder]
+    assert run_folder.find(tmp_path, [make_experiment(settings={"pretrain.lr": "0.1"})]) == [None]
+
+
+def test_a_folder_is_run_by_one_process_at_a_time(make_experiment, run, tmp_path):
+    folder = run_folder.create(tmp_path / "runs", make_experiment())
+    with (
+        run_folder.in_use(folder),
+        pytest.raises(CheckpointError, match="is being run by another process: wait"),
+    ):
+        run(make_experiment(), folder=folder)
+    assert {path.name for path in folder.iterdir()} == {"config.json"}
+    assert run(make_experiment(), folder=folder)[1].runs == 1
+
+
+def test_where_there_are_no_locks_runs_go_on(make_experiment, tmp_path, monkeypatch):
+    def acquire(*args, **options):
+        raise OSError("no locks")
+
+    monkeypatch.setattr("filelock.FileLock.acquire", acquire)
+    folder = run_folder.create(tmp_path, make_experiment())
+    with run_folder.in_use(folder), run_folder.in_use(folder):
+        assert folder.exists()

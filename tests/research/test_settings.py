@@ -88,6 +88,45 @@ def test_none_is_a_word_where_the_setting_has_it():
     assert recipe("official", CIFAR, "cec", ["weights=none"]).weights is None
 
 
+def test_a_text_may_look_like_a_number():
+    made = recipe("official", CIFAR, "cec", ["weights=2024"])
+    assert made.weights == "2024"
+
+
+@pytest.mark.parametrize(
+    ("field", "complaint"),
+    [
+        ("rates: list[float] = field(default_factory=lambda: [0.1])", r"is \[0.1\], not list"),
+        ("count: int = None", "is None, not a whole number"),
+        ("cache: Path = Path('x')", r"is PosixPath\('x'\), not"),
+        ("sizes: Sizes = Sizes()", "small of the settings of mine is None, not a number"),
+    ],
+)
+def test_a_users_setting_of_another_type_is_refused(field, complaint, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(f"""
+from dataclasses import dataclass, field
+from pathlib import Path
+from fewmore.methods.base import MethodConfig
+from fewmore.methods.discriminant import Discriminant
+
+@dataclass(frozen=True)
+class Sizes:
+    large: float = 1.0
+    small: float = None
+
+@dataclass(frozen=True)
+class Config(MethodConfig):
+    {field}
+
+class Mine(Discriminant):
+    name = "mine"
+    config_type = Config
+""")
+    with pytest.raises(ConfigError, match=complaint):
+        recipe("official", CIFAR, f"{path}:Mine")
+
+
 def test_the_last_of_equal_settings_counts():
     assert changed("pretrain.epochs=5", "pretrain.epochs=6").pretrain.epochs == 6
 
@@ -164,7 +203,6 @@ def test_the_last_of_equal_settings_counts():
         ("transform.resize=big", r"'big' is not a whole number or none"),
         ("transform.stored=64", r"it has no effect with crop=pad; leave it out"),
         ("transform.resize=8", r"resize \(8\) must not be smaller than size \(32\)"),
-        ("weights=3", r"'3' is not a text or none"),
     ],
 )
 def test_wrong_settings_are_refused(setting, complaint):

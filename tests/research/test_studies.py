@@ -7,7 +7,7 @@ import pytest
 
 from fewmore.data.benchmarks import BENCHMARKS, Task
 from fewmore.data.splits import sample_split
-from fewmore.errors import UnknownName
+from fewmore.errors import ConfigError, UnknownName
 from fewmore.research import recipes, results, run_folder, runner, studies
 from fewmore.research.experiment import Experiment
 from fewmore.research.published import METHOD_OF_ABLATION, ROW_OF_METHOD
@@ -298,3 +298,12 @@ def test_a_study_changes_settings_of_all_methods_that_have_them(roomy):
     setting = Setting("cifar100", roomy, settings=("pseudo.encoders=last",))
     with pytest.raises(UnknownName, match="encoders"):
         STUDIES["ablation"].experiments(setting)
+
+
+def test_results_that_no_study_wrote_are_not_replaced(reproduce, tmp_path, make_result):
+    foreign = results.record(tmp_path / "results", make_result())
+    with pytest.raises(ConfigError, match="results that are not of a study"):
+        studies.check_out(tmp_path)
+    assert foreign.exists()
+    folder, _ = reproduce("tsne")
+    studies.check_out(folder)

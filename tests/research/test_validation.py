@@ -9,7 +9,7 @@ from fewmore.data.benchmarks import Benchmark, Task
 from fewmore.data.plans import SessionPlan
 from fewmore.data.splits import planned_split, sample_split
 from fewmore.errors import SplitError
-from fewmore.research.validation import validation_task
+from fewmore.research.validation import redraw_shots, validation_task
 
 
 @pytest.fixture
@@ -77,3 +77,10 @@ def test_planned_sessions_are_left_behind(task):
     assert validation.benchmark.plan == ()
     assert validation.train.class_names == names[:9]
     assert [len(s.classes) for s in validation.split.sessions] == [6, 3]
+
+
+def test_the_name_says_the_order_of_the_classes(task):
+    shuffled = dataclasses.replace(task, split=sample_split(task.train, 9, 2, 3, order=4))
+    validation = validation_task(shuffled)
+    assert validation.split.name == "validation, draw 0: 7 base, 2-way 3-shot, class order 4"
+    assert redraw_shots(validation, 1).split.name.endswith("2-way 3-shot, class order 4")

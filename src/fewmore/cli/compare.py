@@ -71,7 +71,7 @@ def compare(
     from fewmore.research.reporting import tables
 
     pools = [results.pools(group) for group in tables.groups(_read_results(runs))]
-    _check_commits([pool for group in pools for pool in group] if record else [])
+    _check_versions([pool for group in pools for pool in group] if record else [])
     groups = [[results.merge(pool) for pool in group] for group in pools]
     file_format = "csv" if csv else "latex" if latex else "markdown" if markdown else None
     if paired:
@@ -122,15 +122,17 @@ def _check_reference(reference: str | None, paired: bool) -> None:
         raise ConfigError("--reference is of --paired, which was not given: add it")
 
 
-def _check_commits(pools: "Sequence[Sequence[RunResult]]") -> None:
-    """Refuse to record jobs of several commits as one result."""
+def _check_versions(pools: "Sequence[Sequence[RunResult]]") -> None:
+    """Refuse to record jobs of several versions of fewmore as one result."""
+    from fewmore.research.results import code_version
+
     for pool in pools:
-        commits = sorted({str(result.commit) for result in pool})
-        if len(commits) > 1:
+        if len(set(map(code_version, pool))) > 1:
+            commits = sorted({str(result.commit) for result in pool})
             raise ConfigError(
-                f"the jobs of {pool[0].method} on {pool[0].benchmark} are of several commits "
-                f"({', '.join(commits)}), and a result is of one: leave out those of the others, "
-                "or compare without --record"
+                f"the jobs of {pool[0].method} on {pool[0].benchmark} are of several versions of "
+                f"the code (commit {', '.join(commits)}), and a result is of one: leave out those "
+                "of the others, or compare without --record"
             )
 
 

@@ -77,6 +77,12 @@ def reproduce(
     chosen = list(studies.STUDIES.values()) if study == ALL else [studies.find(study)]
     remote = options.build_launcher(launcher, address, gpus_per_run, cpus_per_run, slurm, device)
     run_options = options.run_options(device, parallel, accel, precision, launcher=remote)
+    kind = [slug(benchmark), *(["quick"] if quick else [])]
+    folders = {each: (out or runs / "reproduce") / "-".join([each.name, *kind]) for each in chosen}
+    if out is not None and study != ALL:
+        folders = {chosen[0]: out}
+    for folder in folders.values():
+        studies.check_out(folder)
     screen = console()
     with interrupt_hint("stopped; go on with the same command"):
         with StudyWatcher(screen) as watcher:
@@ -88,10 +94,7 @@ def reproduce(
             )
         setting = studies.Setting(benchmark, task, recipe, quick, tuple(range(seeds)), changes)
         experiments = _experiments(setting, chosen, skip or [])
-        for each in chosen:
-            folder = out or runs / "reproduce"
-            if out is None or study == ALL:
-                folder /= "-".join([each.name, slug(benchmark), *(["quick"] if quick else [])])
+        for each, folder in folders.items():
             with StudyWatcher(screen) as watcher:
                 screen.print(f"{each.name} on {benchmark}:", markup=False, end=" ")
                 finished = _run_missing(experiments[each], task, runs, run_options, watcher)

@@ -183,14 +183,15 @@ SaveScores = Annotated[
     typer.Option(
         "--save-scores",
         help="Write the scores of all test images after each session, with the images' files: "
-        "sessionN/scores.npz of each run.",
+        "sessionN/scores.npz of each run; with --resume, after those that are still to be learnt.",
     ),
 ]
 SaveSessions = Annotated[
     bool,
     typer.Option(
         "--save-sessions",
-        help="Write the model after each session: sessionN/model.safetensors of each run.",
+        help="Write the model after each session: sessionN/model.safetensors of each run; with "
+        "--resume, after those that are still to be learnt.",
     ),
 ]
 

@@ -76,7 +76,8 @@ def run(
         return
     device, runs, record = torchrun.join(device, runs, record, launcher, parallel)
     if resume and (done := _read_finished(experiments, runs)):
-        console(quiet=quiet or as_json).print("all runs are finished")
+        unsaved = ", and nothing more is saved" if save_scores or save_sessions else ""
+        console(quiet=quiet or as_json).print(f"all runs are finished{unsaved}")
         _record(done, record)
         _print_results(done, as_json)
         return

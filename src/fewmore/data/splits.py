@@ -16,6 +16,8 @@ from fewmore.data.plans import SessionPlan
 from fewmore.errors import SplitError
 from fewmore.random import derive_seed
 
+ORDER = ", class order "  # ends the name of a split of shuffled classes, before the seed
+
 
 @dataclass(frozen=True)
 class Session:
@@ -83,8 +85,13 @@ def sample_split(
                 members = members[torch.randperm(len(members), generator=generator)[:shot]]
             indices.append(members)
         sessions.append(Session(tuple(group), torch.cat(indices)))
-    shuffled = "" if order is None else f", class order {order}"
+    shuffled = "" if order is None else f"{ORDER}{order}"
     return Split(f"draw {seed}: {base} base, {way}-way {shot}-shot{shuffled}", tuple(sessions))
+
+
+def order_of(split: Split) -> str:
+    """Return how the name of a split ends where its classes are shuffled; else nothing."""
+    return "".join(split.name.rpartition(ORDER)[1:]) if ORDER in split.name else ""
 
 
 def check_shape(classes: int, base: int, way: int, shot: int) -> None:

@@ -13,6 +13,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+def count_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def threaded_map(function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
     """Yield the results in the order of the tasks, computed ahead by one thread per CPU core.
 
@@ -21,7 +28,7 @@ def threaded_map(function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
     if isinstance(tasks, Sequence) and len(tasks) <= 1:  # a single task needs no threads
         yield from map(function, tasks)
         return
-    threads = os.cpu_count() or 1
+    threads = count_cores()
     with ThreadPoolExecutor(threads) as pool:
         yield from map_ahead(pool, function, tasks, 2 * threads)
 

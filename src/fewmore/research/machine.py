@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from fewmore import __version__
+from fewmore.data.threads import count_cores
 from fewmore.io import hash_files
 
 # Key of a result's machine: whether other processes shared its GPU, so that seconds are too many.
@@ -19,13 +20,9 @@ def machine_facts(device: torch.device | str = "cpu") -> dict[str, str | int]:
     """Return the device's name, cores, threads, and the versions and code numbers depend on."""
     device = torch.device(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor_name()
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
     return {
         "device": name,
-        "cores": cores,
+        "cores": count_cores(),
         "threads": torch.get_num_threads(),
         "fewmore": __version__,
         "torch": str(torch.__version__),
@@ -68,8 +65,9 @@ def source_digest() -> str:
     return hash_files(package, package.rglob("*.py"))
 
 
+@cache
 def commit() -> str | None:
-    """Return the commit of this code, or None outside a checkout.
+    """Return the commit of this code as a run of this process began, or None outside a checkout.
 
     It ends in "-dirty" if the code was changed since. A copy of the code on another machine has no
     history, or an older one; there, $FEWMORE_COMMIT names the commit that it is a copy of.

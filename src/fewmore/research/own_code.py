@@ -23,9 +23,7 @@ def own_code(experiment: Experiment) -> Sources:
     """Return file and hash of what is a user's own: the method, the features, the benchmark."""
     found = {
         METHOD: methods.find(experiment.method).source,
-        # Of the class that runs: its file may have been edited since it was loaded.
-        FEATURES: plugins.loaded_source(type(experiment.recipe.pretrain))
-        or methods.find_features(experiment.recipe.features).source,
+        FEATURES: features_source(experiment),
     }
     with suppress(FewmoreError):  # of images that were given in Python, it is but a name
         found[BENCHMARK] = benchmarks.find(experiment.benchmark).source
@@ -34,6 +32,15 @@ def own_code(experiment: Experiment) -> Sources:
         for name, source in found.items()
         if source
     }
+
+
+def features_source(experiment: Experiment) -> Mapping[str, str] | None:
+    """Return file and hash of a user's own feature recipe, as the class that runs was loaded.
+
+    The file may have been edited since.
+    """
+    loaded = plugins.loaded_source(type(experiment.recipe.pretrain))
+    return loaded or methods.find_features(experiment.recipe.features).source
 
 
 def same_code(one: Sources, other: Sources) -> bool:

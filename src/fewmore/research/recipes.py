@@ -15,7 +15,7 @@ from fewmore.errors import ConfigError, UnknownName
 from fewmore.methods import find, find_features
 from fewmore.methods.base import Recipe
 from fewmore.research.results.schema import FEATURES_SETTING, default_recipe
-from fewmore.research.settings import apply_settings, distribute_settings
+from fewmore.research.settings import apply_settings, check_types, distribute_settings
 
 
 def official(benchmark: Benchmark, method: str, features: str | None = None) -> Recipe:
@@ -124,6 +124,9 @@ def recipes_for(
     plain = [
         RECIPES[name](benchmark, method, own) for method, own in zip(methods, chosen, strict=True)
     ]
+    for info, recipe in zip(infos, plain, strict=True):
+        if info.source:
+            check_types(recipe.method, info.name)
     own_settings = distribute_settings(settings, plain, [info.name for info in infos])
     made = []
     for info, recipe, texts in zip(infos, plain, own_settings, strict=True):

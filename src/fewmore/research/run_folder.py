@@ -4,6 +4,7 @@ runs/<benchmark>-<method>-<time>/
     config.json              the experiment
     code.json                files and hashes of a user's own method, features or benchmark
     result.json              its result, once all runs are done
+    run.lock                 there while a process runs it
     report.html              the result on one page
     per-class.csv            the accuracy of each class, and what it is taken for
     figures/                 accuracy by session, base against novel, the confusion matrix
@@ -19,10 +20,15 @@ runs/<benchmark>-<method>-<time>/
 """
 
 import json
+import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from operator import itemgetter
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from fewmore.errors import CheckpointError, MissingData
 from fewmore.io import write_bytes
@@ -42,6 +48,7 @@ MODEL = "model.safetensors"
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 ERROR = "error.txt"
+LOCK = "run.lock"  # there while a process runs what the folder holds
 
 
 def ensure_parent(runs: Path) -> None:
@@ -57,7 +64,7 @@ def create(runs: Path, experiment: Experiment, method: str = "") -> Path:
 
     Its name holds that of the method, which is `method` where the class has a name of its own.
     """
-    benchmark = experiment.benchmark.replace(":", "-").replace("/", "-")
+    benchmark = re.sub(r"[:/\\]", "-", experiment.benchmark)
     method = method or Path(experiment.method).stem
     own_code(experiment)  # an error in it leaves no folder behind
     stem = f"{benchmark}-{method}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -88,9 +95,31 @@ def _cannot_create(folder: Path, error: OSError) -> CheckpointError:
     )
 
 
+@contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """Let one process at a time run what a folder holds; one that is killed holds no lock."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise CheckpointError(
+            f"{folder} is being run by another process: wait until it is done, or give another "
+            "place for run folders with --runs"
+        ) from None
+    except (OSError, NotImplementedError):
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        lock.release()
+        with suppress(OSError):
+            (folder / LOCK).unlink()
+
+
 def discard_unused(folder: Path) -> None:
     """Remove a run folder in which nothing was written but the config and what goes with it."""
-    if {path.name for path in folder.rglob("*") if path.is_file()} <= {CONFIG, CODE}:
+    if {path.name for path in folder.rglob("*") if path.is_file()} <= {CONFIG, CODE, LOCK}:
         shutil.rmtree(folder)
 
 
@@ -112,12 +141,12 @@ def find(
     Where an experiment has several, finished ones go before unfinished ones, or the other way
     round. One that was begun before a user's file was edited is another experiment.
     """
-    known = _configs(runs)
+    configs = _configs(runs)
 
     def newest(experiment: Experiment) -> Path | None:
-        config = experiment.to_json()
+        config = _parse(experiment.to_json())
         candidates = [
-            folder for folder, text in known if text == config and _has_code(folder, experiment)
+            folder for folder, known in configs if known == config and _has_code(folder, experiment)
         ]
         return min(
             candidates, key=lambda folder: is_finished(folder) != prefer_finished, default=None
@@ -128,18 +157,31 @@ def find(
 
 def find_of_other_code(runs: Path, experiment: Experiment) -> list[Path]:
     """Return the folders of an experiment that were begun before a user's file was edited."""
-    config = experiment.to_json()
+    config = _parse(experiment.to_json())
     return [
         folder
-        for folder, text in _configs(runs)
-        if text == config and not _has_code(folder, experiment)
+        for folder, known in _configs(runs)
+        if known == config and not _has_code(folder, experiment)
     ]
 
 
-def _configs(runs: Path) -> list[tuple[Path, str]]:
-    """Return all run folders and the texts of their configs, the newest first."""
-    paths = sorted(runs.glob(f"*/{CONFIG}"), key=_modified, reverse=True)
-    return [(path.parent, path.read_text()) for path in paths]
+def _configs(runs: Path) -> list[tuple[Path, object]]:
+    """Return all run folders and what their configs say, the newest first."""
+    found = []
+    for path in runs.glob(f"*/{CONFIG}"):
+        with suppress(FileNotFoundError):  # another process removes it meanwhile
+            text = path.read_text(encoding="utf-8")
+            found.append((path.stat().st_mtime, path.parent, _parse(text)))
+    found.sort(key=itemgetter(0), reverse=True)
+    return [(folder, config) for _, folder, config in found]
+
+
+def _parse(config: str) -> object:
+    """Return what a config.json says, in which settings may have another order; None if damaged."""
+    try:
+        return json.loads(config)
+    except ValueError:
+        return None
 
 
 def read_code(folder: Path) -> Sources | None:
@@ -174,7 +216,3 @@ def check_benchmark(config: Path, experiment: Experiment) -> None:
             f"{experiment.benchmark} is not the benchmark that this run was made with, which was "
             f"{recorded['file']}: put back the version with the sha256 {recorded['sha256'][:12]}…"
         )
-
-
-def _modified(path: Path) -> float:
-    return path.stat().st_mtime

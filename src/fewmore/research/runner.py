@@ -7,7 +7,7 @@ and call `run_plans`. A launcher (launchers/) computes the runs, one job (job.py
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,12 +24,13 @@ from fewmore.research.clock import SharedClock
 from fewmore.research.experiment import Experiment
 from fewmore.research.job import Job, Measured, Plan, RunOptions, Watcher
 from fewmore.research.launchers.local import Local
-from fewmore.research.machine import source_digest
-from fewmore.research.own_code import BENCHMARK, FEATURES, METHOD
+from fewmore.research.machine import commit, source_digest
+from fewmore.research.own_code import BENCHMARK, FEATURES, METHOD, features_source
 from fewmore.research.results import RunResult, SessionSize
 from fewmore.research.setting_list import setting_values
 from fewmore.research.validation import redraw_shots, validation_task
 from fewmore.training.device import prepare_device
+from fewmore.training.distributed import is_first
 
 __all__ = ["Plan", "RunOptions", "Watcher", "load_experiment", "load_task", "run_plans"]
 
@@ -89,7 +90,8 @@ def run_plans(
     others stop after their current round. With `on_failure` only those of the same experiment do:
     it is told of the failure, and the results of the other experiments are returned.
     """
-    source_digest()  # of the files that are run: they may be edited before the result is written
+    # Of the files that are run: they may be edited before the result is written.
+    source_digest(), commit()
     device = options.device
     task = dataclasses.replace(task, train=task.train.to(device), test=task.test.to(device))
     if device.type == "cuda":
@@ -98,9 +100,11 @@ def run_plans(
     launcher = options.launcher or Local()
     done: dict[Job, Measured] = {}
     finished: dict[Path, RunResult] = {}
+    held = _hold(plans) if is_first() else ExitStack()
     try:
-        jobs = _jobs(plans, task, options, workers == 1, together=on_failure is None)
-        with closing(launcher.compute(jobs)) as computed:
+        with held:
+            jobs = _jobs(plans, task, options, workers == 1, together=on_failure is None)
+            computed = held.enter_context(closing(launcher.compute(jobs)))
             for job, call in computed:
                 measured = _attempt(job, call, on_failure)
                 if measured is None:
@@ -118,6 +122,14 @@ def run_plans(
             run_folder.discard_unused(plan.folder)
         raise
     return [finished[plan.folder] for plan in plans if plan.folder in finished]
+
+
+def _hold(plans: Sequence[Plan]) -> ExitStack:
+    """Hold the folders of all plans until the stack is closed, or none of them."""
+    with ExitStack() as held:
+        for plan in plans:
+            held.enter_context(run_folder.in_use(plan.folder))
+        return held.pop_all()
 
 
 def _jobs(
@@ -178,7 +190,7 @@ def _write_result(job: Job, measured: Sequence[Measured], workers: int) -> RunRe
     memory = job.method_info.memory
     now = {
         METHOD: job.method_info.source,
-        FEATURES: methods.find_features(experiment.recipe.features).source,
+        FEATURES: features_source(experiment),
         BENCHMARK: job.task.benchmark.source,
     }
     # Hashes are those of when the run began, also where it was resumed; the task was read then.

@@ -143,6 +143,24 @@ def _members(group: Any) -> dict[str, Any]:
     return members
 
 
+def check_types(config: Any, name: str) -> None:
+    """Refuse a user's settings that `--set` could not change nor config.json hold."""
+    hints = get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            check_types(value, name)
+            continue
+        try:
+            convert(value, hints[field.name])
+        except ConfigError as error:
+            raise ConfigError(
+                f"{field.name} of the settings of {name} is {value!r}, {error}: a setting is bool, "
+                "int, float, str, a Literal, a tuple of these, or any of them or None, and its "
+                "default is of the type that is annotated"
+            ) from None
+
+
 _MISMATCH = object()
 _KINDS = {
     bool: "true or false",
@@ -162,6 +180,8 @@ def _parse(text: str, hint: Any, current: Any, name: str) -> Any:
         value = text  # not a Python literal
     if value is None and _convert(None, hint) is _MISMATCH:
         value = text  # of a setting that has "none" among its words
+    if str in _kinds(hint) and _convert(value, hint) is _MISMATCH:
+        value = text  # such as 2024, of a setting that is no number
     try:
         return convert(value, hint)
     except ConfigError as error:

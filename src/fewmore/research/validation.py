@@ -37,7 +37,7 @@ def validation_task(task: Task, draw: int = 0) -> Task:
     benchmark = replace(
         task.benchmark, classes=classes, base=base_classes, way=way, shot=shot, lists=None, plan=()
     )
-    split = replace(split, name=f"validation, {split.name}")
+    split = replace(split, name=f"validation, {split.name}{splits.order_of(task.split)}")
     return Task(benchmark, train, test, split, data_root=task.data_root)
 
 
@@ -45,7 +45,8 @@ def redraw_shots(task: Task, draw: int) -> Task:
     """Return a validation split with the same images held out and its shots drawn anew."""
     b = task.benchmark
     split = splits.sample_split(task.train, b.base, b.way, b.shot, draw)
-    return replace(task, split=replace(split, name=f"validation, {split.name}"))
+    name = f"validation, {split.name}{splits.order_of(task.split)}"
+    return replace(task, split=replace(split, name=name))
 
 
 def _hold_out(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:

@@ -11,10 +11,12 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import cast
 
 import torch
 
 from fewmore.child_process import follow_parent
+from fewmore.data.threads import count_cores
 from fewmore.errors import ConfigError
 from fewmore.research.job import Job, Measured
 from fewmore.research.launchers import worker
@@ -46,7 +48,7 @@ class Processes(Remote):
             raise ConfigError(
                 f"--gpus-per-run {self.gpus:g}: PyTorch sees no GPU here: leave it out for the CPU"
             )
-        cores = max(1, (os.cpu_count() or 1) // self.cpus)
+        cores = max(1, count_cores() // self.cpus)
         self.most = self.devices * self.side_by_side if self.gpus else cores
         self.children: list[_Child | None] = []  # by their places; None where one has ended
         self.idle: list[_Child] = []
@@ -82,10 +84,9 @@ class Processes(Remote):
         """Wait for events of the processes; one whose pipe is closed has ended."""
         by_pipe = {each.pipe: each for each in active if isinstance(each, _Child)}
         for pipe in wait(list(by_pipe), WAIT_SECONDS):
-            assert isinstance(pipe, Connection)
-            child = by_pipe[pipe]
+            child = by_pipe[cast(Connection, pipe)]  # on Windows of another class
             try:
-                event: Event = pickle.loads(pipe.recv_bytes())
+                event: Event = pickle.loads(child.pipe.recv_bytes())
             except (EOFError, OSError):
                 self._forget(child)
                 yield child, Lost(f"its process ended with exit code {child.end()}")

@@ -12,7 +12,14 @@ from fewmore.research.results.naming import (
     shared_settings,
     short_features,
 )
-from fewmore.research.results.pooling import RunKey, describe_pool, merge, pools, run_keys
+from fewmore.research.results.pooling import (
+    RunKey,
+    code_version,
+    describe_pool,
+    merge,
+    pools,
+    run_keys,
+)
 from fewmore.research.results.reading import from_json, read
 from fewmore.research.results.schema import (
     SHARED_STAGE1,
@@ -32,6 +39,7 @@ __all__ = [
     "RunResult",
     "RunsBySession",
     "SessionSize",
+    "code_version",
     "describe_pool",
     "file_name",
     "from_json",

@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from fewmore.research.machine import BUSY
-from fewmore.research.results.schema import RunResult
+from fewmore.research.results.schema import SHARED_STAGE1, RunResult
 
 _DRAW = re.compile(r"draw (\d+): ")
 _DRAWS = re.compile(r"(draw \d+|\d+ draws): ")  # how the name of a sampled split begins
@@ -111,6 +111,8 @@ def merge(pool: Sequence[RunResult]) -> RunResult:
         for name in _BY_RUN
     }
     merged["draws"] = tuple(draw for _, _, draw in keys)
+    workers = _side_by_side(first)
+    merged["seconds"] = tuple(chain.from_iterable(_seconds(each, workers) for each in pool))
     merged["extra"] = {
         name: tuple(chain.from_iterable(result.extra[name] for result in pool))
         for name in first.extra
@@ -121,11 +123,34 @@ def merge(pool: Sequence[RunResult]) -> RunResult:
     return replace(first, split=split, machine=machine, **merged)
 
 
+def _side_by_side(result: RunResult) -> int:
+    return int(result.machine.get("side_by_side", 1))
+
+
+def _seconds(result: RunResult, workers: int) -> list[Mapping[str, float]]:
+    """Return the seconds of each run; of a stage 1 that is shared, as if so many shared the clock.
+
+    A result's total divides them by the number of its runs side by side.
+    """
+    share = workers / _side_by_side(result)
+    return [
+        {**times, SHARED_STAGE1: times[SHARED_STAGE1] * share} if SHARED_STAGE1 in times else times
+        for times in result.seconds
+    ]
+
+
+def code_version(result: RunResult) -> tuple[str | None, object]:
+    """Return what tells versions of fewmore apart: an installed one has no commit."""
+    return result.commit, result.machine.get("source")
+
+
 def describe_pool(pool: Sequence[RunResult]) -> str:
-    """Say from how many jobs a pool comes, and if they differ in commit or in the machine."""
+    """Say from how many jobs a pool comes, and if they differ in code or in the machine."""
     if len(pool) == 1:
         return ""
     counts = {"commits": len({result.commit for result in pool})}
+    if counts["commits"] == 1:
+        counts["versions of the code"] = len(set(map(code_version, pool)))
     for name, plural in MACHINES.items():
         counts[plural] = len({result.machine.get(name) for result in pool})
     differing = [f"{count} {plural}" for plural, count in counts.items() if count > 1]

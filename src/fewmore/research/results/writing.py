@@ -10,6 +10,7 @@ from typing import Any
 from fewmore.errors import DataError
 from fewmore.io import write_bytes
 from fewmore.research.results.naming import code_files, file_name, settings_of
+from fewmore.research.results.pooling import run_keys
 from fewmore.research.results.reading import read
 from fewmore.research.results.schema import SCHEMA, RunResult
 
@@ -36,8 +37,9 @@ def write(path: Path, result: RunResult) -> None:
 def record(folder: Path, result: RunResult) -> Path:
     """Write a result into a folder, in a file that is called after it; return its path.
 
-    It replaces an earlier result of the same experiment. Where two experiments would have the same
-    name (of other splits, or of user's files in other folders), a number tells them apart.
+    It replaces an earlier result of the same experiment that has no other seeds. Where two results
+    would have the same name (of other seeds or splits, or of user's files in other folders), a
+    number tells them apart.
     """
     name = file_name(result)
     for ending in chain([""], (f"-{number}" for number in count(2))):
@@ -53,7 +55,7 @@ def _is_of(path: Path, result: RunResult) -> bool:
         other = read(path)
     except DataError:  # damaged: written anew
         return True
-    return _experiment(other) == _experiment(result)
+    return _experiment(other) == _experiment(result) and {*run_keys(other)} <= {*run_keys(result)}
 
 
 def _experiment(result: RunResult) -> object:

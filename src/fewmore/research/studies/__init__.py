@@ -13,9 +13,9 @@ from fewmore.research.studies import (
     tsne,
     ways_shots,
 )
-from fewmore.research.studies.base import Finished, Setting, Study, write
+from fewmore.research.studies.base import Finished, Setting, Study, check_out, write
 
-__all__ = ["STUDIES", "Finished", "Setting", "Study", "find", "write"]
+__all__ = ["STUDIES", "Finished", "Setting", "Study", "check_out", "find", "write"]
 
 # In the order in which `fewmore reproduce all` runs them.
 MODULES = (comparison, ablation, rotation, ways_shots, confusion, tsne)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fewmore.data.benchmarks import Task
+from fewmore.errors import ConfigError
 from fewmore.io import write_bytes
 from fewmore.research import recipes, results
 from fewmore.research.experiment import Experiment
@@ -72,6 +73,18 @@ class Study:
     draw: Callable[[Setting, Mapping[str, Finished], Path], Table | Grid]
 
 
+def check_out(out: Path) -> None:
+    """Refuse a folder for a study whose results/ holds what no study has written.
+
+    A study replaces all that is in there.
+    """
+    if not (out / "table.md").exists() and any(out.glob("results/*.json")):
+        raise ConfigError(
+            f"{out / 'results'} holds results that are not of a study, and a study would replace "
+            "them: give another folder with --out"
+        )
+
+
 def write(
     study: Study, setting: Setting, finished: Mapping[str, Finished], out: Path
 ) -> Table | Grid:
@@ -79,6 +92,7 @@ def write(
 
     Returns the table.
     """
+    check_out(out)
     out.mkdir(parents=True, exist_ok=True)
     table = study.draw(setting, finished, out)
     if isinstance(table, Table):

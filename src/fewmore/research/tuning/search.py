@@ -1,6 +1,7 @@
 """Search for settings: run every trial on the validation split, and record what came of it."""
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,13 +14,14 @@ from fewmore.data import benchmarks
 from fewmore.data.benchmarks import Benchmark, Task
 from fewmore.data.loading import reshape, stored_size
 from fewmore.errors import CheckpointError, ConfigError, FewmoreError, UnknownName, describe
-from fewmore.methods import find
+from fewmore.methods import find, find_features
 from fewmore.methods.base import Recipe
 from fewmore.research import recipes, results, run_folder, runner
 from fewmore.research.experiment import Experiment
 from fewmore.research.fitting import fit_to_base
 from fewmore.research.machine import commit, machine_facts
 from fewmore.research.own_code import METHOD, own_code
+from fewmore.research.results.schema import FEATURES_SETTING
 from fewmore.research.runner import Plan, RunOptions, Watcher
 from fewmore.research.tuning.record import FILE, MEASURES, Record, Trial, read
 from fewmore.research.tuning.space import Range, Space, Values, all_trials, random_trials
@@ -118,8 +120,12 @@ class Search:
     def _other_code(self) -> dict[str, Any]:
         """Return file and hash of features and of a benchmark that are a user's own."""
         experiment = Experiment(self.benchmark, self.method, self.plain_recipe())
-        sources = own_code(experiment)
-        return {name: dict(source) for name, source in sources.items() if name != METHOD}
+        sources = {name: dict(source) for name, source in own_code(experiment).items()}
+        sources.pop(METHOD, None)
+        tried = self.texts().get(FEATURES_SETTING)
+        names = tried.texts if isinstance(tried, Values) else ()
+        of_tried = [dict(source) for name in names if (source := find_features(name).source)]
+        return {**sources, **({"tried_features": of_tried} if of_tried else {})}
 
 
 def _as_json(value: Any) -> Any:
@@ -321,7 +327,7 @@ def _find(out: Path, definition: dict[str, Any]) -> Path | None:
 
 def _create(out: Path, search: Search) -> Path:
     """Create the folder of a search."""
-    benchmark = search.benchmark.replace(":", "-").replace("/", "-")
+    benchmark = re.sub(r"[:/\\]", "-", search.benchmark)
     stem = f"{benchmark}-{find(search.method).name}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder, count = out / stem, 1
     while folder.exists():

@@ -54,7 +54,12 @@ def sessions_figure(
         figure = Figure(figsize=(7.2, height + 1.15))
         axes = figure.add_axes((0.08, 0.7 / (height + 1.15), 0.66, height / (height + 1.15)))
         colors = _published_colors(results, looks)
-        ends = [_plot_published(axes, row, colors.get(row.method or "", FAINT)) for row in rows]
+        ends = [
+            _plot_published(
+                axes, row, colors.get(row.method or "", FAINT), f"{row.name}, published"
+            )
+            for row in rows
+        ]
         for result, name, look in zip(results, names(results), looks, strict=True):
             mean = plot_mean(axes, result.accuracy, look)
             known_as = published_names.get(result.method)
@@ -83,7 +88,7 @@ def _published_colors(results: Sequence[RunResult], looks: Sequence[Look]) -> di
     return colors
 
 
-def _plot_published(axes: Axes, row: PublishedRow, color: str) -> LineEnd:
+def _plot_published(axes: Axes, row: PublishedRow, color: str, name: str) -> LineEnd:
     known = [(x, y) for x, y in enumerate(row.sessions) if y is not None]
     if len(known) == len(row.sessions):
         axes.plot(*zip(*known, strict=True), color=color, linewidth=1, linestyle=DASHES, zorder=2)
@@ -97,7 +102,7 @@ def _plot_published(axes: Axes, row: PublishedRow, color: str) -> LineEnd:
             fillstyle="none",
             zorder=2,
         )
-    return LineEnd(known[-1][1], f"{row.name}, published", color, strong=False)
+    return LineEnd(known[-1][1], name, color, strong=False)
 
 
 def base_novel_figure(results: Sequence[RunResult]) -> Figure:
@@ -134,13 +139,7 @@ def run_figure(
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(4.2, 3.0))
         axes = figure.add_axes((0.1, 0.21, 0.6, 0.75))
-        ends = []
-        for row in published_rows:
-            known = [(x, y) for x, y in enumerate(row.sessions) if y is not None]
-            axes.plot(
-                *zip(*known, strict=True), color=FAINT, linewidth=1, linestyle=DASHES, zorder=2
-            )
-            ends.append(LineEnd(float(row.sessions[-1] or 0), "published", FAINT, strong=False))
+        ends = [_plot_published(axes, row, FAINT, "published") for row in published_rows]
         for (name, runs), color, marker in zip(lines.items(), PALETTE, MARKERS, strict=False):
             mean = plot_mean(axes, runs, Look(color, marker))
             if not np.isnan(mean[-1]):
