@@ -502,6 +502,11 @@ def test_other_sites_pages_cannot_use_it(client: Any, image: MakeImage):
     embedded = {"Sec-Fetch-Site": "cross-site"}
     problem(client.http.get("/api/model/file", headers=embedded), 403, "another site")
     assert client.http.get("/", headers=embedded).status_code == 200  # a link to the page
+    link = {**embedded, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert client.http.get("/api/model/file", headers=link).status_code == 200
+    problem(client.teach("zebra", **link, Origin="http://evil.example"), 403, "another site")
+    frame = {**link, "Sec-Fetch-Dest": "iframe"}
+    problem(client.http.get("/api/model/file", headers=frame), 403, "another site")
     response = client.http.options(
         "/api/classes",
         headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"},

@@ -116,6 +116,13 @@ def _is_inference(path: str) -> bool:
     return path.startswith("/v2/models/") and path.endswith("/infer")
 
 
+def _is_embedded(method: str, headers: Mapping[bytes, str]) -> bool:
+    """Return whether another site's page uses this, as an image: a link to it may be followed."""
+    target = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest"))
+    is_link = method == "GET" and target == ("navigate", "document")
+    return headers.get(b"sec-fetch-site") == "cross-site" and not is_link
+
+
 class Guard:
     """Check every request before the routes. Pure ASGI middleware, so that it reads the body."""
 
@@ -216,8 +223,8 @@ class Guard:
             return problem(400, detail, CLOSE)  # a proxy may have read it otherwise
         is_own = origin is None or self.access.has_origin(origin, host)
         foreign = method not in SAFE_METHODS and not is_own
-        embedded = headers.get(b"sec-fetch-site") == "cross-site"  # an image in another site's page
-        if foreign or (embedded and scope["path"].startswith(DATA_PREFIXES)):
+        is_data = scope["path"].startswith(DATA_PREFIXES)
+        if foreign or (is_data and _is_embedded(method, headers)):
             return problem(
                 403,
                 "the request comes from another site's page: use the page that this service gives",
