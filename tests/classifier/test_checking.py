@@ -249,6 +249,25 @@ def test_photos_that_were_not_learnt(model: IncrementalClassifier, tmp_path: Pat
     assert result.notes[-1].endswith("% of 20 photos that were not learnt are predicted right")
 
 
+def test_learnt_photos_of_small_classes_are_not_judged(
+    folder: Path, weights: Path, tmp_path: Path
+) -> None:
+    for name in ("kiwi", "emu"):
+        for number in range(2):
+            write_photo(folder / name / f"{number}.png", name, number)
+    model = IncrementalClassifier("resnet8", weights).fit(folder)
+    result = check_model(model, folder)
+    assert not result.of_kind("confused"), "a photo alone is never close to its class"
+    assert [note.partition(" learnt photos")[0] for note in result.notes[-2:]] == [
+        "100.0 % of 72",
+        "4",
+    ]
+    for name in NAMES[1:]:
+        shutil.rmtree(folder / name)
+    (alone,) = check_model(model, folder).notes[-1:]
+    assert alone.startswith("16 learnt photos left out there: ")
+
+
 def test_photos_of_unknown_classes_are_refused(
     model: IncrementalClassifier, tmp_path: Path
 ) -> None:

@@ -1,8 +1,10 @@
 """Check labelled photos before training."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from torch import Tensor
 
 from fewmore.classifier.checking.copies import BLANK, group_copies, without_copies
 from fewmore.classifier.checking.findings import CheckResult, Finding, in_order
@@ -50,18 +52,36 @@ def check_folder(
     return replace(result, findings=in_order(findings), class_counts=counts)
 
 
-def check_measured(measured: Measured, size: int) -> CheckResult:
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Hold measured images compared with one another, n of them."""
+
+    groups: list[list[int]]  # of copies
+    counted: Tensor  # (n,) bool: False for copies
+    left_out: LeaveOneOut | None
+
+    @classmethod
+    def of(cls, measured: Measured) -> "Comparison":
+        """Find copies, and compare each image with the classes without it."""
+        groups = group_copies(measured)
+        counted = without_copies(measured, groups)
+        classes = len(measured.source.names)
+        left_out = leave_one_out(measured.features, measured.labels, counted, classes)
+        return cls(groups, counted, left_out)
+
+
+def check_measured(
+    measured: Measured, size: int, compared: Comparison | None = None
+) -> CheckResult:
     """Return all findings on measured images, for a backbone that takes images of this size."""
     source = measured.source
-    groups = group_copies(measured)
-    counted = without_copies(measured, groups)
-    result = leave_one_out(measured.features, measured.labels, counted, len(source.names))
-    mislabelled, notes = _mislabelled(measured, result)
+    compared = compared or Comparison.of(measured)
+    mislabelled, notes = _mislabelled(measured, compared.left_out)
     findings = [
         *_broken(measured),
-        *_copies(measured, groups, result),
+        *_copies(measured, compared.groups, compared.left_out),
         *mislabelled,
-        *_too_few(measured, groups),
+        *_too_few(measured, compared.groups),
         *_quality(measured, size),
     ]
     counts = dict(zip(source.names, measured.counts().tolist(), strict=True))

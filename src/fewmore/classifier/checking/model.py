@@ -13,11 +13,10 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from fewmore.classifier.checking.copies import group_copies, without_copies
 from fewmore.classifier.checking.curves import find_gains
 from fewmore.classifier.checking.findings import CheckResult, Finding, in_order
-from fewmore.classifier.checking.folder import check_measured
-from fewmore.classifier.checking.labels import BLOCK, LeaveOneOut, leave_one_out
+from fewmore.classifier.checking.folder import Comparison, check_measured
+from fewmore.classifier.checking.labels import BLOCK, LeaveOneOut
 from fewmore.classifier.checking.measure import Measured, measure
 from fewmore.classifier.classes import KnownClass
 from fewmore.classifier.embedding import Progress
@@ -52,12 +51,13 @@ def check_model(
             "first; without the model any folder can be checked"
         )
     measured = measure(source, classifier.embedder, progress)
-    folder = check_measured(measured, classifier.embedder.transform.size)
+    compared = Comparison.of(measured)
+    folder = check_measured(measured, classifier.embedder.transform.size, compared)
     if not len(measured):
         return folder
-    photos = _Photos.of(measured, classifier)
+    photos = _Photos.of(measured, compared, classifier)
     named = {position for finding in folder.findings for position in finding.positions}
-    counted = photos.counted
+    counted = compared.counted
     learnt = {known.name: known.count for known in photos.classes}
     findings = [
         *folder.findings,
@@ -106,12 +106,14 @@ class _Photos:
     classes: tuple[KnownClass, ...]
     labels: Tensor  # (n,): positions of their classes in the model
     learnt: Tensor  # (n,) bool
-    counted: Tensor  # (n,) bool: False for copies
+    judged: Tensor  # (n,) bool: learnt, and compared with class means without themselves
     predicted: Tensor  # (n,): positions of classes
     left_out: LeaveOneOut | None
 
     @classmethod
-    def of(cls, measured: Measured, classifier: IncrementalClassifier) -> "_Photos":
+    def of(
+        cls, measured: Measured, compared: Comparison, classifier: IncrementalClassifier
+    ) -> "_Photos":
         """Predict photos that were not learnt, and compare learnt ones with plain class means."""
         scorer = classifier.scorer
         classes = scorer.classes
@@ -127,14 +129,17 @@ class _Photos:
         predicted = torch.cat(
             [_predict(classifier, part) for part in torch.split(measured.features, BLOCK)]
         )
-        counted = without_copies(measured, group_copies(measured))
-        result = leave_one_out(
-            measured.features, measured.labels, counted, len(measured.source.names)
-        )
-        if result is not None:
+        judged = torch.zeros_like(learnt)
+        if (result := compared.left_out) is not None:
+            judged = learnt & result.judged
             plain = torch.where(result.other > result.own, label_of[result.nearest], labels)
-            predicted = torch.where(learnt, plain, predicted)
-        return cls(measured, classes, labels, learnt, counted, predicted, result)
+            predicted = torch.where(judged, plain, predicted)
+        return cls(measured, classes, labels, learnt, judged, predicted, result)
+
+    @property
+    def usable(self) -> Tensor:
+        """Return which photos are predicted as if they had not been learnt, (n,) bool."""
+        return ~self.learnt | self.judged
 
 
 def _predict(classifier: IncrementalClassifier, features: Tensor) -> Tensor:
@@ -147,8 +152,9 @@ def _predict(classifier: IncrementalClassifier, features: Tensor) -> Tensor:
 def _confused(photos: _Photos) -> list[Finding]:
     """Name pairs of classes of which one is often taken for the other, the worst first."""
     names = [known.name for known in photos.classes]
-    totals = torch.bincount(photos.labels, minlength=len(names)).tolist()
-    wrong = (photos.predicted != photos.labels).nonzero().squeeze(1).tolist()
+    usable = photos.usable
+    totals = torch.bincount(photos.labels[usable], minlength=len(names)).tolist()
+    wrong = (usable & (photos.predicted != photos.labels)).nonzero().squeeze(1).tolist()
     pairs = Counter((int(photos.labels[i]), int(photos.predicted[i])) for i in wrong)
     findings = []
     for a, b in sorted({tuple(sorted(pair)) for pair in pairs}):
@@ -179,9 +185,9 @@ def _confused(photos: _Photos) -> list[Finding]:
 def _outliers(photos: _Photos, named: set[int]) -> list[Finding]:
     """Name learnt images far from the rest of their class that no other finding names."""
     measured = photos.measured
-    if photos.left_out is None or not bool((photos.learnt & photos.left_out.judged).any()):
+    judged = photos.judged
+    if photos.left_out is None or not bool(judged.any()):
         return []
-    judged = photos.learnt & photos.left_out.judged
     own = photos.left_out.own
     usual = torch.zeros(len(photos.classes))
     for label in set(photos.labels[judged].tolist()):
@@ -210,12 +216,16 @@ def _accuracies(photos: _Photos) -> list[str]:
     """Say how many photos are right, learnt ones and others."""
     right = photos.predicted == photos.labels
     notes = []
-    for learnt, how in (
-        (False, "photos that were not learnt are predicted right"),
-        (True, "learnt photos are closest to the mean of their class without themselves"),
+    for some, how in (
+        (~photos.learnt, "photos that were not learnt are predicted right"),
+        (photos.judged, "learnt photos are closest to the mean of their class without themselves"),
     ):
-        some = photos.learnt == learnt
         if bool(some.any()):
             share = 100 * float(right[some].float().mean())
             notes.append(f"{share:.1f} % of {int(some.sum()):,} {how}")
+    if left := int((~photos.usable).sum()):
+        notes.append(
+            f"{count_noun(left, 'learnt photo')} left out there: copies, or fewer than "
+            f"{MIN_IMAGES} photos given of the class, or of every other one"
+        )
     return notes
