@@ -243,6 +243,38 @@ def test_a_merge_that_fails_is_tried_less_and_less_often(
     store._release()
 
 
+@pytest.mark.parametrize("reason", [OSError("the disk is gone"), RuntimeError("an odd one")])
+def test_a_store_that_cannot_be_opened_again_is_tried_less_and_less_often(
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    reason: Exception,
+):
+    clock = [1000.0]
+    monkeypatch.setattr(stores.time, "monotonic", lambda: clock[0])
+    tries = []
+
+    def fail(*_: Any) -> None:
+        tries.append(clock[0])
+        raise reason if len(tries) > 1 else OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, "Database", fail)
+        store = Store(model)
+        assert store.trouble == "the disk is full"
+        for _ in range(600):
+            clock[0] += 1
+            store.maintain()
+    assert 5 < len(tries) < 15
+    assert str(reason) in caplog.text
+    assert store.trouble
+    clock[0] += stores.LONGEST_DELAY
+    store.maintain()
+    assert store.trouble is None
+    assert store._delay == stores.MERGE_SECONDS
+    store.close()
+
+
 # Modes and links
 
 

@@ -24,6 +24,7 @@ from fewmore.service.guard import Access
 from fewmore.service.limits import Limits
 from fewmore.service.many import ManyModels, Models, find_model
 from fewmore.service.proxy import PublicURL
+from fewmore.service.state import restricted_pillow
 from fewmore.service.store import Store
 
 TOKEN = "a token that nobody guesses"
@@ -154,6 +155,17 @@ def test_the_model_that_was_idle_longest_makes_room(folder: Path, okapis: Files)
         assert loaded(http) == ["birds"]
         assert models.loads == 3
         assert Limits().pixels // 2 == Image.MAX_IMAGE_PIXELS  # also after others were closed
+
+
+def test_a_format_that_a_model_registers_stays_for_the_others() -> None:
+    before = [*Image.ID]
+    with restricted_pillow(10**6):
+        with restricted_pillow(10**6):
+            Image.ID[:] = ["HEIF", *(name for name in Image.ID if name != "HEIF")]
+        assert "HEIF" in Image.ID
+        assert "EPS" not in Image.ID
+    assert set(Image.ID) == {*before, "HEIF"}
+    Image.ID[:] = before
 
 
 def test_a_model_in_use_is_not_closed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

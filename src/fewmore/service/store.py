@@ -116,19 +116,22 @@ class Store:
         self._changing = threading.RLock()
         self._database: Database | None = None
         self._resources = ExitStack()
+        self.trouble: str | None = None  # why no change can be made
+        self._retry_at = 0.0
+        self._delay = MERGE_SECONDS
+        self._responses = ResponseCache()
+        self._versions: list[VersionChange] = []
+        self._changed_at: float | None = None  # time of the last change that is not in the file
+        self._pending = 0  # bytes of such changes
         self._open()
 
     # Opening
 
     def _open(self) -> None:
-        """Open for changes; where the disk does not allow that, for predictions alone."""
-        self._responses = ResponseCache()
-        self._versions: list[VersionChange] = []
-        self._changed_at: float | None = None  # time of the last change that is not in the file
-        self._pending = 0  # bytes of such changes
-        self._retry_at = 0.0
-        self._delay = MERGE_SECONDS
-        self.trouble: str | None = None  # why no change can be made
+        """Open for changes; where the disk does not allow that, for predictions alone.
+
+        Until one of these has worked, all is as it was before.
+        """
         try:
             if self.read_only:
                 self._open_for_reading("it was started with --read-only")
@@ -154,6 +157,9 @@ class Store:
         remove_leftovers(self.path)
         self.thumbnails = Thumbnails.beside(self.path, self._keep_thumbnails)
         self._sweep_thumbnails()
+        self.trouble = None
+        self._retry_at = 0.0
+        self._delay = MERGE_SECONDS
         if self._changed_at is not None:
             self._try_to_merge()
 
@@ -194,18 +200,22 @@ class Store:
                 f"{database_path(self.path)} has changes for another backbone than that of "
                 f"{self.path}: put the model file back that it belongs to, or move the changes away"
             )
-        self._responses.load(database.responses())
-        self._versions = [VersionChange(*row) for row in database.versions()]
+        responses = ResponseCache()
+        responses.load(database.responses())
+        versions = [VersionChange(*row) for row in database.versions()]
         after = database.after(state)
         changes = database.changes(after)
-        if changes or after is None:
-            self._changed_at = time.monotonic()
         if after is not None:
-            return operations.replay(changes, classifier)
-        if changes:
-            message = "%s was changed by another program: %s changes are applied on top"
-            log.warning(message, self.path, len(changes))
-        return operations.rebase(changes, classifier)
+            classifier = operations.replay(changes, classifier)
+        else:
+            if changes:
+                message = "%s was changed by another program: %s changes are applied on top"
+                log.warning(message, self.path, len(changes))
+            classifier = operations.rebase(changes, classifier)
+        self._responses, self._versions = responses, versions
+        self._changed_at = time.monotonic() if changes or after is None else None
+        self._pending = 0
+        return classifier
 
     # Changes
 
@@ -414,11 +424,11 @@ class Store:
     def _try_to_merge(self) -> None:
         try:
             self.merge()
-        except (OSError, ModelFileError) as error:  # the database has everything: it can wait
+        except Exception as error:  # the database has everything: it can wait
             self.merge_failures += 1
             self._wait()
             message = "%s could not be brought up to date, and the changes wait in the database: %s"
-            log.warning(message, self.path, error)
+            log.warning(message, self.path, error, exc_info=_is_unexpected(error))
         else:
             self._delay = MERGE_SECONDS
 
@@ -428,15 +438,14 @@ class Store:
             self._wait()
             try:
                 if self._database is None:
-                    delay, retry_at = self._delay, self._retry_at
                     self._open()
-                    if self.trouble is not None:
-                        self._delay, self._retry_at = delay, retry_at
                 else:
                     self._database.probe()
                     self.trouble = None
-            except (OSError, ModelFileError) as error:
+            except Exception as error:
                 self.trouble = _reason(error)
+                if _is_unexpected(error):
+                    log.exception("%s could not be opened again", self.path)
 
     def _wait(self) -> None:
         """Wait longer before each further try."""
@@ -465,10 +474,16 @@ class Store:
         self._resources.close()
 
 
+def _is_unexpected(error: Exception) -> bool:
+    return not isinstance(error, (OSError, ModelFileError))
+
+
 def _reason(error: Exception) -> str:
     """Return what the system says, without paths."""
     if isinstance(error, ModelFileError):
         return "the model file is used by another process, or damaged: see the service's log"
+    if _is_unexpected(error):
+        return "the service's log says why"
     return getattr(error, "strerror", None) or str(error)
 
 
