@@ -43,6 +43,10 @@ def test_hugging_face_datasets(weights: Path) -> None:
     assert collect_images(named).names == ("0", "2")
     with pytest.raises(DataError, match=r"has the columns photo, label, and no 'image'"):
         collect_images(dataset.rename_column("image", "photo"))
+    for missing in (-1, None):  # as in a split for testing
+        rows = {"image": images, "label": [missing, missing, *labels[2:]]}
+        with pytest.raises(DataError, match="2 rows of the dataset have no label: filter them out"):
+            collect_images(datasets.Dataset.from_dict(rows, features=features))
     with pytest.raises(DataError, match="the dataset has no rows"):
         IncrementalClassifier("resnet8", weights).fit(dataset.select([]))
 

@@ -197,6 +197,12 @@ def _of_dataset(dataset: Any) -> LabeledImages:
     if not values:
         raise DataError("the dataset has no rows: give one with some images of each class")
     names = getattr(dataset.features["label"], "names", None)
+    if missing := sum(value is None or (bool(names) and value < 0) for value in values):
+        have = "has" if missing == 1 else "have"
+        raise DataError(
+            f"{count_noun(missing, 'row')} of the dataset {have} no label: filter them out, "
+            "or give another split"
+        )
     present = sorted(set(values))  # a part of a dataset knows the classes of the whole
     label_of = {value: label for label, value in enumerate(present)}
     return _by_class(
