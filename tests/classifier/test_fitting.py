@@ -1,8 +1,11 @@
 """Training: from a pretrained backbone and from scratch, and what it decides."""
 
+import errno
 import json
 import math
+import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import torch
 
 from fewmore import IncrementalClassifier
 from fewmore.classifier import estimator
+from fewmore.classifier.embedding import square_size
 from fewmore.classifier.fitting import base as base_module
 from fewmore.classifier.fitting import from_scratch
 from fewmore.classifier.fitting.base import (
@@ -24,7 +28,9 @@ from fewmore.classifier.fitting.base import (
 )
 from fewmore.classifier.fitting.frozen import fit_features
 from fewmore.classifier.fitting.transform import pretrained_transform, transform_for
+from fewmore.classifier.inputs import LabeledImages, collect_images
 from fewmore.classifier.model_file.format import MAX_IMAGE_SIZE
+from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet
 from fewmore.errors import (
     ConfigError,
@@ -393,3 +399,31 @@ def test_a_network_from_scratch_is_trained_by_its_recipe_alone(
         clf = IncrementalClassifier(weights=None, recipe=recipe, fine_tune="10m")
         with pytest.raises(ConfigError, match="fine_tune is for pretrained weights"):
             clf.fit(tiny_images(3, 5))
+
+
+def test_a_disk_without_room_is_a_sentence_before_anything_is_decoded(
+    tiny_images: Callable[..., ImageSet], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    images = collect_images(tiny_images(2, 3, 32))
+    transform = transform_for("resnet8", pretrained=False)
+    size = 6 * 3 * square_size(transform) ** 2
+    refused = rf"the decoded images take {size:,} bytes, .* set FEWMORE_CACHE to another folder"
+    (tmp_path / "file").touch()
+    with monkeypatch.context() as patch:
+        patch.setenv("FEWMORE_CACHE", str(tmp_path / "file"))
+        with pytest.raises(ConfigError, match=refused), decode(images, transform):
+            pass
+    monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path))
+    with decode(images, transform) as decoded:
+        assert torch.equal(decoded.image(4), images.images[4])
+    if hasattr(os, "posix_fallocate"):
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(ConfigError, match=refused), decode(images, transform):
+            pass
+
+
+def decode(images: LabeledImages, transform: Transform) -> AbstractContextManager[ImageSet]:
+    return from_scratch.decoded_to_disk(images, transform, lambda stage, done, total: None)

@@ -3,10 +3,13 @@
 A tenth of the images is held out of training. In the end every image counts in its class mean.
 """
 
+import math
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import IO
 
 import numpy as np
 import torch
@@ -31,7 +34,7 @@ from fewmore.data.augment import Transform
 from fewmore.data.decode import decode_image
 from fewmore.data.images import ImageSet
 from fewmore.data.paths import cache_folder
-from fewmore.errors import DataError
+from fewmore.errors import ConfigError, DataError
 from fewmore.methods.base import Recipe
 from fewmore.methods.cec import CEC
 from fewmore.methods.cec import Config as CECConfig
@@ -158,10 +161,31 @@ def decoded_to_disk(
 ) -> Iterator[ImageSet]:
     """Decode all images to squares in a temporary file, which is memory-mapped."""
     size = square_size(transform)
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=cache_folder()) as file:
-        pixels = np.memmap(file, np.uint8, "w+", shape=(len(images), 3, size, size))
+    shape = (len(images), 3, size, size)
+    with _temporary_file(math.prod(shape)) as file:
+        pixels = np.memmap(file, np.uint8, "r+", shape=shape)
         for batch in decode_batches(images.images, images.titles, transform, 64):
             pixels[batch.start : batch.start + len(batch)] = batch.images.numpy()
             progress("decoding images", batch.start + len(batch), len(images))
         yield ImageSet.from_images(torch.from_numpy(pixels), images.labels, images.names)
+
+
+@contextmanager
+def _temporary_file(size: int) -> Iterator[IO[bytes]]:
+    """Make a file of so many bytes in the cache folder, for as long as it is used."""
+    folder = cache_folder()
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(tempfile.TemporaryFile(dir=folder))
+            if hasattr(os, "posix_fallocate"):  # or a full disk kills who writes to the mapping
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+        except OSError as error:
+            raise ConfigError(
+                f"the decoded images take {size:,} bytes, which {folder} cannot hold "
+                f"({error.strerror or error}): make room there, or set FEWMORE_CACHE to another "
+                "folder"
+            ) from error
+        yield file
