@@ -48,6 +48,20 @@ def test_the_snippets_run(
     assert out.splitlines()[-1] in ("robin", "none of these")
 
 
+def test_files_of_two_exports_are_not_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime", reason="the packages of fewmore[export] are not installed")
+    (program,) = [text for _, text in SNIPPETS if "def prepare" in text]
+    monkeypatch.chdir(tmp_path)
+    folder = Path("birds-onnx")
+    folder.mkdir()
+    (folder / "classes.json").write_text('{"backbone.onnx": {"sha256": "of before"}}')
+    (folder / "backbone.onnx").write_bytes(b"of now")
+    with pytest.raises(RuntimeError, match=r"backbone\.onnx is being replaced"):
+        exec(compile(program, str(PAGE), "exec"), {})
+
+
 def save_odd_images(folder: Path) -> None:
     """Write images that are easily prepared in another way than fewmore does."""
     pixels = np.random.default_rng(0).integers(0, 256, (75, 98, 4), dtype=np.uint8)

@@ -18,6 +18,7 @@ from fewmore.classifier import export, onnx_graphs
 from fewmore.classifier.export import to_onnx
 from fewmore.classifier.whitening import Whitening
 from fewmore.errors import ConfigError, ExportError, NotFittedError, StateError
+from fewmore.io import file_hash
 from fewmore.nn.adapter import Adapter
 
 onnxruntime = pytest.importorskip(
@@ -164,6 +165,34 @@ def test_a_folder_of_the_user_stays_as_it_is(
     with pytest.raises(ExportError, match="has files that fewmore did not export: give a new"):
         to_onnx(classifier, tmp_path)
     assert [path.read_text() for path in tmp_path.iterdir()] == ['["mine"]']
+
+
+def test_an_export_that_was_stopped_is_gone_on_with(
+    classifier: IncrementalClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "write_graph", lambda graph, path: path.write_bytes(b"a graph"))
+    monkeypatch.setattr(export, "check_graph", lambda graph, path: None)
+    for count in (1, 2, 3):
+        for name in export.FILES[:count]:
+            (tmp_path / name).touch()
+        assert len(to_onnx(classifier, tmp_path)) == 4
+        for path in tmp_path.iterdir():
+            path.unlink()
+
+
+def test_classes_of_another_export_than_their_names_are_noticed(
+    classifier: IncrementalClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "write_graph", lambda graph, path: path.write_bytes(b"a graph"))
+    monkeypatch.setattr(export, "check_graph", lambda graph, path: None)
+    to_onnx(classifier, tmp_path)
+    names = (tmp_path / "classes.json").read_bytes()
+    about = json.loads(names)
+    assert all(about[name]["sha256"] == file_hash(tmp_path / name) for name in export.FILES[:3])
+    classifier.forget(classifier.names[0])
+    to_onnx(classifier, tmp_path)
+    (tmp_path / "classes.json").write_bytes(names)  # not replaced yet
+    assert about["classes.npz"]["sha256"] != file_hash(tmp_path / "classes.npz")
 
 
 def test_what_does_not_agree_is_refused_and_not_written(

@@ -3,7 +3,8 @@
 `backbone.onnx` turns images into features, and `scorer.onnx` turns features into confidences. What
 is known of the classes is in `classes.npz`, whose arrays are inputs of the scorer, and
 `classes.json` has the names. So learning, renaming or forgetting a class changes these two small
-files alone. No file gets to its place before onnxruntime ran it and gave what PyTorch gives.
+files alone. No file gets to its place before onnxruntime ran it and gave what PyTorch gives. The
+files are replaced one after another, so `classes.json` has the checksums of the others.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ from fewmore.errors import ConfigError, ExportError, StateError, first_line
 from fewmore.io import file_hash
 
 FORMAT = 1  # of classes.json
-FILES = ("backbone.onnx", "scorer.onnx", "classes.npz", "classes.json")
+FILES = ("backbone.onnx", "scorer.onnx", "classes.npz", "classes.json")  # as they get there
 TOLERANCE = 1e-4  # between onnxruntime and PyTorch; relative to the largest number above 1
 
 
@@ -72,12 +73,15 @@ def to_onnx(
 
 
 def check_folder(folder: Path, files: Sequence[str]) -> None:
-    """Refuse a folder that has files, but not these, which an earlier export wrote."""
+    """Refuse a folder that has files, but not these, which an earlier export wrote.
+
+    An export of two graphs that was stopped leaves the first of its files.
+    """
     try:
-        is_used = any(not path.name.startswith(".") for path in folder.iterdir())
+        names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     except OSError:  # it is made, or writing into it reports what is wrong
         return
-    if is_used and not all((folder / name).exists() for name in files):
+    if not names.issuperset(files) and names != set(FILES[: len(names)]):
         raise ExportError(
             f"{folder} has files that fewmore did not export: give a new or an empty folder, "
             f"such as {folder / 'export'}"
@@ -138,6 +142,7 @@ def _export(
         files.append(ExportedFile(folder / name, not is_reused))
     # numpy's stubs take any keyword for one of savez's own switches.
     np.savez(temporary / "classes.npz", **arrays)  # type: ignore[arg-type]
+    description["classes.npz"] = {"sha256": file_hash(temporary / "classes.npz")}
     (temporary / "classes.json").write_text(
         json.dumps(description, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )
