@@ -340,6 +340,8 @@ def test_predict_refuses_with_a_sentence(model: Path, fewmore: Fewmore, tmp_path
 
 
 def test_info(model: Path, photos: Photos, fewmore: Fewmore) -> None:
+    reached = re.search(r"below a familiarity of (\S+), which 95 %", fewmore("info", model)[1])
+    assert reached
     _, out, _ = fewmore(
         "learn", model, photos("new", {f"species {number}": 1 for number in range(130)}, size=8)
     )
@@ -349,6 +351,7 @@ def test_info(model: Path, photos: Photos, fewmore: Fewmore) -> None:
     assert (code, err) == (0, "")
     assert out.startswith("birds.fewmore: ")
     assert "classes        133, from 144 images in 2 sessions" in out
+    assert f"moved with the number of classes from {reached[1]}, which 95 % of held-out" in out
     assert "robin 5" in out
     assert "and 13 more; all of them: fewmore info birds.fewmore --json" in out
     assert "learning of species 0, species 1, species 10" in out

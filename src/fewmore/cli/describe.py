@@ -42,16 +42,23 @@ def print_classifier(out: "Console", info: dict[str, Any]) -> None:
 def _calibration_lines(
     calibration: dict[str, Any], history: Sequence[dict[str, Any]]
 ) -> list[tuple[str, str]]:
+    from fewmore.classifier.calibration import Calibration
+
     if not calibration["held_out"]:
         return []
     held_out = count_noun(calibration["held_out"], "held-out image")
-    none_of_these = (
-        f"below a familiarity of {calibration['threshold']:.3f}, "
-        "which 95 % of held-out images reach"
-    )
+    training, *changes = history
+    threshold = f"{calibration['threshold']:.3f}"
+    first = Calibration(**calibration).for_classes(len(training["classes"]))
+    at_training = f"{first.threshold:.3f}"
+    none_of_these = f"below a familiarity of {threshold}, which 95 % of held-out images reach"
+    if threshold != at_training:
+        none_of_these = (
+            f"below a familiarity of {threshold}, moved with the number of classes from "
+            f"{at_training}, which 95 % of held-out images reached at the training"
+        )
     if calibration["auroc"] is not None:
         none_of_these += f"; AUROC on held-out classes {calibration['auroc']:.3f}"
-    training, *changes = history
     measured = f"at the training of {training['when']}, {len(training['classes']):,} classes"
     if changes:
         measured += f", {count_noun(len(changes), 'change')} ago; measure it with fewmore evaluate"
