@@ -38,8 +38,23 @@ def test_an_interrupted_training_says_what_happened(photos: Photos, fewmore: Few
     photos("stopped", {"robin": 4, "wren": 4})
     code, out, err = fewmore("train", "stopped")
     assert (code, out) == (130, "")
-    assert err.splitlines()[-1].startswith("stopped: stopped.fewmore was not written")
+    kept = "; what was embedded is kept for the next time"
+    assert err.splitlines()[-1] == f"stopped: stopped.fewmore was not written{kept}"
     assert not Path("stopped.fewmore").exists()
+
+
+@pytest.mark.usefixtures("small_pretrained")
+@pytest.mark.parametrize("option", [("--weights", "none"), ("--fine-tune", "1s")])
+def test_an_interrupted_training_that_keeps_nothing_says_so(
+    photos: Photos, fewmore: Fewmore, option: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(IncrementalClassifier, "fit", press)
+    photos("stopped", {"robin": 4, "wren": 4})
+    code, _, err = fewmore("train", "stopped", *option)
+    assert (code, err) == (130, "stopped: stopped.fewmore was not written\n")
 
 
 @pytest.mark.usefixtures("interrupted")
@@ -54,6 +69,24 @@ def test_an_interrupted_change_says_what_happened(
     code, out, err = fewmore("evaluate", model, "photos")
     assert (code, out) == (130, "")
     assert err.endswith("stopped: nothing was measured\n")
+
+
+def test_a_change_that_was_made_is_not_denied(
+    model: Path, photos: Photos, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = IncrementalClassifier.save
+
+    def interrupted(self: IncrementalClassifier, path: Path) -> None:
+        save(self, path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(IncrementalClassifier, "save", interrupted)
+    code, out, err = fewmore("learn", model, photos("new", {"owl": 2}))
+    assert (code, out) == (130, "")
+    assert err == (
+        "stopped: birds.fewmore has learnt the images; take it back with: fewmore undo birds.fewmore\n"
+    )
+    assert "owl" in IncrementalClassifier.load(model)
 
 
 def test_a_change_says_that_it_waits(

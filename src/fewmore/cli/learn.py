@@ -48,12 +48,19 @@ def learn(
     """
     check_order("learn", model, photos)
     images = _images_to_learn(model, photos, name)
-    stopped = f"stopped: nothing was learnt, and {model} is as it was"
+    before = None  # of the file under the lock
+
+    def stopped() -> str:
+        if before in (None, _stamp(model)):
+            return f"stopped: nothing was learnt, and {model} is as it was"
+        return f"stopped: {model} has learnt the images; take it back with: fewmore undo {quote(model)}"
+
     with (
         interrupt_hint(stopped),
         _change(model, engine) as classifier,
         stages(plain(stderr=True), patient=True) as progress,
     ):
+        before = _stamp(model)
         result = classifier.learn(images, progress, skip_broken=skip_broken)
     out = plain()
     counts = classifier.info()["classes"]
@@ -68,6 +75,12 @@ def learn(
         out.print(f"{model}: {classes}; take it back with: fewmore undo {quote(model)}")
     else:
         out.print(f"{model}: nothing new was learnt, and it is as it was")
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Return what tells one file from another that replaces it."""
+    about = path.expanduser().stat()
+    return about.st_ino, about.st_mtime_ns
 
 
 def _print_classes(out: "Console", verb: str, names: Sequence[str], counts: dict[str, int]) -> None:

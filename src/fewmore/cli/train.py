@@ -83,7 +83,9 @@ def train(
         fine_tune=fine_tune,
         engine=engine,
     )
-    stopped = f"stopped: {target} was not written; what was embedded is kept for the next time"
+    stopped = f"stopped: {target} was not written"
+    if weights != "none" and fine_tune is None:
+        stopped += "; what was embedded is kept for the next time"
     with interrupt_hint(stopped), stages(plain(stderr=True)) as progress:
         classifier.fit(photos, progress=progress, skip_broken=skip_broken)
     with locked(target, LOCK_TIMEOUT, say_that_it_waits(target)):
