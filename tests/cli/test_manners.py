@@ -84,7 +84,7 @@ def test_a_change_that_was_made_is_not_denied(
     code, out, err = fewmore("learn", model, photos("new", {"owl": 2}))
     assert (code, out) == (130, "")
     assert err == (
-        "stopped: birds.fewmore has learnt the images; take it back with: fewmore undo birds.fewmore\n"
+        "stopped after birds.fewmore was written; take it back with: fewmore undo birds.fewmore\n"
     )
     assert "owl" in IncrementalClassifier.load(model)
 

@@ -53,7 +53,7 @@ def learn(
     def stopped() -> str:
         if before in (None, _stamp(model)):
             return f"stopped: nothing was learnt, and {model} is as it was"
-        return f"stopped: {model} has learnt the images; take it back with: fewmore undo {quote(model)}"
+        return f"stopped after {model} was written; take it back with: fewmore undo {quote(model)}"
 
     with (
         interrupt_hint(stopped),
