@@ -66,7 +66,7 @@ def test_features_of_a_stream_are_whitened_as_those_of_one_batch():
     images = torch.randint(0, 256, (40, 3, 32, 32), dtype=torch.uint8, generator=generator)
     features, hashes = embedder.embed(list(images), [""] * 40, hashes=True)
     assert features.shape == (40, embedder.dim) == (40, 69)
-    torch.testing.assert_close(features, embedder.features(images)[0])
+    torch.testing.assert_close(features, embedder.features(images))
     assert hashes == tuple(map(image_hash, images))
     plain = torch.cat([of_batch for _, of_batch in embedder.stream(list(images), [""] * 40)])
     torch.testing.assert_close(embedder.whiten(plain), features)

@@ -206,30 +206,21 @@ class Embedder:
         shared.whitening = other.whitening
         return shared
 
-    def features(self, images: Tensor, rotations: Sequence[int] = (0,)) -> Tensor:
-        """Return the features of squares (n, 3, s, s) in each rotation: (rotations, n, d) float32.
+    def features(self, images: Tensor) -> Tensor:
+        """Return the features of squares (n, 3, s, s), (n, d) float32."""
+        return self.features_by(self.engine, images)
 
-        A rotation is a number of quarter turns.
-        """
-        return self.features_by(self.engine, images, rotations)
-
-    def features_by(
-        self, engine: engines.Engine, images: Tensor, rotations: Sequence[int] = (0,)
-    ) -> Tensor:
-        """Return the features that an engine computes of squares: (rotations, n, d) float32."""
-        return self.whiten(self._unwhitened(engine, images, rotations))
+    def features_by(self, engine: engines.Engine, images: Tensor) -> Tensor:
+        """Return the features that an engine computes of squares, (n, d) float32."""
+        return self.whiten(self._unwhitened(engine, images))
 
     def features_of(self, batch: Batch) -> Tensor:
         """Return the features of decoded images before whitening, (n, d) float32."""
-        return self._unwhitened(self.engine, batch.images, (0,))[0]
+        return self._unwhitened(self.engine, batch.images)
 
     @torch.no_grad()
-    def _unwhitened(
-        self, engine: engines.Engine, images: Tensor, rotations: Sequence[int]
-    ) -> Tensor:
-        upright = _center_crop(images.to(self.device), self.transform.size)
-        views = (torch.rot90(upright, turns, (2, 3)) if turns else upright for turns in rotations)
-        return torch.stack([engine(view) for view in views])
+    def _unwhitened(self, engine: engines.Engine, images: Tensor) -> Tensor:
+        return engine(_center_crop(images.to(self.device), self.transform.size))
 
     @torch.no_grad()
     def whiten(self, features: Tensor) -> Tensor:

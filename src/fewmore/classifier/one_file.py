@@ -238,7 +238,7 @@ def _check(classifier: IncrementalClassifier, model: bytes) -> None:
 def _count_agreeing(classifier: IncrementalClassifier, model: bytes, squares: Tensor) -> int:
     """Count the squares (n, 3, s, s) that the file answers as the classifier does."""
     session = _open(model)
-    features = classifier.embedder.features(squares)[0]
+    features = classifier.embedder.features(squares)
     agreeing = 0
     for square, prediction in zip(squares, classifier.predict_features(features), strict=True):
         image = np.ascontiguousarray(square.permute(1, 2, 0).numpy())

@@ -77,7 +77,7 @@ class BackboneGraph(Graph):
         self.size = square_size(embedder.transform)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.embedder.features_by(self.engine, images)[0]
+        return self.embedder.features_by(self.engine, images)
 
     def example(self) -> tuple[Tensors, tuple[Any, ...]]:
         return (self._noise(2),), ({0: torch.export.Dim("images")},)

@@ -137,7 +137,7 @@ def decode_chunk(transform: Transform, chunk: Chunk) -> DecodedChunk:
 def embed_chunk(embedder: Embedder, chunk: DecodedChunk) -> EmbeddedChunk:
     """Embed the squares of a chunk."""
     parts = torch.split(torch.from_numpy(chunk.squares), embedder.batch_size)
-    features = [embedder.features(part)[0] for part in parts if len(part)]
+    features = [embedder.features(part) for part in parts if len(part)]
     empty = torch.empty(0, embedder.dim, device=embedder.device)
     return EmbeddedChunk(
         chunk.names, torch.cat([empty, *features]), chunk.errors, chunk.end, chunk.archive_bytes

@@ -324,7 +324,7 @@ class Batcher:
                 if job.fail(index, error):
                     complete.append(job)
         if decoded:
-            features = self.embedder.features(torch.stack([square for _, square in decoded]))[0]
+            features = self.embedder.features(torch.stack([square for _, square in decoded]))
             for ((job, index), square), vector in zip(decoded, features, strict=True):
                 if job.finish(index, square, vector):
                     complete.append(job)

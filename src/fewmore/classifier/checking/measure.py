@@ -86,7 +86,7 @@ def measure(images: LabeledImages, embedder: Embedder, progress: Progress) -> Me
         squares = [result[0] for result in results if not isinstance(result, FewmoreError)]
         if not squares:
             return torch.empty(0, embedder.dim)
-        return embedder.features(torch.stack(squares))[0].cpu()
+        return embedder.features(torch.stack(squares)).cpu()
 
     features = [torch.empty(0, embedder.dim)]
     measured: list[_Image] = []

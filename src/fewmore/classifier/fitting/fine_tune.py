@@ -194,7 +194,7 @@ def _embed(network: Backbone, images: ImageSet, transform: Transform) -> Tensor:
     embedder = Embedder(network, transform, images.device, engine="torch")
     parts = torch.split(torch.arange(len(images)), embedder.batch_size)
     squares = (torch.stack([images.image(i) for i in part.tolist()]) for part in parts)
-    return torch.cat([embedder.features(part)[0] for part in squares])
+    return torch.cat([embedder.features(part) for part in squares])
 
 
 def _correct(
