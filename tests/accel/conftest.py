@@ -16,6 +16,7 @@ class AtOnce(SideStreams):
     def __init__(self) -> None:
         self._used = set()
         self._pending = []
+        self._reads = []
         self._casts = {}
         self.submitted: list[nn.Parameter] = []
 

@@ -42,6 +42,15 @@ def test_gradients_are_those_of_conv2d(shape, first, at_once):
         torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
 
 
+@pytest.mark.parametrize("other", [{"padding": "same"}, {"padding": 1, "padding_mode": "circular"}])
+def test_other_paddings_are_left_to_conv2d(other, at_once):
+    conv, plain = FastConv2d(2, 2, 3, bias=False, **other), nn.Conv2d(2, 2, 3, bias=False, **other)
+    plain.load_state_dict(conv.state_dict())
+    x = torch.randn(1, 2, 9, 9)
+    with at_once.receive():
+        assert torch.equal(conv(x), plain(x))
+
+
 def test_a_weight_that_is_used_twice_gets_both_gradients(at_once):
     conv, plain = FastConv2d(2, 2, 3, bias=False), nn.Conv2d(2, 2, 3, bias=False)
     plain.load_state_dict(conv.state_dict())

@@ -80,6 +80,8 @@ SETTINGS: dict[str, dict[str, object]] = {
     "cutmix": {"mix": "cutmix"},
     "views": {"views": 2},
     "rotations": {"rotations": 4},
+    "ghost": {"ghost": 6},
+    "fill": {"last_batch": "fill", "batch": 24},
     "smoothing, scale, head_lr": {"label_smoothing": 0.1, "scale": 32.0, "head_lr": 0.1},
     "all": {"mix": "cutmix", "views": 2, "rotations": 4, "label_smoothing": 0.1, "head_lr": 0.1},
 }

@@ -132,6 +132,14 @@ def test_concatenate_continues_the_labels(ragged: tuple[bool, bool]) -> None:
     assert both.class_names == ("bee", "cat", "dog", "eel", "fox")
 
 
+def test_a_whole_set_of_images_of_several_sizes_has_the_hash_of_a_part_of_another() -> None:
+    pixels = arrays(True)
+    whole = ImageSet.from_images(Ragged.from_arrays(pixels), LABELS, NAMES)
+    more = Ragged.from_arrays([*pixels, *pixels])
+    part = ImageSet(more, torch.arange(len(pixels)), whole.labels, NAMES)
+    assert whole.content_hash() == part.content_hash()
+
+
 def test_concatenate_images_of_one_size_is_one_tensor() -> None:
     one = ImageSet.from_images(np.stack(arrays(False)), LABELS, NAMES)
     two = ImageSet.from_images(np.stack(arrays(False)), LABELS, ("dog", "eel", "fox"))

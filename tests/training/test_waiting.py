@@ -61,6 +61,8 @@ WAITING: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "written": (written, "where a mask selects"),
     "nonzero": (lambda v: v.nonzero().sum(), "a shape that depends on values"),
     "unique": (lambda v: v.detach().unique().sum(), "a shape that depends on values"),
+    "moved": (lambda v: v.to("cpu").sum(), "reads numbers"),
+    "placed": (lambda v: v * torch.tensor(2.0, device=v.device), "Python's numbers"),
     "numbers": (lambda v: (v * torch.tensor([1.0, 2.0, 3.0, 4.0])).sum(), "Python's numbers"),
 }
 FINE: dict[str, Callable[[Tensor], Tensor]] = {

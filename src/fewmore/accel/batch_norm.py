@@ -48,7 +48,8 @@ class FusedBatchNormAct2d(BatchNormAct2d):
     def normalize(self, x: Tensor, shortcut: Tensor | None) -> Tensor:
         channels_last = x.is_contiguous(memory_format=torch.channels_last)
         fits = channels_last and x.shape[1] % SMALL.channels == 0 and x.numel() < MOST_NUMBERS
-        if triton is None or not (x.is_cuda and fits):
+        several = x.numel() > x.shape[1]  # of one number a channel there is no variance: an error
+        if triton is None or not (x.is_cuda and fits and several):
             return super().normalize(x, shortcut)
         if shortcut is not None:
             shortcut = shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)

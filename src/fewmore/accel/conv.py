@@ -30,7 +30,9 @@ class FastConv2d(nn.Conv2d):
     """Compute a convolution without a bias by the kernels of this file, where they are of use."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.bias is not None or not (torch.is_grad_enabled() and self.weight.requires_grad):
+        trains = torch.is_grad_enabled() and self.weight.requires_grad
+        zeros = self.padding_mode == "zeros" and isinstance(self.padding, tuple)
+        if self.bias is not None or not (trains and zeros):
             return super().forward(x)
         side_streams = current_side_streams()
         autocast = x.is_cuda and torch.is_autocast_enabled("cuda")

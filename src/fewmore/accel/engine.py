@@ -71,7 +71,10 @@ def accelerate(modules: Mapping[str, nn.Module], runtime: RuntimeLike) -> Iterat
     if failure is not None:
         warnings.warn(f"training goes on without fused layers: {failure}", stacklevel=3)
         parts &= {"graphs"}  # which are PyTorch's own
-    with _swapped_layers(modules.values(), parts):
+    # Kernels and streams are made on the current GPU, which may be another.
+    is_gpu = runtime.device.type == "cuda"
+    on_device = torch.cuda.device(runtime.device) if is_gpu else nullcontext()
+    with on_device, _swapped_layers(modules.values(), parts):
         yield Accelerated(runtime.device, parts, runtime.exclusive)
 
 

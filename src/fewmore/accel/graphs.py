@@ -4,6 +4,7 @@ A small network's step is a few hundred small kernels, and launching them one by
 than running them. A graph launches all of them at once.
 """
 
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,12 +19,14 @@ WARM_UP_STEPS = 3  # before a capture, so that libraries have chosen their kerne
 
 Step = Callable[[Tensor], None]
 
+_THREAD = threading.local()
+
 
 def capture(step: Step, example: Tensor, state: Sequence[Tensor], generator: Generator) -> Step:
     """Capture a step, and return one that replays it. All of `state` is left as it was."""
     row = example.clone()
     before = [tensor.clone() for tensor in state]
-    stream = torch.cuda.Stream(priority=PRIORITY)  # type: ignore[no-untyped-call]
+    stream = _stream(example.device)
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(WARM_UP_STEPS):
@@ -49,6 +52,18 @@ def capture(step: Step, example: Tensor, state: Sequence[Tensor], generator: Gen
         graph.replay()
 
     return replay
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which this thread captures.
+
+    PyTorch has few streams, and gives each again after the last. Graphs that were captured on one
+    share memory of libraries such as cuBLAS, and must not be replayed by several threads at once.
+    """
+    streams: dict[torch.device, torch.cuda.Stream] = _THREAD.__dict__.setdefault("streams", {})
+    if device not in streams:
+        streams[device] = torch.cuda.Stream(device, priority=PRIORITY)  # type: ignore[no-untyped-call]
+    return streams[device]
 
 
 def refusal(error: RuntimeError) -> MethodError:

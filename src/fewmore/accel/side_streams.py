@@ -27,6 +27,7 @@ class SideStreams:
         self._streams = cycle([make_stream() for _ in range(STREAMS)])
         self._used: set[torch.cuda.Stream] = set()
         self._pending: list[tuple[nn.Parameter, Tensor]] = []
+        self._reads: list[Tensor] = []
         self._casts: dict[nn.Parameter, Tensor] = {}
 
     @contextmanager
@@ -59,13 +60,16 @@ class SideStreams:
         gradients: Callable[[], Sequence[Tensor]],
         reads: Sequence[Tensor],
     ) -> None:
-        """Compute gradients on the next stream; `reads` are the tensors that this takes."""
+        """Compute gradients on the next stream; `reads` are the tensors that this takes.
+
+        They are held until the streams meet: autograd adds to a gradient in place where nobody else
+        holds it, and its memory would be used again.
+        """
         stream = next(self._streams)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             self._pending += zip(parameters, gradients(), strict=True)
-        for tensor in reads:
-            tensor.record_stream(stream)
+        self._reads += reads
         self._used.add(stream)
 
     def join(self) -> None:
@@ -76,6 +80,7 @@ class SideStreams:
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         self._used.clear()
         self._pending.clear()
+        self._reads.clear()
 
 
 _THREAD = threading.local()

@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from fewmore.accel.batch_norm import FusedBatchNormAct2d
 from fewmore.accel.conv import COLORS, FEW, few_channels, few_channels_weight_grad
+from fewmore.accel.max_pool import FastMaxPool2d
 from fewmore.accel.triton_import import triton
 
 IMAGES = 16
 SIDE = 32  # kernels are compiled for sizes that are multiples of 16
 WIDE = 64  # channels of cuDNN's convolutions
+LARGE_SIDE = 48  # of maps that are large for batch norm's kernels
 CAPABILITY = (8, 0)  # the oldest GPUs with bfloat16: Ampere
 
 Task = Callable[[], None]
@@ -94,13 +96,22 @@ def tasks(device: torch.device) -> list[Task]:
         partial(_step, wide[1], WIDE, device),
         partial(_step, FusedBatchNormAct2d(few), few, device),
         partial(_step, FusedBatchNormAct2d(few).eval(), few, device),
+        partial(_step, FusedBatchNormAct2d(WIDE), WIDE, device, LARGE_SIDE),
+        partial(_step, FusedBatchNormAct2d(WIDE).eval(), WIDE, device, LARGE_SIDE),
+        partial(_step, FastMaxPool2d(3, 2, 1), WIDE, device),
     ]
     for channels in FEW:
         for part in ("output", "input", "weight"):
             listed.append(partial(_convolution, channels, channels, part, device))
     for part in ("output", "weight"):
         listed.append(partial(_convolution, COLORS, few, part, device))
-    return listed
+    return [partial(_on_device, device, task) for task in listed]
+
+
+def _on_device(device: torch.device, task: Task) -> None:
+    """Run a task with its GPU as the current one, on which kernels are launched."""
+    with torch.cuda.device(device):
+        task()
 
 
 def _wide_convolutions() -> nn.Module:
@@ -113,9 +124,9 @@ def _forward(layer: nn.Module, channels: int, device: torch.device) -> None:
         layer.to(device)(_maps(channels, device))
 
 
-def _step(layer: nn.Module, channels: int, device: torch.device) -> None:
+def _step(layer: nn.Module, channels: int, device: torch.device, side: int = SIDE) -> None:
     """Run a forward and a backward pass in bfloat16."""
-    maps = _maps(channels, device).bfloat16().requires_grad_()
+    maps = _maps(channels, device, side).bfloat16().requires_grad_()
     with torch.autocast(device.type, torch.bfloat16):
         out = layer.to(device)(maps)
     if hasattr(out.grad_fn, "apply"):
@@ -136,6 +147,6 @@ def _convolution(inputs: int, outputs: int, part: str, device: torch.device) -> 
         few_channels(x if part == "output" else out, weight, backward=part == "input")
 
 
-def _maps(channels: int, device: torch.device) -> Tensor:
-    maps = torch.zeros(IMAGES, channels, SIDE, SIDE, device=device)
+def _maps(channels: int, device: torch.device, side: int = SIDE) -> Tensor:
+    maps = torch.zeros(IMAGES, channels, side, side, device=device)
     return maps.to(memory_format=torch.channels_last)

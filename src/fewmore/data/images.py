@@ -18,6 +18,7 @@ from torch import Tensor
 from fewmore.errors import DataError
 
 HASH_CHUNK = 4096  # images that are hashed at a time
+HASH_BYTES = 2**26  # of images of several sizes
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,9 @@ class ImageSet:
         if isinstance(self.storage, Tensor):
             for chunk in torch.split(self.indices, HASH_CHUNK):
                 digest.update(self.storage[chunk].cpu().contiguous().numpy().tobytes())
+        elif self._is_whole():
+            for part in torch.split(self.storage.buffer, HASH_BYTES):
+                digest.update(part.cpu().numpy().data)
         else:
             for index in range(len(self)):
                 digest.update(self.image(index).cpu().contiguous().numpy().tobytes())
@@ -233,12 +237,15 @@ class ImageSet:
             storage = Ragged(*(state[name] for name in _RAGGED))
         return cls.from_images(storage, state["labels"], state["class_names"])
 
+    def _is_whole(self) -> bool:
+        """Return whether the set is all of its storage, in order."""
+        in_order = torch.arange(len(self), device=self.device)
+        return len(self) == len(self.storage) and bool((self.indices == in_order).all())
+
     def _copy_to(self, device: torch.device, share: bool) -> "ImageSet":
         """Copy to a device; with `share`, keep a storage that holds exactly these images."""
-        in_order = torch.arange(len(self), device=self.device)
-        is_whole = len(self) == len(self.storage) and bool((self.indices == in_order).all())
         storage: Storage
-        if share and is_whole:
+        if share and self._is_whole():
             storage = self.storage.to(device)
         elif isinstance(self.storage, Tensor):
             storage = self.storage[self.indices].to(device)
@@ -258,13 +265,14 @@ def concatenate(sets: Sequence[ImageSet]) -> ImageSet:
             for images, first in zip(sets, first_labels, strict=False)
         ]
     )
-    storages = [images.compact().to("cpu").storage for images in sets]
+    on_cpu = [images.compact().to("cpu") for images in sets]
+    storages = [images.storage for images in on_cpu]
     tensors = [storage for storage in storages if isinstance(storage, Tensor)]
     storage: Storage
     if len(tensors) == len(storages) and len({tensor.shape[2:] for tensor in tensors}) == 1:
         storage = torch.cat(tensors)
     else:
         storage = Ragged.from_arrays(
-            [images.image(i).cpu().numpy() for images in sets for i in range(len(images))]
+            [images.image(i).numpy() for images in on_cpu for i in range(len(images))]
         )
     return ImageSet.from_images(storage, labels, class_names).to(sets[0].device)

@@ -27,6 +27,7 @@ READING = {ATEN.index}
 WRITING = {ATEN.index_put, ATEN.index_put_}
 # What reads numbers without an operation where the tensor is on the CPU already.
 TO_HOST = {Tensor.cpu, Tensor.tolist, Tensor.numpy, Tensor.__array__}
+FROM_HOST = {torch.tensor, torch.as_tensor}
 
 
 def check_steps(step: Step) -> Step:
@@ -48,14 +49,18 @@ def check_steps(step: Step) -> Step:
 
 
 class _NeverReading(TorchFunctionMode):
-    """Raise where a tensor is copied to the host."""
+    """Raise where a tensor is copied to the host, or numbers from there to a device."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func in TO_HOST:
+        kwargs = kwargs or {}
+        places = [each for each in (*args, *kwargs.values()) if isinstance(each, str)]
+        if func in TO_HOST or (func is Tensor.to and "cpu" in places):
             raise _error("reads numbers of a tensor")
-        return func(*args, **(kwargs or {}))
+        if func in FROM_HOST and "device" in kwargs and not isinstance(args[0], Tensor):
+            raise _error("makes a tensor of Python's numbers")
+        return func(*args, **kwargs)
 
 
 class _NeverWaiting(TorchDispatchMode):  # type: ignore[no-untyped-call]
