@@ -24,6 +24,9 @@ import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from traceback import walk_tb
+from typing import TypeVar
+
+T = TypeVar("T")
 
 MAX_NAMES = 50  # names of a table that a message lists
 # Packages in whose code a mistake of the code that calls them shows, beside the standard library.
@@ -98,6 +101,13 @@ class ModelFileError(FewmoreError):
 
 class ExportError(FewmoreError):
     """Report a classifier that cannot be written in another program's format."""
+
+
+def fitted(learnt: T | None) -> T:
+    """Return what `fit` learns; before it, there is nothing yet."""
+    if learnt is None:
+        raise NotFittedError("nothing is learnt yet: call fit with the base session first")
+    return learnt
 
 
 def first_line(error: BaseException) -> str:

@@ -18,7 +18,14 @@ from fewmore.methods.recipe import MethodConfig, Recipe
 from fewmore.training.checkpoint import State
 from fewmore.training.runtime import Runtime
 
-__all__ = ["FrozenBackbone", "Method", "MethodConfig", "Recipe", "ScoresPerView"]
+__all__ = [
+    "FrozenBackbone",
+    "Method",
+    "MethodConfig",
+    "Recipe",
+    "ScoresPerView",
+    "TrainedNetwork",
+]
 
 ONE_VIEW = "one_view"  # the name of the scores by the first of several test views alone
 
@@ -77,6 +84,23 @@ class Method(ABC):
     def images_kept(self) -> int:
         """Return how many old images are held now."""
         return 0
+
+
+class TrainedNetwork(Method):
+    """Score images by the network itself, which each session may train on."""
+
+    def scores(self, images: ImageSet) -> Tensor:
+        """Score images over all classes seen so far: (images, classes)."""
+        return self.network.scores_of(self.network.embed(images))
+
+    def state(self) -> State:
+        """Return all that was learnt; methods add what they have beside the network."""
+        return {"sessions": self.sessions, "network": self.network.state()}
+
+    def restore(self, state: State) -> None:
+        """Return to a state."""
+        self.sessions = state["sessions"]
+        self.network.restore(state["network"])
 
 
 class FrozenBackbone(Method):

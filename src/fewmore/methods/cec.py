@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fewmore.data.images import ImageSet
-from fewmore.errors import NotFittedError
+from fewmore.errors import fitted
 from fewmore.methods.base import MethodConfig, Recipe, ScoresPerView
 from fewmore.nn.adapter import Adapter, AdapterConfig
 from fewmore.nn.closed_form import Context
@@ -122,9 +122,7 @@ class CEC(ScoresPerView):
     @property
     def adapter(self) -> Adapter:
         """Return the trained adapter."""
-        if self._adapter is None:
-            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
-        return self._adapter
+        return fitted(self._adapter)
 
     def state(self) -> State:
         return {**super().state(), "adapter": dict(self.adapter.state_dict())}

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fewmore.data.images import ImageSet
-from fewmore.errors import ConfigError, NotFittedError
+from fewmore.errors import ConfigError, fitted
 from fewmore.methods.base import FrozenBackbone, MethodConfig, Recipe
 from fewmore.nn.prototypes import class_means
 from fewmore.nn.similarity import earth_mover
@@ -84,9 +84,7 @@ class DeepEMD(FrozenBackbone):
     @property
     def means(self) -> Tensor:
         """Return the mean feature map of each class, flattened."""
-        if self._means is None:
-            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
-        return self._means
+        return fitted(self._means)
 
     def _mean_maps(self, session: ImageSet) -> Tensor:
         return class_means(self.embed(session), session.labels, len(session.class_names))

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewmore.data.images import ImageSet
-from fewmore.errors import ConfigError, NotFittedError
+from fewmore.errors import ConfigError, fitted
 from fewmore.methods.base import MethodConfig, Recipe, ScoresPerView
 from fewmore.nn.covariance import shrink, within_class_covariance
 from fewmore.nn.prototypes import Classifier, class_means
@@ -85,9 +85,7 @@ class Discriminant(ScoresPerView):
     @property
     def covariances(self) -> Tensor:
         """Return the covariance of the base classes in each test view."""
-        if self._covariances is None:
-            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
-        return self._covariances
+        return fitted(self._covariances)
 
     def state(self) -> State:
         return {**super().state(), "covariances": self.covariances}

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewmore.data.images import ImageSet
-from fewmore.methods.base import Method, MethodConfig, Recipe
+from fewmore.methods.base import MethodConfig, Recipe, TrainedNetwork
 from fewmore.methods.distillation import DistillationConfig, Teacher, distillation_loss
 from fewmore.methods.exemplars import ExemplarConfig, Exemplars
 from fewmore.training.checkpoint import State
@@ -66,7 +66,7 @@ class Config(MethodConfig):
     }
 
 
-class EEIL(Method):
+class EEIL(TrainedNetwork):
     """Train by cross-entropy and distillation per head, then fine-tune on balanced exemplars."""
 
     config_type = Config
@@ -147,23 +147,14 @@ class EEIL(Method):
             stage,
         )
 
-    def scores(self, images: ImageSet) -> Tensor:
-        return self.network.scores_of(self.network.embed(images))
-
     def images_kept(self) -> int:
         return len(self.exemplars)
 
     def state(self) -> State:
-        network = self.network.state()  # raises NotFittedError before fit
-        return {
-            "sessions": self.sessions,
-            "heads": list(self.heads),
-            "network": network,
-            "exemplars": self.exemplars.state(),
-        }
+        exemplars = self.exemplars.state()
+        return {**super().state(), "heads": list(self.heads), "exemplars": exemplars}
 
     def restore(self, state: State) -> None:
-        self.sessions = state["sessions"]
+        super().restore(state)
         self.heads = list(state["heads"])
-        self.network.restore(state["network"])
         self.exemplars.restore(state["exemplars"], self.runtime.device)

@@ -38,7 +38,7 @@ from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Benchmark
 from fewmore.data.images import ImageSet
 from fewmore.data.transform import TestView
-from fewmore.errors import ConfigError, NotFittedError
+from fewmore.errors import ConfigError, fitted
 from fewmore.methods.base import MethodConfig, Recipe, ScoresPerView
 from fewmore.nn.covariance import inverse_root, raise_to, shrink, within_class_covariance
 from fewmore.nn.prototypes import Classifier, class_means
@@ -188,16 +188,12 @@ class Evolve(ScoresPerView):
     @property
     def whitening(self) -> Tensor:
         """Return the matrix that whitens the features of each test view."""
-        if self._whitening is None:
-            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
-        return self._whitening
+        return fitted(self._whitening)
 
     @property
     def variances(self) -> Tensor:
         """Return the variance of whitened features within a class, in each test view."""
-        if self._variances is None:
-            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
-        return self._variances
+        return fitted(self._variances)
 
     def state(self) -> State:
         return {**super().state(), "whitening": self.whitening, "variances": self.variances}

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fewmore.data.augment import Transform
 from fewmore.data.images import ImageSet, concatenate
-from fewmore.errors import ConfigError, NotFittedError
-from fewmore.methods.base import Method, Recipe
+from fewmore.errors import ConfigError, fitted
+from fewmore.methods.base import Recipe, TrainedNetwork
 from fewmore.nn.backbones import Backbone
 from fewmore.nn.prototypes import Classifier, class_means
 from fewmore.training.checkpoint import State
@@ -50,9 +50,7 @@ class Exemplars:
     @property
     def images(self) -> ImageSet:
         """Return all exemplars."""
-        if self._images is None:
-            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
-        return self._images
+        return fitted(self._images)
 
     def add(self, session: ImageSet, features: Tensor) -> None:
         """Keep the most representative images of a session's classes."""
@@ -87,7 +85,7 @@ class Exemplars:
         self._images = ImageSet.from_state(state).to(device)
 
 
-class NearestMean(Method):
+class NearestMean(TrainedNetwork):
     """Keep exemplars, and classify by the nearest of their means under the current network."""
 
     keeps = Exemplars.keeps
@@ -116,12 +114,10 @@ class NearestMean(Method):
         return len(self.exemplars)
 
     def state(self) -> State:
-        network = self.network.state()  # raises NotFittedError before fit
-        return {"sessions": self.sessions, "network": network, "exemplars": self.exemplars.state()}
+        return {**super().state(), "exemplars": self.exemplars.state()}
 
     def restore(self, state: State) -> None:
-        self.sessions = state["sessions"]
-        self.network.restore(state["network"])
+        super().restore(state)
         self.exemplars.restore(state["exemplars"], self.runtime.device)
 
 

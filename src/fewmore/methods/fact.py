@@ -36,13 +36,11 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from fewmore.data.benchmarks import Benchmark
-from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
-from fewmore.methods.base import MethodConfig, ScoresPerView
-from fewmore.nn.prototypes import Classifier
+from fewmore.methods.base import MethodConfig
+from fewmore.methods.class_means import ClassMeans
 from fewmore.nn.similarity import SIMILARITIES, TEMPERATURE
 from fewmore.random import derive_seed
-from fewmore.training.learn_session import class_prototypes
 from fewmore.training.loop import Loss
 from fewmore.training.mixing import partners, sample_beta
 from fewmore.training.pretrain import Batch, Objective, PretrainConfig
@@ -242,32 +240,18 @@ class Config(MethodConfig):
             raise ConfigError(f"nearest must be at least 1, not {self.nearest}")
 
 
-class FACT(ScoresPerView):
+class FACT(ClassMeans):
     """Classify by class means, and by what images and classes have of virtual prototypes."""
 
     config_type = Config
     config: Config
-
-    def fit(self, base: ImageSet) -> None:
-        """Train the backbone (stage 1), and take the base classes' means."""
-        self.network.fit(base, self.config.head, self.seed)
-        self.network.classifier = Classifier("cosine", self._means(base))
-        self.sessions = 1
-
-    def learn(self, session: ImageSet) -> None:
-        """Append the means of the new classes."""
-        self.network.classifier = self.network.classifier.grown(self._means(session))
-        self.sessions += 1
-
-    def _means(self, images: ImageSet) -> Tensor:
-        return class_prototypes(self.network.backbone, images, self.recipe.transform)
 
     def view_scores(self, features: Tensor, view: int) -> Tensor:
         """Return cosines; from the first new session on, probabilities of two kinds, blended.
 
         Features that were learnt without virtual prototypes are scored by cosines alone.
         """
-        cosines = self.network.scores_of(features, view)
+        cosines = super().view_scores(features, view)
         virtual = self.network.kept.get("virtual")
         if virtual is None or self.sessions == 1:
             return cosines

@@ -14,11 +14,8 @@ old classes should do better.
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
 from fewmore.data.images import ImageSet
-from fewmore.methods.base import Method, MethodConfig
-from fewmore.training.checkpoint import State
+from fewmore.methods.base import MethodConfig, TrainedNetwork
 from fewmore.training.learn_session import SessionConfig, new_prototypes, train_network
 
 
@@ -39,7 +36,7 @@ class Config(MethodConfig):
         return self.similarity
 
 
-class Finetune(Method):
+class Finetune(TrainedNetwork):
     """Train the whole network on, session by session."""
 
     config_type = Config
@@ -68,13 +65,3 @@ class Finetune(Method):
             f"session {self.sessions}",
         )
         self.sessions += 1
-
-    def scores(self, images: ImageSet) -> Tensor:
-        return self.network.scores_of(self.network.embed(images))
-
-    def state(self) -> State:
-        return {"sessions": self.sessions, "network": self.network.state()}
-
-    def restore(self, state: State) -> None:
-        self.sessions = state["sessions"]
-        self.network.restore(state["network"])

@@ -9,11 +9,9 @@ nothing has to be remembered.
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
-
 from fewmore.data.images import ImageSet, concatenate
-from fewmore.errors import NotFittedError
-from fewmore.methods.base import Method, MethodConfig, Recipe
+from fewmore.errors import fitted
+from fewmore.methods.base import MethodConfig, Recipe, TrainedNetwork
 from fewmore.training.checkpoint import State
 from fewmore.training.runtime import Runtime
 
@@ -29,7 +27,7 @@ class Config(MethodConfig):
         return self.similarity
 
 
-class Joint(Method):
+class Joint(TrainedNetwork):
     """Train a network from scratch on all images seen so far."""
 
     config_type = Config
@@ -46,9 +44,7 @@ class Joint(Method):
 
     def learn(self, session: ImageSet) -> None:
         """Train a new network on all images, the session's included."""
-        if self.seen is None:
-            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
-        self._train_on(concatenate([self.seen, session]))
+        self._train_on(concatenate([fitted(self.seen), session]))
 
     def _train_on(self, images: ImageSet) -> None:
         # The base session is stage 1 itself, so it can be shared with other methods.
@@ -57,21 +53,12 @@ class Joint(Method):
         self.seen = images
         self.sessions += 1
 
-    def scores(self, images: ImageSet) -> Tensor:
-        return self.network.scores_of(self.network.embed(images))
-
     def images_kept(self) -> int:
         return 0 if self.seen is None else len(self.seen)
 
     def state(self) -> State:
-        network = self.network.state()  # raises NotFittedError before fit
-        return {
-            "sessions": self.sessions,
-            "network": network,
-            "seen": self.seen.state() if self.seen else {},
-        }
+        return {**super().state(), "seen": self.seen.state() if self.seen else {}}
 
     def restore(self, state: State) -> None:
-        self.sessions = state["sessions"]
-        self.network.restore(state["network"])
+        super().restore(state)
         self.seen = ImageSet.from_state(state["seen"]).to(self.runtime.device)

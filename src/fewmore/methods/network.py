@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fewmore.data.download import pretrained_weights
 from fewmore.data.images import ImageSet
-from fewmore.errors import ConfigError, DownloadError, NotFittedError
+from fewmore.errors import ConfigError, DownloadError, fitted
 from fewmore.methods.recipe import Recipe
 from fewmore.nn.backbones import Backbone, build, check_weights, is_of_timm, plain_name
 from fewmore.nn.prototypes import Classifier, random_prototypes
@@ -41,16 +41,12 @@ class Network:
     @property
     def backbone(self) -> Backbone:
         """Return the backbone, once there is one."""
-        if self._backbone is None:
-            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
-        return self._backbone
+        return fitted(self._backbone)
 
     @property
     def classifier(self) -> Classifier:
         """Return the classifier, once there is one."""
-        if self._classifier is None:
-            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
-        return self._classifier
+        return fitted(self._classifier)
 
     @classifier.setter
     def classifier(self, classifier: Classifier) -> None:

@@ -24,10 +24,9 @@ from torch import Tensor
 
 from fewmore.data.images import ImageSet
 from fewmore.errors import ConfigError
-from fewmore.methods.base import MethodConfig, Recipe, ScoresPerView
-from fewmore.nn.prototypes import Classifier
+from fewmore.methods.base import MethodConfig, Recipe
+from fewmore.methods.class_means import ClassMeans
 from fewmore.training.checkpoint import State
-from fewmore.training.learn_session import class_prototypes
 from fewmore.training.pretrain import PretrainConfig
 from fewmore.training.runtime import Runtime
 
@@ -80,7 +79,7 @@ class Config(MethodConfig):
             raise ConfigError(f"alpha must lie in [0, 1], not {self.alpha}")
 
 
-class TEEN(ScoresPerView):
+class TEEN(ClassMeans):
     """Classify by class means, of which those of new classes are calibrated by base classes."""
 
     config_type = Config
@@ -92,30 +91,20 @@ class TEEN(ScoresPerView):
 
     def fit(self, base: ImageSet) -> None:
         """Train the backbone (stage 1), and take the base classes' means."""
-        self.network.fit(base, self.config.head, self.seed)
-        self.network.classifier = Classifier("cosine", self._means(base))
+        super().fit(base)
         self.base_classes = len(base.class_names)
-        self.sessions = 1
 
-    def learn(self, session: ImageSet) -> None:
-        """Append the calibrated means of the new classes, those of each test view by itself."""
+    def new_prototypes(self, means: Tensor) -> Tensor:
+        """Return the calibrated means, those of each test view by itself."""
         base = self.network.classifier.prototypes.detach()[: self.base_classes]
-        views = zip(self.split_views(self._means(session)), self.split_views(base), strict=True)
-        calibrated = [self._calibrate(means, of_base) for means, of_base in views]
-        self.network.classifier = self.network.classifier.grown(torch.cat(calibrated, 1))
-        self.sessions += 1
+        views = zip(self.split_views(means), self.split_views(base), strict=True)
+        return torch.cat([self._calibrate(of_view, of_base) for of_view, of_base in views], 1)
 
     def _calibrate(self, means: Tensor, base: Tensor) -> Tensor:
         alpha = self.config.alpha
         means, base = F.normalize(means, dim=1), F.normalize(base, dim=1)
         weights = (self.config.temperature * means @ base.T).softmax(1)
         return (1 - alpha) * means + alpha * F.normalize(weights @ base, dim=1)
-
-    def _means(self, images: ImageSet) -> Tensor:
-        return class_prototypes(self.network.backbone, images, self.recipe.transform)
-
-    def view_scores(self, features: Tensor, view: int) -> Tensor:
-        return self.network.scores_of(features, view)
 
     def state(self) -> State:
         return {**super().state(), "base_classes": self.base_classes}

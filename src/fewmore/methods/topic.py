@@ -30,8 +30,8 @@ from torch import Generator, Tensor
 
 from fewmore.data.augment import test_view, train_view
 from fewmore.data.images import ImageSet, concatenate
-from fewmore.errors import ConfigError, NotFittedError
-from fewmore.methods.base import Method, MethodConfig, Recipe
+from fewmore.errors import ConfigError, fitted
+from fewmore.methods.base import MethodConfig, Recipe, TrainedNetwork
 from fewmore.nn.prototypes import class_means
 from fewmore.random import derive_seed
 from fewmore.training.checkpoint import State
@@ -141,7 +141,7 @@ class Gas:
         return cls(centroids, variances, edges, images.to(device))
 
 
-class TOPIC(Method):
+class TOPIC(TrainedNetwork):
     """Train the network on while a neural gas anchors the features of old classes."""
 
     config_type = Config
@@ -233,25 +233,19 @@ class TOPIC(Method):
 
         return loss_of
 
-    def scores(self, images: ImageSet) -> Tensor:
-        return self.network.scores_of(self.network.embed(images))
-
     @property
     def gas(self) -> Gas:
         """Return the neural gas."""
-        if self._gas is None:
-            raise NotFittedError("nothing is learnt yet: call fit with the base session first")
-        return self._gas
+        return fitted(self._gas)
 
     def images_kept(self) -> int:
         return 0 if self._gas is None else len(self._gas)
 
     def state(self) -> State:
-        return {"sessions": self.sessions, "network": self.network.state(), "gas": self.gas.state()}
+        return {**super().state(), "gas": self.gas.state()}
 
     def restore(self, state: State) -> None:
-        self.sessions = state["sessions"]
-        self.network.restore(state["network"])
+        super().restore(state)
         self._gas = Gas.from_state(state["gas"], self.runtime.device)
 
 
