@@ -16,7 +16,7 @@ import torch
 
 from fewmore import IncrementalClassifier
 from fewmore.classifier import estimator
-from fewmore.classifier.embedding import square_size
+from fewmore.classifier.embedding import no_progress, square_size
 from fewmore.classifier.fitting import base as base_module
 from fewmore.classifier.fitting import from_scratch
 from fewmore.classifier.fitting.base import (
@@ -426,4 +426,4 @@ def test_a_disk_without_room_is_a_sentence_before_anything_is_decoded(
 
 
 def decode(images: LabeledImages, transform: Transform) -> AbstractContextManager[ImageSet]:
-    return from_scratch.decoded_to_disk(images, transform, lambda stage, done, total: None)
+    return from_scratch.decoded_to_disk(images, transform, no_progress)

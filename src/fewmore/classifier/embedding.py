@@ -36,6 +36,10 @@ R = TypeVar("R")
 Progress = Callable[[str, int, int], None]  # stage, steps done, steps in all
 
 
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Take reports of progress where nobody wants them."""
+
+
 # Decoding
 
 
@@ -172,9 +176,7 @@ class Embedder:
         """Return what computes the backbone's features."""
         with self._building:
             if self._engine is None:
-                self._engine = engines.build(
-                    self.engine_name, self.backbone, self.transform, self.device
-                )
+                self._engine = engines.build(self.engine_name, self.backbone, self.transform)
             return self._engine
 
     @property

@@ -40,7 +40,7 @@ from fewmore.classifier.classes import (
     name_notes,
 )
 from fewmore.classifier.duplicates import drop_duplicates
-from fewmore.classifier.embedding import Embedder, Progress
+from fewmore.classifier.embedding import Embedder, Progress, no_progress
 from fewmore.classifier.feature_cache import CachedEmbedder
 from fewmore.classifier.fitting.fine_tune import fine_tune, to_seconds
 from fewmore.classifier.fitting.from_scratch import fit_from_scratch
@@ -161,7 +161,7 @@ class IncrementalClassifier(SklearnManners):
         Features are kept in memory, and images are not: see `fewmore.classifier.fitting`. Files
         that cannot be read are all named in one error, or left out with a note if `skip_broken`.
         """
-        progress = progress or _no_progress
+        progress = progress or no_progress
         device = _resolve_device(self.device)
         engines.check_name(self.engine, device)
         if self.fine_tune is not None:
@@ -270,7 +270,7 @@ class IncrementalClassifier(SklearnManners):
         """Return what computes features: with pretrained weights as long as nothing is fitted."""
         if self._state is not None:
             return self._state.embedder
-        backbone = self._pretrained_backbone([], progress or _no_progress)
+        backbone = self._pretrained_backbone([], progress or no_progress)
         if backbone is None:
             raise ConfigError("nothing is fitted, and without pretrained weights nothing can be")
         name = (self.backbone or DEFAULT_BACKBONE).removesuffix(":pretrained")
@@ -295,7 +295,7 @@ class IncrementalClassifier(SklearnManners):
         images out. An image that its class has already is not counted again. The warnings of the
         result say so, and they name new classes that are close to a known one.
         """
-        progress = progress or _no_progress
+        progress = progress or no_progress
         embedder = self._fitted_state().embedder
         given = collect_images(images)
         _check_free(given.names, self.names)
@@ -504,7 +504,7 @@ class IncrementalClassifier(SklearnManners):
         "none of these".
         """
         state = self._state_with_classes()
-        progress = progress or _no_progress
+        progress = progress or no_progress
         queries = collect_images(images)
         label_of = torch.tensor([state.class_set.index(name) for name in queries.names])
         unknown_images = LabeledImages((), (), (), ())
@@ -745,10 +745,6 @@ def load(
 ) -> IncrementalClassifier:
     """Read a classifier from a model file, to any device."""
     return IncrementalClassifier.load(path, device, engine)
-
-
-def _no_progress(stage: str, done: int, total: int) -> None:
-    """Take reports of progress where nobody wants them."""
 
 
 def _check_free(names: Sequence[str], known: Sequence[str] = ()) -> None:

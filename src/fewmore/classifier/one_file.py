@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from fewmore import __version__
-from fewmore.classifier.embedding import Progress, square_size
+from fewmore.classifier.embedding import Progress, no_progress, square_size
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.export import (
     TOLERANCE,
@@ -109,7 +109,7 @@ def to_onnx_file(
         raise ExportError(f"{path.parent} is no folder: make it first")
     with tempfile.TemporaryDirectory() as temporary:
         model, compared, agreeing = _assemble(
-            classifier, photos, Path(temporary), progress or (lambda stage, done, total: None)
+            classifier, photos, Path(temporary), progress or no_progress
         )
     try:
         write_bytes(path, model)

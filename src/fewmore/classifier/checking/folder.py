@@ -11,7 +11,7 @@ from fewmore.classifier.checking.findings import CheckResult, Finding, in_order
 from fewmore.classifier.checking.labels import LeaveOneOut, find_mislabelled, leave_one_out
 from fewmore.classifier.checking.measure import Measured, measure
 from fewmore.classifier.classes import name_notes
-from fewmore.classifier.embedding import Progress
+from fewmore.classifier.embedding import Progress, no_progress
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.fitting.base import MIN_IMAGES
 from fewmore.classifier.inputs import (
@@ -39,7 +39,7 @@ def check_folder(
     probably in the wrong class, tiny and blurred ones. Each image is read and embedded once, by the
     backbone of the classifier given, which need not be fitted: `IncrementalClassifier("resnet18")`.
     """
-    progress = progress or (lambda stage, done, total: None)
+    progress = progress or no_progress
     source = collect_images(images, skip_empty=True)
     try:
         embedder = (classifier or IncrementalClassifier()).build_embedder(progress)

@@ -19,7 +19,7 @@ from fewmore.classifier.checking.folder import Comparison, check_measured
 from fewmore.classifier.checking.labels import BLOCK, LeaveOneOut
 from fewmore.classifier.checking.measure import Measured, measure
 from fewmore.classifier.classes import KnownClass
-from fewmore.classifier.embedding import Progress
+from fewmore.classifier.embedding import Progress, no_progress
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.fitting.base import MIN_IMAGES
 from fewmore.classifier.inputs import ImagesByClass, collect_images
@@ -42,7 +42,7 @@ def check_model(
     """
     if images is None:
         return _check_means(classifier)
-    progress = progress or (lambda stage, done, total: None)
+    progress = progress or no_progress
     source = collect_images(images)
     names = classifier.names
     if unknown := [name for name in source.names if name not in names]:

@@ -69,12 +69,11 @@ def check_name(name: str, device: torch.device) -> str:
     return name
 
 
-def build(name: str, backbone: Backbone, transform: Transform, device: torch.device) -> Engine:
-    """Build an engine for a frozen backbone that is on the device.
+def build(name: str, backbone: Backbone, transform: Transform) -> Engine:
+    """Build an engine, whose name was checked, for a frozen backbone.
 
     Where "auto" finds that an engine cannot run the backbone, PyTorch does.
     """
-    name = check_name(name, device)
     torch_engine = TorchEngine(backbone, transform)
     if name == TORCH:
         return torch_engine
