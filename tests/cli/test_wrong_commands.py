@@ -181,6 +181,7 @@ WRONG = {
     "export birds.fewmore --web .": "give a new or an empty folder, such as export",
     "export birds.fewmore --onnx new.onnx --web photos": "such as photos/export",
     "export birds.fewmore --onnx new --int8 photos": "--int8 is for one file or a web page",
+    "export birds.fewmore --onnx new --web page --int8 photos": "--onnx new is no .onnx file",
     "export birds.fewmore --onnx new.onnx --int8 nowhere": "nowhere",
     "serve": "give a model file",
     "serve nowhere.fewmore": "there is no model file nowhere.fewmore",

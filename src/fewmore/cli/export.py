@@ -50,9 +50,10 @@ def export(
             "say what to write: --onnx birds.onnx, --onnx FOLDER for two graphs, or --web FOLDER"
         )
     is_file = onnx is not None and onnx.suffix.lower() == ".onnx"
-    if int8 is not None and not is_file and web is None:
+    if int8 is not None and onnx is not None and not is_file:
         raise ConfigError(
-            "--int8 is for one file or a web page: --onnx birds.onnx, or --web FOLDER"
+            f"--int8 is for one file or a web page, and --onnx {onnx} is no .onnx file: "
+            "give --onnx birds.onnx, or --web FOLDER"
         )
     import_onnxruntime()  # a missing package is reported before the model is loaded
     from fewmore.classifier.estimator import IncrementalClassifier
