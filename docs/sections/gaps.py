@@ -82,7 +82,7 @@ def last_gap(result: RunResult) -> float:
 
 
 def _changes(result: RunResult, row: RunResult) -> str:
-    """Name the recipe and the settings that differ from a row."""
+    """Name the recipe and the settings that differ from a row; an earlier run of it by its date."""
     recipe = [f"recipe {result.recipe}"] if result.recipe != row.recipe else []
     settings = [f"{key}={value}" for key, value in result.settings.items()]
-    return ", ".join([*recipe, *settings]) or "the same again"
+    return ", ".join([*recipe, *settings]) or f"settings of {result.date[:10]}"
