@@ -107,7 +107,8 @@ def from_printable(path: str | Path) -> Path:
     """Return the path that `printable` made a text of, if only that one is a file."""
     raw = _NO_UTF8.sub(lambda match: chr(int(match[1], 16)), str(path))
     # os.path: a path's own methods raise an error where a folder may not be entered.
-    return Path(raw if os.path.isfile(raw) and not os.path.isfile(path) else path)
+    is_raw = raw != str(path) and os.path.isfile(raw) and not os.path.isfile(path)
+    return Path(raw if is_raw else path)
 
 
 def walk_files(folder: str, recursive: bool) -> Iterator[str]:
