@@ -169,6 +169,29 @@ def test_warnings_name_the_files(
     troubles.clear()  # the broken file was refused
 
 
+def test_an_unreadable_image_of_many_is_named_and_left_out(
+    open_page: OpenPage, hand: Hand, photos: Callable[..., Path], troubles: list[str]
+) -> None:
+    """Break the first image of the second request, which the page does not show."""
+    page = open_page()
+    payloads = hand.files(photos, "okapi", 66)
+    payloads[64]["buffer"] = b"no image"
+    hand.transfer(page, "drop", payloads)
+    page.get_by_label("Name of the class").fill("okapi")
+    page.get_by_role("button", name="Teach", exact=True).click()
+    notice = page.locator("#notice.error")
+    expect(notice).to_contain_text("Learnt okapi from 64 images.")
+    expect(notice).to_contain_text("64.png cannot be read as an image")
+    expect(notice.get_by_role("button", name="Undo")).to_be_visible()
+    expect(page.locator(".tray .choose")).to_have_count(2)
+    expect(page.locator(".tray .bad")).to_have_count(1)
+    page.get_by_role("button", name="Add", exact=True).click()
+    expect(page.locator("#notice")).to_contain_text("okapi has 1 image more.")
+    expect(page.locator(".tray .choose")).to_have_count(0)
+    assert all("422" in trouble for trouble in troubles)
+    troubles.clear()
+
+
 def test_several_classes_are_prepared_before_teaching(
     open_page: OpenPage, hand: Hand, photos: Callable[..., Path]
 ) -> None:
@@ -249,3 +272,24 @@ def test_unfinished_work_survives_a_reload(
     page.reload()
     expect(page.locator(".card h3").first).to_be_visible()
     expect(page.locator(".tile:not(.slot)")).to_have_count(0)
+
+
+def test_what_is_shown_before_the_page_has_loaded_joins_the_unfinished_work(
+    open_page: OpenPage, hand: Hand, photos: Callable[..., Path]
+) -> None:
+    page = open_page()
+    page.get_by_label("Drawing", exact=True).check()
+    for _ in range(2):
+        hand.draw(page, hand.SPIRAL)
+        page.get_by_role("button", name="Draw another").click()
+    hand.draw(page, hand.SPIRAL)
+    page.wait_for_function(KEPT)
+    held: list[Route] = []
+    page.route("**/api/model", lambda route: held.append(route))
+    page.reload()
+    hand.transfer(page, "drop", hand.files(photos, "okapi", 1))
+    expect(page.locator(".choose span")).not_to_have_text("")
+    held.pop().continue_()
+    expect(page.locator(".card").first).to_be_visible()
+    expect(page.locator(".tile:not(.slot)")).to_have_count(3)
+    page.wait_for_function(KEPT)  # the drawing on the pad, and two more

@@ -167,6 +167,17 @@ def test_two_tabs_follow_each_other_and_undo_only_their_own(
     expect(one.locator("#notice")).to_contain_text("Undone: the learning of okapi")
 
 
+def test_undo_can_be_pressed_twice_at_once(
+    open_page: OpenPage, hand: Hand, photos: Callable[..., Path]
+) -> None:
+    page = open_page()
+    for name in ("okapi", "zebra"):
+        page.locator("#files").set_input_files(hand.files(photos, name, 3))
+        hand.teach(page, name)
+    page.locator("#undo").evaluate("(button) => [button.click(), button.click()]")
+    expect(page.locator(".card h3")).to_have_text(["jay", "robin", "wren"])
+
+
 def test_a_change_without_a_response_keeps_its_key(
     open_page: OpenPage,
     hand: Hand,

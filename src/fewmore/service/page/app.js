@@ -25,13 +25,17 @@ new Test(() => known);
 /** Reloads if a response has another version than the page shows: another client has changed it. */
 function checkVersion(latest) {
   if (version === null || latest === version) return;
-  if (loading) loading.then(() => latest > version && refresh());
+  // All who wait look again: the first one reloads, and the others wait for that.
+  if (loading) loading.then((loaded) => loaded && latest > version && checkVersion(latest));
   else refresh();
 }
 
 function refresh() {
-  loading = notice.attempt(load, refresh).finally(() => (loading = null));
-  return loading;
+  const latest = notice.attempt(load, refresh).finally(() => {
+    if (loading === latest) loading = null;
+  });
+  loading = latest;
+  return latest;
 }
 
 async function load() {
@@ -39,7 +43,7 @@ async function load() {
   const model = await api.model();
   const [classes, changes] = await Promise.all([api.classes(), api.changes()]);
   await released();
-  if (current !== loads) return true; // a later load has newer data
+  if (current !== loads) return loading ?? true; // a later load has newer data: wait for that
   const first = version === null;
   const changed = version !== model.version;
   version = model.version;
@@ -79,17 +83,23 @@ function showChange(changed, ...sentences) {
 }
 
 /** The same for several changes, which are undone together if nothing came between. */
-async function showChanges(all, sentences) {
-  for (const { version: led } of all) if (led === (own ?? version) + 1) own = led;
+async function showChanges(all, sentences, error = false) {
+  for (const { version: led } of all) noteOwn(led);
   if (!(await refresh())) return;
   const made = all.filter(({ added }) => added !== 0); // 0: nothing was changed
   const together = made.every(({ version: led }, index) => led === made[0].version + index);
   const undoable = made.length > 0 && together && !find("undo").disabled;
   const action = { label: "Undo", run: () => undo(made.at(-1).version, made.length) };
-  notice.show(sentences, { action: undoable ? action : null });
+  notice.show(sentences, { error, action: undoable ? action : null });
 }
 
-function showTaught(all) {
+/** Notes that a change of this page led to a version. */
+function noteOwn(led) {
+  if (led === (own ?? version) + 1) own = led;
+}
+
+/** Says what was learnt; `problem` is why the rest was not, or null. */
+function showTaught(all, problem) {
   const sentences = all.map(({ name, added, known: more }) => {
     if (!added) return `${name} is as it was.`;
     const images = count(added, "image");
@@ -98,17 +108,29 @@ function showTaught(all) {
   const names = new Set(all.map(({ name }) => name));
   const short = `Learnt ${count(names.size, "class", "classes")}.`;
   const some = sentences.length > 5 ? [short] : sentences;
-  showChanges(all, [...some, ...all.flatMap(({ warnings }) => warnings)]);
+  const texts = [...some, ...all.flatMap(({ warnings }) => warnings)];
+  showChanges(all, problem ? [problem.message, ...texts] : texts, Boolean(problem));
+}
+
+let undoing = Promise.resolve(); // each undo waits for those before it
+
+/** Undoes the changes that led to a version; without one, the last change that is left. */
+function undo(undoable = null, changes = 1) {
+  undoing = undoing.then(() => {
+    if (undoable !== null) return takeBack(undoable, changes);
+    return find("undo").disabled || takeBack(own ?? version, 1);
+  });
 }
 
 /** Takes back the changes that led to a version; if others came behind it, nothing. */
-async function undo(undoable, changes = 1) {
+async function takeBack(undoable, changes) {
   const undone = [];
   const done = await notice.attempt(async () => {
     let latest = undoable;
     for (; undone.length < changes; ) {
       const response = await api.undo(latest);
       latest = response.version;
+      noteOwn(latest);
       undone.push(response.undone);
     }
     return true;
@@ -208,7 +230,7 @@ async function share() {
 
 api.onTokenNeeded(askForToken);
 api.onOutdated(checkVersion);
-find("undo").addEventListener("click", () => undo(version));
+find("undo").addEventListener("click", () => undo());
 addEventListener("keydown", undoByKey);
 for (const [id, path, ending] of [
   ["download", "api/model/file", "fewmore"],

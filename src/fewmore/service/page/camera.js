@@ -68,7 +68,7 @@ export class Camera {
     button.addEventListener("contextmenu", (event) => this.on && event.preventDefault());
   }
 
-  /** Returns what it sees at this moment, as a JPEG file. */
+  /** Returns what it sees at this moment, as a JPEG file; null if that is nothing yet. */
   capture() {
     const { videoWidth: width, videoHeight: height } = this.#video;
     const canvas = Object.assign(document.createElement("canvas"), { width, height });

@@ -30,6 +30,9 @@ export function refill(parent, children) {
   if (focused?.isConnected) focused.focus({ preventScroll: true });
 }
 
+/** Writes a class's name as the service does: folders of a Mac have decomposed letters. */
+export const cleanName = (text) => text.normalize("NFC").trim();
+
 /** Announces a text to screen readers, once. */
 export function announce(text) {
   if (find("spoken").textContent !== text) find("spoken").textContent = text;

@@ -2,7 +2,7 @@
 // come first, the newest before the others.
 
 import * as api from "./service.js";
-import { count, find, make, refill } from "./dom.js";
+import { cleanName, count, find, make, refill } from "./dom.js";
 import * as notice from "./notice.js";
 
 const PAGE = 12; // cards shown at first, and with every "Show more"
@@ -94,7 +94,7 @@ export class Gallery {
     return card;
   }
 
-  /** Shows all images of a class in place of the newest ones, each with a button to remove it. */
+  /** Shows all images of a class in place of some, each with a button to remove it. */
   async #showImages(known, strip, offset = 0) {
     const page = await notice.attempt(() => api.images(known.name, offset));
     if (!page) return;
@@ -139,9 +139,9 @@ export class Gallery {
     (next ?? card?.querySelector(".actions button") ?? find("classes-title")).focus();
   }
 
-  /** Shows the newest thumbnails; without any, the first letter of the name. */
+  /** Shows some thumbnails; without any, the first letter of the name. */
   #strip({ name, thumbnails }) {
-    const images = thumbnails.slice(-THUMBNAILS).map((path) => this.#thumbnail(path));
+    const images = thumbnails.slice(0, THUMBNAILS).map((path) => this.#thumbnail(path));
     const initial = { className: "blank", textContent: [...name][0], ariaHidden: "true" };
     const content = images.length ? images : [make("span", initial)];
     return make("div", { className: "strip" }, ...content);
@@ -191,7 +191,7 @@ export class Gallery {
     form.addEventListener("keydown", (event) => event.key === "Escape" && close());
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
-      const name = input.value.trim();
+      const name = cleanName(input.value);
       if (name === known.name) close();
       else if (!(await this.#renameTo(known, name))) input.focus();
     });

@@ -1,6 +1,7 @@
 // Receives images: dropped, pasted, chosen or photographed; and folders, one for each class.
 
-import { find, make } from "./dom.js";
+import { cleanName, find, make } from "./dom.js";
+import * as notice from "./notice.js";
 
 const LARGE = 1_000_000; // bytes: larger photos are scaled down before they are sent
 const SIDE = 1280; // pixels of the longer side then
@@ -58,8 +59,12 @@ export function onDrop(area, marked, take) {
     const { files, items } = event.dataTransfer;
     const plain = [...files]; // the event forgets them at the first await
     const entries = [...items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
-    if (entries.some((entry) => entry.isDirectory)) take(...byFolder(await walk(entries)));
-    else take(plain, []);
+    if (!entries.some((entry) => entry.isDirectory)) {
+      take(plain, []);
+      return;
+    }
+    const found = await notice.attempt(() => walk(entries));
+    if (found) take(...byFolder(found));
   });
 }
 
@@ -90,7 +95,7 @@ function byFolder(found) {
   const files = [];
   const folders = new Map();
   for (const [file, path] of found) {
-    const name = path.at(-2);
+    const name = path.length > 1 ? cleanName(path.at(-2)) : undefined;
     if (path.some((part) => part.startsWith(".")) || !isImage(file)) continue;
     if (name === undefined) files.push(file);
     else if (folders.has(name)) folders.get(name).push(file);

@@ -17,7 +17,10 @@ const LARGEST = 60; // times
 const NEAR = 14; // pixels from the pointer to the dot that it means
 const CELL = 32; // pixels of the grid in which boxes are looked for
 
-const shorten = (name) => (name.length > LONGEST ? `${name.slice(0, LONGEST - 1)}…` : name);
+const shorten = (name) => {
+  const letters = [...name]; // a part of the text could end within an emoji
+  return letters.length > LONGEST ? `${letters.slice(0, LONGEST - 1).join("")}…` : name;
+};
 const overlap = (a, b) => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
 const distance = (a, b) => Math.hypot(a.after[0] - b.after[0], a.after[1] - b.after[1]);
 const sizeOfDots = (number) => (number > 2000 ? 2 : number > 300 ? 3.5 : 5);

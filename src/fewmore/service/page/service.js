@@ -12,6 +12,11 @@ export class Problem extends Error {
     super(detail);
     this.status = status; // 0: no response
   }
+
+  /** Whether an image that was sent may be the cause. */
+  get isOfImage() {
+    return [413, 422].includes(this.status);
+  }
 }
 
 /**
@@ -188,21 +193,25 @@ export function rename(name, to, version) {
  * answers again after it did not.
  */
 export async function follow(changed, back) {
+  let refused = null; // the token that the person was asked to replace, in vain
   for (let failures = 0; ; ) {
     while (document.hidden) await pause(1); // a browser has few connections for all its tabs
     const stop = new AbortController();
     const stopIfHidden = () => document.hidden && stop.abort();
     document.addEventListener("visibilitychange", stopIfHidden);
     try {
+      const token = sessionStorage.getItem(TOKEN);
       const request = { headers: authorization(), signal: stop.signal };
       const response = await fetch("api/events", request);
-      if (response.ok) {
-        if (failures) back();
-        failures = 0;
-        await readVersions(response.body, changed);
+      if (response.status === 401 && token !== refused && !(await renewToken(token))) {
+        refused = token;
       }
+      if (!response.ok) throw await problemOf(response);
+      if (failures) back();
+      failures = 0;
+      await readVersions(response.body, changed);
     } catch {
-      failures += 1; // and it is tried again
+      if (!stop.signal.aborted) failures += 1; // and it is tried again
     } finally {
       document.removeEventListener("visibilitychange", stopIfHidden);
     }

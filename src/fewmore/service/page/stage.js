@@ -12,7 +12,6 @@ import { Tray } from "./tray.js";
 
 const CONCURRENT = 4; // predictions under way
 const PAUSE = 100; // milliseconds between two predictions of a growing drawing, or of the camera
-const UNREADABLE = [413, 422]; // statuses that an image itself causes
 
 export class Stage {
   #mode = "images"; // or "drawing"
@@ -23,9 +22,10 @@ export class Stage {
   #watching = false; // whether the loop of #watch runs
   #stale = false; // the drawing has changed since its last prediction
   #versionSeen; // called with the version of each prediction
-  #taught; // called with the responses to teaching
+  #taught; // called with the responses to teaching, and with what went wrong behind them, or null
   #names = ""; // of the known classes, as they are in the list that completes what is typed
   #tray = null;
+  #restored = false; // until then, what is stored is not overwritten
 
   constructor(versionSeen, taught) {
     this.#versionSeen = versionSeen;
@@ -120,6 +120,7 @@ export class Stage {
   // What survives a reload
 
   #keep() {
+    if (!this.#restored) return;
     keep(async () => {
       const tray = await this.#tray.stored();
       const { strokes } = this.#pad;
@@ -131,7 +132,8 @@ export class Stage {
   async restore(mode) {
     const work = await kept();
     if (work?.tray) this.#tray.restore(work.tray);
-    if (work) this.#pad.strokes = work.strokes;
+    if (work) this.#pad.strokes = [...work.strokes, ...this.#pad.strokes];
+    this.#restored = true;
     this.switchTo(this.#chosen ? this.#mode : (work?.mode ?? mode));
     if (this.#mode === "images") this.#predictPhotos(this.#tray.shown);
   }
@@ -151,13 +153,15 @@ export class Stage {
       notice.show(["There is no image in that folder."], { error: true });
       return;
     }
+    this.#chosen = true;
     if (this.#mode !== "images") this.switchTo("images");
     const added = this.#tray.add(files.map((file) => ({ file, title: file.name })));
     this.#tray.addFolders(folders);
     this.#tray.selected = added[0] ?? this.#tray.shown[0];
     this.#render();
-    await this.#predictPhotos(this.#tray.shown);
-    const unreadable = this.#tray.shown.filter((item) => item.unreadable && added.includes(item));
+    const { shown } = this.#tray;
+    await this.#predictPhotos(shown);
+    const unreadable = shown.filter((item) => item.unreadable && added.includes(item));
     if (!unreadable.length) return;
     const problems = unreadable.map(({ title, problem }) => problem.replace(/^image 1\b/, title));
     notice.show(problems, { error: true });
@@ -186,7 +190,7 @@ export class Stage {
       Object.assign(item, { prediction: predictions[0], problem: "", unreadable: false });
       this.#versionSeen(version);
     } catch (problem) {
-      const unreadable = UNREADABLE.includes(problem.status);
+      const unreadable = Boolean(problem.isOfImage);
       Object.assign(item, { prediction: null, problem: problem.message, unreadable });
       if (unreadable) this.#tray.showHint();
     }
@@ -206,6 +210,7 @@ export class Stage {
       notice.show([sentence], { error: true });
       return;
     }
+    if (this.#mode === "drawing") this.#camera.stop(); // chosen before access was given
     this.#render();
     this.#watch();
   }
@@ -217,6 +222,7 @@ export class Stage {
 
   async #takePhoto() {
     const blob = await this.#camera.capture();
+    if (!blob) return;
     const file = new File([blob], `photo ${Date.now()}.jpg`, { type: blob.type });
     [this.#tray.selected] = this.#tray.add([{ file, title: "photo" }]);
   }
@@ -281,7 +287,9 @@ export class Stage {
       return true;
     }
     try {
-      const { predictions, version } = await api.predict([await source.capture()]);
+      const image = await source.capture();
+      if (!image) return false;
+      const { predictions, version } = await api.predict([image]);
       this.#versionSeen(version);
       if (this.#live !== source) return true; // cleared or switched off in the meantime
       prediction.show(predictions[0]);
@@ -316,40 +324,44 @@ export class Stage {
     }
     button.ariaBusy = "true";
     const taught = [];
-    let finished = 0;
+    let problem = null;
     for (const lesson of lessons) {
-      const done = await notice.attempt(() => this.#teachOne(lesson));
-      if (!done) break;
-      finished += 1;
-      taught.push(...done);
+      problem = await this.#teachOne(lesson, taught).then(() => null, (error) => error);
+      if (problem) break;
       if (lesson.hasDrawing) this.#pad.clear(strokes);
       lesson.done();
     }
     button.ariaBusy = null;
-    if (!taught.length) return;
-    if (finished === lessons.length) {
+    if (!problem) {
       this.#input.focus({ preventScroll: true }); // the next step is to show something else
       find(this.#mode === "drawing" ? "pad" : "shown").scrollIntoView({ block: "nearest" });
     }
-    this.#taught(taught);
+    if (taught.length) this.#taught(taught, problem);
+    else notice.show([problem.message], { error: true });
   }
 
-  /** Teaches a class in as many requests as its images need. */
-  async #teachOne({ name, known, images, titles }) {
-    const files = await images();
-    const responses = [];
+  /** Teaches a class in as many requests as its images need; adds the responses to `taught`. */
+  async #teachOne(lesson, taught) {
+    const { name, known } = lesson;
+    const files = await lesson.images();
     for (let start = 0; start < files.length; start += this.#most) {
       const some = files.slice(start, start + this.#most);
-      const response = await (known || start ? api.add : api.teach)(name, some);
-      // The service knows the images of a request by their numbers, and the user by their files.
-      const warnings = response.warnings.map((text) => {
-        const number = Number(/^image (\d+) of /.exec(text)?.[1]);
-        const title = titles[start + number - 1];
-        return title ? text.replace(`image ${number} of ${response.name}`, () => title) : text;
-      });
-      responses.push({ ...response, warnings, known: known || start > 0 });
+      const titles = lesson.titles.slice(start, start + this.#most);
+      try {
+        const response = await (known || start ? api.add : api.teach)(name, some);
+        const warnings = response.warnings.map((text) => withTitles(text, name, titles).text);
+        taught.push({ ...response, warnings, known: known || start > 0 });
+      } catch (problem) {
+        const { text, named } = withTitles(problem.message, name, titles);
+        problem.message = text;
+        lesson.discard(start); // the service has these
+        if (problem.isOfImage && named.length) {
+          problem.message += ". Press Teach again to go on without it.";
+          lesson.leaveOut(named.map((index) => start + index), text);
+        }
+        throw problem;
+      }
     }
-    return responses;
   }
 
   // Rendering
@@ -384,4 +396,15 @@ export class Stage {
     current?.remove();
     if (photo) frame.append(make("img", { src: photo.url, alt: photo.title }));
   }
+}
+
+/**
+ * Replaces the numbers by which the service knows the images of a request by their titles; also
+ * returns the indices of those that the text names.
+ */
+function withTitles(text, name, titles) {
+  const numbers = titles.map((_, index) => `image ${index + 1} of ${name}`);
+  const named = [...titles.keys()].filter((index) => text.includes(numbers[index]));
+  for (const index of named) text = text.replaceAll(numbers[index], () => titles[index]);
+  return { text, named };
 }

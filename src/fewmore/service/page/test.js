@@ -12,7 +12,7 @@ const NONE = "none of these";
 
 export class Test {
   #known; // returns the names of all classes
-  #run = 0; // counts the tests: an older one stops
+  #test = { stopped: true }; // the latest
   #urls = []; // of the images in the table
 
   constructor(known) {
@@ -21,7 +21,7 @@ export class Test {
     onFolder(find("test-folder"), take);
     onDrop(find("test"), find("test"), take);
     find("test-stop").addEventListener("click", () => {
-      this.#run += 1;
+      this.#test.stopped = true;
       find("test-folder").focus();
     });
   }
@@ -32,28 +32,31 @@ export class Test {
       notice.show([sentence], { error: true });
       return;
     }
-    const run = ++this.#run;
-    const images = folders.flatMap(({ name, files: of }) => {
-      return of.map((file) => ({ name: name.normalize("NFC").trim(), file }));
-    });
+    const images = folders.flatMap(({ name, files: of }) => of.map((file) => ({ name, file })));
+    this.#test.stopped = true; // the one before, if it still runs
+    const test = (this.#test = { images, results: [], stopped: false });
     find("test-progress").max = images.length;
     this.#showRunning(true);
-    const results = [];
-    const worked = await notice.attempt(() => this.#predictAll(images, results, run));
-    if (run === this.#run || !find("test-progress").hidden) this.#showRunning(false);
-    if (worked || results.length) this.#showResults(results, images.length);
+    const worked = await notice.attempt(() => this.#predictAll(test));
+    if (test !== this.#test) return; // the next one is shown
+    this.#showRunning(false);
+    if (worked || test.results.length) this.#showResults(test.results, images.length);
   }
 
-  async #predictAll(images, results, run) {
-    const waiting = [...images];
+  async #predictAll(test) {
+    const waiting = [...test.images];
     const worker = async () => {
-      while (waiting.length && run === this.#run) {
+      while (waiting.length && !test.stopped) {
         const some = waiting.splice(0, BATCH);
-        results.push(...(await this.#predict(some)));
-        find("test-progress").value = results.length;
+        test.results.push(...(await this.#predict(some)));
+        if (test === this.#test) find("test-progress").value = test.results.length;
       }
     };
-    await Promise.all(Array.from({ length: CONCURRENT }, worker));
+    try {
+      await Promise.all(Array.from({ length: CONCURRENT }, worker));
+    } finally {
+      test.stopped = true; // if one worker fails, the other one ends, too
+    }
     return true;
   }
 
@@ -64,7 +67,7 @@ export class Test {
       const { predictions } = await api.predict(files);
       return images.map((image, index) => this.#judge(image, predictions[index]));
     } catch (problem) {
-      if (![413, 422].includes(problem.status)) throw problem;
+      if (!problem.isOfImage) throw problem;
       if (images.length === 1) return [{ ...images[0], unreadable: true }];
       const alone = await Promise.all(images.map((image) => this.#predict([image])));
       return alone.flat();

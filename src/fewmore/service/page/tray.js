@@ -1,6 +1,6 @@
 // What is to be taught: one class or several side by side, each with its images and its name.
 
-import { announce, count, find, make, refill } from "./dom.js";
+import { announce, cleanName, count, find, make, refill } from "./dom.js";
 import { shrink } from "./incoming.js";
 
 const ENOUGH = 5; // images that make a good start
@@ -147,25 +147,31 @@ export class Tray {
     return value;
   }
 
+  /** Adds what was stored; what the person has begun meanwhile stays what is worked on. */
   restore({ groups, active }) {
-    for (const { name, items } of groups) {
+    const begun = !this.isEmpty || this.#groups.some(nameOf);
+    const restored = groups.map(({ name, items }) => {
       const free = this.#groups.find((group) => !group.items.length && !nameOf(group));
       const group = free ?? this.#addGroup();
       group.input.value = name;
       this.add(items, group);
+      return group;
+    });
+    if (!begun) {
+      this.#activate(restored[active] ?? this.#groups[0]);
+      this.#selected = this.#active.items[0] ?? null;
     }
-    this.#activate(this.#groups[active] ?? this.#groups[0]);
-    this.#selected = this.#active.items[0] ?? null;
     this.#changed();
   }
 
   // Teaching
 
   /**
-   * Returns the classes to teach as [{ name, known, titles, hasDrawing, images, done }], where
-   * images gives a promise of files, titles are what messages call them, and done() removes from
-   * the tray what was there now; null if something is missing, after saying so. `onPad` is a file
-   * of the unfinished drawing, or null.
+   * Returns the classes to teach as [{ name, known, titles, hasDrawing, images, … }], where images
+   * gives a promise of files and titles are what messages call them; null if something is missing,
+   * after saying so. discard(count) removes the first ones from the tray, leaveOut(indices, problem)
+   * marks some as unreadable, and done() removes all that was there. `onPad` is a file of the
+   * unfinished drawing, or null.
    */
   lessons(onPad) {
     const extra = (group) => (onPad && group === this.#active ? [onPad] : []);
@@ -186,10 +192,11 @@ export class Tray {
       return null;
     }
     return filled.map((group) => {
-      const items = [...group.items];
-      const files = [...readable(group).map((item) => item.file), ...extra(group)];
-      const titles = readable(group).map((item) =>
-        item.drawn ? `drawing ${group.items.indexOf(item) + 1}` : item.title,
+      const all = [...group.items];
+      const items = readable(group);
+      const files = [...items.map((item) => item.file), ...extra(group)];
+      const titles = items.map((item) =>
+        item.drawn ? `drawing ${all.indexOf(item) + 1}` : item.title,
       );
       return {
         name: nameOf(group),
@@ -197,9 +204,20 @@ export class Tray {
         known: this.#known.has(nameOf(group)),
         hasDrawing: extra(group).length > 0,
         images: () => Promise.all(files.map(async (file) => shrink(await file))),
+        discard: (count) => {
+          this.#discard(group, items.slice(0, count));
+          this.#changed();
+        },
+        leaveOut: (indices, problem) => {
+          // A drawing that is on the pad is no item yet.
+          for (const item of indices.map((index) => items[index]).filter(Boolean)) {
+            Object.assign(item, { prediction: null, problem, unreadable: true });
+          }
+          this.#changed();
+        },
         done: () => {
           if (!this.#groups.includes(group)) return; // it was removed in the meantime
-          this.#discard(group, items);
+          this.#discard(group, all);
           if (!group.items.length) this.#drop(group);
           this.#changed();
         },
@@ -340,7 +358,7 @@ export class Tray {
   }
 }
 
-const nameOf = (group) => group.input.value.trim();
+const nameOf = (group) => cleanName(group.input.value);
 
 function captionOf({ unreadable, prediction, busy }) {
   if (unreadable) return "unreadable";

@@ -22,6 +22,7 @@ from fewmore.service.routes.dependencies import (
     VersionHeader,
     client_of,
     expected_version,
+    image_titles,
     read_images,
     unless_gone,
 )
@@ -103,13 +104,13 @@ async def _teach(sent: LearnRequest, new: bool) -> Taught:
     name = clean_name(sent.name)
     if new:
         check_visible(name)
-    images = await read_images(sent.images, service.limits)
+    titles = image_titles(len(sent.images), name)
+    images = await read_images(sent.images, titles, service.limits)
     digests = [hashlib.sha256(image).hexdigest() for image in images]
     key = IdempotencyKey.of(sent.idempotency_key, "teach" if new else "add", name, *digests)
     request = Request(key, expected_version(sent.if_match))
     if (earlier := store.before_teaching(name, new, request)) is not None:
         return Taught(**service.respond(earlier, sent.response))
-    titles = [f"image {number} of {name}" for number in range(1, len(images) + 1)]
     embedding = service.batcher.embed(images, titles, client_of(sent.http))
     embedded = await unless_gone(sent.http, embedding)
     sent.tasks.add_task(store.thumbnails.write)  # after the response

@@ -101,7 +101,15 @@ def client_of(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-async def read_images(uploads: Sequence[datastructures.UploadFile], limits: Limits) -> list[bytes]:
+def image_titles(count: int, name: str | None = None) -> list[str]:
+    """Return what messages call the images of a request, all of one class."""
+    of = "" if name is None else f" of {name}"
+    return [f"image {number}{of}" for number in range(1, count + 1)]
+
+
+async def read_images(
+    uploads: Sequence[datastructures.UploadFile], titles: Sequence[str], limits: Limits
+) -> list[bytes]:
     """Read uploaded files, if there are not too many and none is too large."""
     if len(uploads) > limits.images:
         raise HTTPException(
@@ -110,11 +118,11 @@ async def read_images(uploads: Sequence[datastructures.UploadFile], limits: Limi
             "send fewer",
         )
     images = []
-    for number, upload in enumerate(uploads, 1):
+    for title, upload in zip(titles, uploads, strict=True):
         if (upload.size or 0) > limits.image_bytes:
             raise HTTPException(
                 413,
-                f"image {number} has {upload.size:,} bytes, "
+                f"{title} has {upload.size:,} bytes, "
                 f"and at most {limits.image_bytes:,} can be: make it smaller",
             )
         images.append(await upload.read())

@@ -11,7 +11,12 @@ from fewmore.errors import FewmoreError
 from fewmore.service import open_inference
 from fewmore.service.openapi import inference_errors
 from fewmore.service.problems import RETRY_SOON
-from fewmore.service.routes.dependencies import ServiceState, client_of, unless_gone
+from fewmore.service.routes.dependencies import (
+    ServiceState,
+    client_of,
+    image_titles,
+    unless_gone,
+)
 from fewmore.service.state import Service
 
 LENGTH_HEADER = "Inference-Header-Content-Length"
@@ -111,7 +116,7 @@ async def infer_version(
         inference = await asyncio.to_thread(
             open_inference.read, body, length, limits.images, limits.image_bytes
         )
-        titles = [f"image {number}" for number in range(1, len(inference.images) + 1)]
+        titles = image_titles(len(inference.images))
         work = service.batcher.predict(inference.images, titles, inference.top, client_of(request))
         predicted = await unless_gone(request, work)
     except FewmoreError as error:

@@ -16,6 +16,7 @@ from fewmore.service.routes.dependencies import (
     ServiceState,
     client_of,
     get_service,
+    image_titles,
     read_images,
     unless_gone,
 )
@@ -96,7 +97,7 @@ async def predict_urls(
 
 async def _respond(request: Request, files: Sequence[UploadFile], top: int) -> Response:
     service = await get_service(request)
-    images = await read_images(files, service.limits)
+    images = await read_images(files, image_titles(len(files)), service.limits)
     predictions = await _predict(service, request, images, top)
     return Response(predictions.model_dump_json(), media_type="application/json")
 
@@ -104,7 +105,7 @@ async def _respond(request: Request, files: Sequence[UploadFile], top: int) -> R
 async def _predict(
     service: Service, request: Request, images: Sequence[bytes], top: int
 ) -> Predictions:
-    titles = [f"image {number}" for number in range(1, len(images) + 1)]
+    titles = image_titles(len(images))
     work = service.batcher.predict(images, titles, top, client_of(request))
     predicted = await unless_gone(request, work)
     return Predictions(
