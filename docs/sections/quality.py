@@ -75,7 +75,7 @@ def judges() -> str:
         for judge in JUDGES
         if judge.where.startswith("`") or (ROOT / judge.where).exists()
     ]
-    return "\n".join(markdown_table(("judge", "version", "judges", "in"), rows)) + "\n"
+    return "\n".join(markdown_table(("program", "version", "checks", "in"), rows)) + "\n"
 
 
 def _place(where: str) -> str:

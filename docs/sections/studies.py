@@ -40,7 +40,7 @@ def study(name: str) -> str:
     parts = [_measured(name, benchmark) for benchmark in (*benchmarks, PAPERS)]
     if decided:
         links = ", ".join(f"[{number}]({link_to(number, 'claims.md')})" for number in decided)
-        parts.insert(0, f"Judged by it: claim{'s' if len(decided) > 1 else ''} {links}.\n")
+        parts.insert(0, f"Claims tested by it: claim{'s' if len(decided) > 1 else ''} {links}.\n")
     return "\n".join(parts)
 
 
