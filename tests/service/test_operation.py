@@ -17,7 +17,7 @@ import httpx2
 import pytest
 from PIL import Image
 
-from fewmore.errors import ModelFileError
+from fewmore.errors import ConfigError, ExportError, ModelFileError
 from fewmore.service.guard import Access
 from fewmore.service.limits import Limits
 from fewmore.service.logs import JSONFormatter
@@ -170,6 +170,25 @@ def table(heading: str) -> dict[str, str]:
     text = DOCS.read_text().partition(f"# {heading}\n")[2]
     rows = re.findall(r"^\| (`.+?) \| (.+?) \|", text.partition("\n#")[0], re.M)
     return dict(rows)
+
+
+def test_more_images_than_a_form_can_have_are_refused_at_the_start():
+    assert Limits.parse(["images=1000"]).images == 1000
+    with pytest.raises(ConfigError, match="'images=1001' is too large"):
+        Limits.parse(["images=1001"])
+
+
+def test_an_export_that_cannot_be_written_names_no_path(client: Any):
+    def fail(_: Any, path: Path) -> None:
+        raise ExportError(f"{path} cannot be written") from reason
+
+    client.http.app.state.service.exports._writer = fail
+    reason: Exception = OSError("No space left on device")
+    refused = client.http.get("/api/model/onnx")
+    assert refused.status_code == 503
+    assert "model.onnx" not in refused.text
+    reason = ValueError("an unknown layer")
+    assert client.http.get("/api/model/onnx").status_code == 422
 
 
 def test_the_documented_limits_are_the_defaults():

@@ -8,6 +8,7 @@ from typing import Any
 from fewmore.errors import ConfigError, UnknownName
 
 MEBIBYTE = 2**20
+MOST_IMAGES = 1000  # Starlette takes no more files in a form
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ class Limits:
                 raise ConfigError(
                     f"the limit {text!r} is no number above 0: give it as in "
                     f"--limit {name}={defaults[name]}"
+                )
+            if name == "images" and number > MOST_IMAGES:
+                raise ConfigError(
+                    f"the limit {text!r} is too large: a request can have {MOST_IMAGES:,} images"
                 )
             changed[name] = number
         return replace(cls(), **changed)

@@ -6,7 +6,7 @@ from fastapi import FastAPI
 
 from fewmore.service.guard import Access
 from fewmore.service.open_inference import InferError, InferRequest, InferResponse
-from fewmore.service.problems import MEDIA_TYPE
+from fewmore.service.problems import INFERENCE_PATH, MEDIA_TYPE
 from fewmore.service.schemas import OutdatedProblem, Problem
 
 Responses = dict[int | str, dict[str, Any]]
@@ -35,17 +35,18 @@ def describe(app: FastAPI, access: Access) -> None:
             **described.pop("$defs", {}),
             schema.__name__: described,
         }
-    if access.token is None:
-        return
-    document["components"]["securitySchemes"] = {
-        "token": {
-            "type": "http",
-            "scheme": "bearer",
-            "description": "Printed when the service starts.",
+    if access.token is not None:
+        document["components"]["securitySchemes"] = {
+            "token": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "Printed when the service starts.",
+            }
         }
-    }
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
+            if path.startswith(INFERENCE_PATH):
+                operation["responses"].pop("422", None)  # `problems` makes it 400
             if access.needs_token(method.upper(), path):
                 operation["security"] = [{"token": []}]
 

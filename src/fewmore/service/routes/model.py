@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from fewmore.classifier.classes import MAX_NAME_LENGTH
 from fewmore.classifier.estimator import IncrementalClassifier
 from fewmore.classifier.history import class_sessions
-from fewmore.errors import ModelFileError
+from fewmore.errors import ExportError, ModelFileError
 from fewmore.service.downloads import Downloads
 from fewmore.service.limits import Limits
 from fewmore.service.openapi import file_response, problems
@@ -83,7 +83,8 @@ async def download_model(service: ServiceState) -> FileResponse:
 async def export_onnx(service: ServiceState) -> FileResponse:
     """Export the model to one ONNX file: an image of any size in, the name of its class out.
 
-    It is checked with onnxruntime, which takes some seconds. 409: `fewmore[export]` is missing.
+    It is checked with onnxruntime, which takes some seconds. 409: `fewmore[export]` is missing;
+    422: this model cannot be exported.
     """
     return await _send(service, service.exports, f"{service.store.name}.onnx")
 
@@ -91,7 +92,9 @@ async def export_onnx(service: ServiceState) -> FileResponse:
 async def _send(service: Service, files: Downloads, name: str) -> FileResponse:
     try:
         copy = await files.copy_of(service.store.current)
-    except (OSError, ModelFileError) as error:
+    except (OSError, ModelFileError, ExportError) as error:
+        if isinstance(error, ExportError) and not isinstance(error.__cause__, OSError):
+            raise  # it says what cannot be exported, not which file cannot be written
         detail = "no copy of the model can be written at the moment: the service's log says why"
         log.warning("a copy of the model cannot be written: %s", error)
         raise HTTPException(503, detail, RETRY_SOON) from error
