@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pkgutil import iter_modules, resolve_name
 from types import ModuleType
@@ -110,27 +111,51 @@ def commands() -> str:
 
 
 def settings() -> str:
-    """List the settings that all methods share, then those of each method and features."""
+    """List the settings that all methods share, then those of some methods and of features."""
     benchmark = BENCHMARKS["cifar100"]
     common: dict[str, Setting] = {}
-    parts = []
+    own: dict[tuple[str, str], dict[str, Setting]] = {}  # by name and meaning, then by method
     for name in METHODS:
         listed = list_settings(recipes.recipe("official", benchmark, name))
-        own = [setting for setting in listed if setting.own]
         common = common or {setting.name: setting for setting in listed if not setting.own}
-        if own:
-            parts.append(f"## Of the method {name}\n\n{_setting_table(own)}")
+        for setting in listed:
+            if setting.own:
+                own.setdefault((setting.name, setting.meaning), {})[name] = setting
+    shared: dict[tuple[str, ...], list[Setting]] = {}  # by the methods that have them
+    for of_methods in own.values():
+        one = next(iter(of_methods.values()))
+        values = {name: setting.value for name, setting in of_methods.items()}
+        shared.setdefault(tuple(values), []).append(replace(one, value=_values(values)))
+    parts = [
+        f"## Of the method{'s' if len(names) > 1 else ''} {', '.join(names)}\n\n"
+        f"{_setting_table(found)}"
+        for names, found in shared.items()
+    ]
     for name in FEATURES:
         listed = list_settings(recipes.recipe("official", benchmark, "cec", features=name))
-        other = [setting for setting in listed if not setting.own and setting.name not in common]
+        other = [
+            replace(setting, value=_values({name: setting.value}))
+            for setting in listed
+            if not setting.own and setting.name not in common
+        ]
         if other:
             parts.append(f"## Of the features {name}\n\n{_setting_table(other)}")
-    first = f"## Of all methods\n\n{_setting_table(list(common.values()))}"
+    of_all = [replace(one, value=_values({"all": one.value})) for one in common.values()]
+    first = f"## Of all methods\n\n{_setting_table(of_all)}"
     return "\n".join([first, *parts])
 
 
+def _values(by_method: Mapping[str, str]) -> str:
+    """Return the most frequent value, and the others with their methods."""
+    methods: dict[str, list[str]] = {}
+    for method, value in by_method.items():
+        methods.setdefault(f"`{value or '()'}`", []).append(method)
+    usual, *others = sorted(methods, key=lambda value: len(methods[value]), reverse=True)
+    return "; ".join([usual, *(f"{', '.join(methods[value])}: {value}" for value in others)])
+
+
 def _setting_table(settings: list[Setting]) -> str:
-    rows = [(f"`{one.name}`", f"`{one.value or '()'}`", _cell(one.meaning)) for one in settings]
+    rows = [(f"`{one.name}`", one.value, _cell(one.meaning)) for one in settings]
     return "\n".join(markdown_table(GROUP_TITLES, rows)) + "\n"
 
 

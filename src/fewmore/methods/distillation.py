@@ -22,8 +22,8 @@ from fewmore.training.learn_session import outputs
 class DistillationConfig:
     """Hold the weight and the temperature of the distillation loss."""
 
-    weight: float = 1.0  # iCaRL and EEIL add the losses as they are
-    temperature: float = 2.0  # EEIL's
+    weight: float = 1.0  # of the distillation loss; in the papers of iCaRL and EEIL it is 1
+    temperature: float = 2.0  # of the softmax of old and new logits; EEIL has 2
 
     def __post_init__(self) -> None:
         if self.weight < 0 or self.temperature <= 0:

@@ -28,7 +28,7 @@ from fewmore.training.runtime import Runtime
 class ExemplarConfig:
     """Hold how many images of each class are kept."""
 
-    per_class: int = 20  # iCaRL's 2,000 over 100 classes; a class with fewer images keeps all
+    per_class: int = 20  # images kept of each class; of iCaRL 2,000 in 100 classes
 
     def __post_init__(self) -> None:
         if self.per_class < 1:

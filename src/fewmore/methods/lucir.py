@@ -47,10 +47,10 @@ class Config(MethodConfig):
     Values are the paper's for CIFAR100, but for those that were chosen.
     """
 
-    less_forget: float = LESS_FORGET  # λ_base
+    less_forget: float = LESS_FORGET  # weight of the less-forget loss, λ_base
     ranking: float = 1.0  # weight of the ranking loss
     margin: float = 0.5  # of the ranking loss
-    negatives: int = 2  # K
+    negatives: int = 2  # new classes that an exemplar is ranked against, K
     session: SessionConfig = SESSION
     exemplars: ExemplarConfig = field(default_factory=ExemplarConfig)
 

@@ -57,7 +57,7 @@ class Config(MethodConfig):
     Losses here are means; the paper's weights are for sums and do not carry over.
     """
 
-    nodes: int = 400  # the paper's supplement, for all its datasets
+    nodes: int = 400  # of the neural gas; 400 for all data sets of the paper's supplement
     rounds: int = 20  # of training the gas
     anchor: float = ANCHOR  # weight of the anchor loss
     min_max: float = MIN_MAX  # weight of the min-max loss
