@@ -172,6 +172,51 @@ def test_the_page_in_a_browser(
     page.close()
 
 
+# In place of onnxruntime-web: every photo is the same to it.
+RUNTIME = """
+export const env = { wasm: {} };
+export class Tensor {}
+const answer = { probabilities: [0.5, 0.25, 0.25], familiarity: [0.5], features: [1, 0] };
+const outputs = Object.entries(answer).map(([name, data]) => [name, { data }]);
+export const InferenceSession = {
+  create: async () => ({ run: async () => Object.fromEntries(outputs) }),
+};
+"""
+
+
+def test_two_tabs_learn_together(
+    classifier: IncrementalClassifier,
+    photos: Photos,
+    serve: Callable[[Path], str],
+    chromium: "Browser",
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    export_without_graphs(classifier, tmp_path / "page", monkeypatch)
+    (tmp_path / "page" / "ort.wasm.bundle.min.mjs").write_text(RUNTIME)
+    context = chromium.new_context()
+    address = serve(tmp_path / "page")
+    tabs = [context.new_page() for _ in range(2)]
+    for page in tabs:
+        page.goto(address)
+        page.wait_for_selector("body[data-ready]")
+    photo = next((photos("more", {"owl": 1}) / "owl").iterdir())
+    for page, name in zip(tabs, ("owl", "tern"), strict=True):
+        page.set_input_files("#lesson-photos", photo)
+        page.fill("#name", name)
+        page.click("#learn")
+        for tab in tabs:
+            tab.get_by_label(f"Forget {name}").wait_for()
+    assert tabs[1].locator("#learnt li").count() == 2
+    tabs[0].get_by_label("Forget tern").click()
+    tabs[1].get_by_label("Forget tern").wait_for(state="detached")
+    assert tabs[1].locator("#learnt li").count() == 1
+    tabs[0].fill("#name", "None of these")
+    tabs[0].click("#learn")
+    assert "No class can be named" in tabs[0].locator("#lesson-problem").inner_text()
+    context.close()
+
+
 def ask(page: "Page", photo: Path) -> str:
     """Show a photo to the page, and return its answer."""
     page.evaluate("document.getElementById('label').textContent = ''")

@@ -48,6 +48,12 @@ async function start() {
     look(event.dataTransfer.files);
   });
   addEventListener("paste", (event) => look(event.clipboardData.files));
+  addEventListener("storage", ({ key }) => {
+    if (!about.learns || (key !== null && key !== storageKey())) return;
+    learnt = readStored(); // another tab has learnt or forgotten
+    showLearnt();
+    showAnswer();
+  });
   showLearnt();
   document.body.dataset.ready = "true";
 }
@@ -102,6 +108,7 @@ async function teach(name, files) {
 
 function nameProblem(name) {
   if (!name) return "Give the class a name.";
+  if (name.toLowerCase() === model.about.none) return `No class can be named ${name}.`;
   if (!model.about.classes.includes(name)) return "";
   return `${name} is in the model already. This page adds new classes; \`fewmore learn\` adds ` +
     "photos to the others.";
