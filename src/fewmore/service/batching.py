@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -194,23 +195,19 @@ class Batcher:
         self, images: Sequence[bytes], titles: Sequence[str], top: int, client: str = ""
     ) -> Predicted:
         """Predict the likeliest `top` classes of encoded images; errors name them by title."""
-        result = await self._submit(images, titles, top, client)
-        if not isinstance(result, Predicted):
-            raise TypeError(result)
-        return result
+        predicted: Predicted = await self._submit(images, titles, top, client)
+        return predicted
 
     async def embed(
         self, images: Sequence[bytes], titles: Sequence[str], client: str = ""
     ) -> Embedded:
         """Compute the features of encoded images to learn from."""
-        result = await self._submit(images, titles, None, client)
-        if not isinstance(result, Embedded):
-            raise TypeError(result)
-        return result
+        embedded: Embedded = await self._submit(images, titles, None, client)
+        return embedded
 
     async def _submit(
         self, images: Sequence[bytes], titles: Sequence[str], top: int | None, client: str
-    ) -> "Predicted | Embedded":
+    ) -> Any:
         pixels = await self._count_pixels(images)
         if sum(pixels) > self.limits.request_pixels:
             raise DataError(

@@ -6,22 +6,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, BackgroundTasks, Depends, Query, Response
-from fastapi import Request as HTTPRequest
+from fastapi import APIRouter, BackgroundTasks, Depends, Query, Request
 
 from fewmore.classifier.classes import MAX_NAME_LENGTH, KnownClass, check_visible, clean_name
 from fewmore.classifier.history import class_sessions
-from fewmore.service.idempotency import IdempotencyKey, Request
 from fewmore.service.openapi import change_problems, problems
 from fewmore.service.routes.dependencies import (
     FormName,
     ImageFiles,
-    KeyHeader,
+    NewChange,
     QueryName,
     ServiceState,
-    VersionHeader,
     client_of,
-    expected_version,
     image_titles,
     read_images,
     unless_gone,
@@ -76,14 +72,11 @@ async def list_classes(
 class LearnRequest:
     """Collect what the two routes that teach receive."""
 
-    service: ServiceState
-    http: HTTPRequest
-    response: Response
+    change: NewChange
+    http: Request
     tasks: BackgroundTasks
     name: FormName
     images: ImageFiles
-    idempotency_key: KeyHeader = None
-    if_match: VersionHeader = None
 
 
 @router.post("/api/classes", responses=change_problems(409))
@@ -100,22 +93,21 @@ async def add_images(request: Annotated[LearnRequest, Depends()]) -> Taught:
 
 async def _teach(sent: LearnRequest, new: bool) -> Taught:
     """Embed the images in a batch with others, then learn the class in turn with other changes."""
-    service, store = sent.service, sent.service.store
+    service, store = sent.change.service, sent.change.service.store
     name = clean_name(sent.name)
     if new:
         check_visible(name)
     titles = image_titles(len(sent.images), name)
     images = await read_images(sent.images, titles, service.limits)
     digests = [hashlib.sha256(image).hexdigest() for image in images]
-    key = IdempotencyKey.of(sent.idempotency_key, "teach" if new else "add", name, *digests)
-    request = Request(key, expected_version(sent.if_match))
+    request = sent.change.identify("teach" if new else "add", name, *digests)
     if (earlier := store.before_teaching(name, new, request)) is not None:
-        return Taught(**service.respond(earlier, sent.response))
+        return Taught(**service.respond(earlier, sent.change.response))
     embedding = service.batcher.embed(images, titles, client_of(sent.http))
     embedded = await unless_gone(sent.http, embedding)
     sent.tasks.add_task(store.thumbnails.write)  # after the response
     work = partial(store.teach, name, embedded, new, request)
-    return Taught(**await service.change(work, sent.response))
+    return Taught(**await sent.change.make(work))
 
 
 @router.get("/api/classes/images", responses=problems(400, 404, 409, 422, 429, private=True))
@@ -150,50 +142,30 @@ async def list_images(
 
 @router.delete("/api/classes/images", responses=change_problems(404, 409))
 async def remove_image(
-    service: ServiceState,
-    response: Response,
+    change: NewChange,
     name: QueryName,
     image: Annotated[
         str,
         Query(pattern="^[0-9a-f]{16}$", description="Its id.", examples=["00c3a1b2c3d4e5f6"]),
     ],
-    idempotency_key: KeyHeader = None,
-    if_match: VersionHeader = None,
 ) -> Changed:
     """Remove one image from a class, as if it had never been taught."""
-    key = IdempotencyKey.of(idempotency_key, "remove", name, image)
-    request = Request(key, expected_version(if_match))
-    work = partial(service.store.remove_image, name, hash_of(image), request)
-    return Changed(**await service.change(work, response))
+    request = change.identify("remove", name, image)
+    work = partial(change.service.store.remove_image, name, hash_of(image), request)
+    return Changed(**await change.make(work))
 
 
 @router.patch("/api/classes", responses=change_problems(404, 409))
-async def rename_class(
-    service: ServiceState,
-    response: Response,
-    name: QueryName,
-    new: NewName,
-    idempotency_key: KeyHeader = None,
-    if_match: VersionHeader = None,
-) -> Changed:
+async def rename_class(change: NewChange, name: QueryName, new: NewName) -> Changed:
     """Give a class another name."""
     check_visible(clean_name(new.name))
-    key = IdempotencyKey.of(idempotency_key, "rename", name, new.name)
-    request = Request(key, expected_version(if_match))
-    work = partial(service.store.rename, name, new.name, request)
-    return Changed(**await service.change(work, response))
+    request = change.identify("rename", name, new.name)
+    work = partial(change.service.store.rename, name, new.name, request)
+    return Changed(**await change.make(work))
 
 
 @router.delete("/api/classes", responses=change_problems(404, 409))
-async def forget_class(
-    service: ServiceState,
-    response: Response,
-    name: QueryName,
-    idempotency_key: KeyHeader = None,
-    if_match: VersionHeader = None,
-) -> Changed:
+async def forget_class(change: NewChange, name: QueryName) -> Changed:
     """Forget a class."""
-    key = IdempotencyKey.of(idempotency_key, "forget", name)
-    request = Request(key, expected_version(if_match))
-    work = partial(service.store.forget, name, request)
-    return Changed(**await service.change(work, response))
+    request = change.identify("forget", name)
+    return Changed(**await change.make(partial(change.service.store.forget, name, request)))

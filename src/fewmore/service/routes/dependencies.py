@@ -5,18 +5,23 @@ refuse a request before its body is read, and it protects the page and the OpenA
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, File, Form, Header, Query, Request, UploadFile
+from fastapi import Depends, File, Form, Header, Query, Request, Response, UploadFile
 from pydantic import WithJsonSchema
 from starlette import datastructures
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from fewmore.classifier.classes import MAX_NAME_LENGTH
+from fewmore.service import idempotency
+from fewmore.service.idempotency import JSON
 from fewmore.service.limits import Limits
+from fewmore.service.problems import RETRY_SOON
 from fewmore.service.state import Service
+from fewmore.service.store import Outcome
 
 T = TypeVar("T")
 
@@ -76,9 +81,33 @@ VersionHeader = Annotated[
 ]
 
 
-def expected_version(if_match: str | None) -> int | None:
-    """Return the version that a change was made for; None: any."""
-    return None if if_match in (None, "*") else int(str(if_match).strip('"'))
+@dataclass(frozen=True)
+class ChangeRequest:
+    """Collect what every route that changes the model receives."""
+
+    service: ServiceState
+    response: Response
+    idempotency_key: KeyHeader = None
+    if_match: VersionHeader = None
+
+    def identify(self, *parts: str) -> idempotency.Request:
+        """Return the key of a request with this content, and the version that it is for."""
+        key = idempotency.IdempotencyKey.of(self.idempotency_key, *parts)
+        version = None if self.if_match in (None, "*") else int(str(self.if_match).strip('"'))
+        return idempotency.Request(key, version)
+
+    async def make(self, work: Callable[[], Outcome]) -> JSON:
+        """Make the change in turn with others, and return the response."""
+        return await self.service.change(work, self.response)
+
+
+NewChange = Annotated[ChangeRequest, Depends()]
+
+
+def check_running(service: Service) -> None:
+    """Refuse a request while the service starts or ends."""
+    if not (service.ready and service.batcher.alive):
+        raise HTTPException(503, "the service is starting or ending", RETRY_SOON)
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -3,17 +3,11 @@
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query
 
 from fewmore.classifier.history import Change
-from fewmore.service.idempotency import IdempotencyKey, Request
 from fewmore.service.openapi import change_problems, problems
-from fewmore.service.routes.dependencies import (
-    KeyHeader,
-    ServiceState,
-    VersionHeader,
-    expected_version,
-)
+from fewmore.service.routes.dependencies import NewChange, ServiceState
 from fewmore.service.schemas import SessionOut, Sessions, Undone
 
 MOST_NAMES = 100  # classes that one step of the history names
@@ -57,13 +51,7 @@ def _describe(number: int, change: Change) -> SessionOut:
 
 
 @router.post("/api/sessions/undo", responses=change_problems(409))
-async def undo_change(
-    service: ServiceState,
-    response: Response,
-    idempotency_key: KeyHeader = None,
-    if_match: VersionHeader = None,
-) -> Undone:
+async def undo_change(change: NewChange) -> Undone:
     """Undo the last change. With If-Match, only if that is the one that led to this version."""
-    key = IdempotencyKey.of(idempotency_key, "undo")
-    request = Request(key, expected_version(if_match))
-    return Undone(**await service.change(partial(service.store.undo, request), response))
+    work = partial(change.service.store.undo, change.identify("undo"))
+    return Undone(**await change.make(work))

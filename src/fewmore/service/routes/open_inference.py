@@ -10,9 +10,9 @@ from fewmore import __version__
 from fewmore.errors import FewmoreError
 from fewmore.service import open_inference
 from fewmore.service.openapi import inference_errors
-from fewmore.service.problems import RETRY_SOON
 from fewmore.service.routes.dependencies import (
     ServiceState,
+    check_running,
     client_of,
     image_titles,
     unless_gone,
@@ -51,7 +51,7 @@ async def server_live() -> dict[str, bool]:
 @router.get("/health/ready", responses=inference_errors(400, 429))
 async def server_ready(service: ServiceState) -> dict[str, bool]:
     """Report whether predictions can be made."""
-    _check_ready(service)
+    check_running(service)
     return {"live": True, "ready": True}
 
 
@@ -88,7 +88,7 @@ async def model_version_ready(
 ) -> dict[str, Any]:
     """Report whether predictions can be made by the current version of the model."""
     _check_model(service, name, version)
-    _check_ready(service)
+    check_running(service)
     return {"name": name, "ready": True}
 
 
@@ -149,8 +149,3 @@ def _check_model(service: Service, name: str, version: str) -> None:
     current = service.store.current.version
     if version != str(current):
         raise HTTPException(404, f"the model has version {current}, and no other can be used")
-
-
-def _check_ready(service: Service) -> None:
-    if not (service.ready and service.batcher.alive):
-        raise HTTPException(503, "the service is starting or ending", RETRY_SOON)

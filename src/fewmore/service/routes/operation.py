@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from fewmore.service.metrics import CONTENT_TYPE, Value
 from fewmore.service.openapi import problems, text_response
 from fewmore.service.problems import RETRY_SOON
-from fewmore.service.routes.dependencies import ServiceState
+from fewmore.service.routes.dependencies import ServiceState, check_running
 from fewmore.service.schemas import Health, Ready
 from fewmore.service.state import Service
 
@@ -23,8 +23,7 @@ async def check_health() -> Health:
 @router.get("/ready", responses=problems(400, 429, 503))
 async def check_ready(service: ServiceState) -> Ready:
     """Report whether predictions and changes can be made."""
-    if not (service.ready and service.batcher.alive):
-        raise HTTPException(503, "the service is starting or ending", RETRY_SOON)
+    check_running(service)
     store = service.store
     if store.trouble is not None and not store.read_only:
         detail = f"predictions are made, but no change can be stored: {store.trouble}"
