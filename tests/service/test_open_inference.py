@@ -149,6 +149,7 @@ def request(data: Any, shape: list[int], datatype: str = "BYTES", **more: Any) -
         (request([1.5, 2, 3], [1, 1, 3], "UINT8"), "from 0 to 255"),
         (request([1, 2, 3], [3], "UINT8"), "pixels have the shape"),
         (request(["aGk="], [1], outputs=[{"name": "logits"}]), "no output 'logits'"),
+        (request(["aGk="], [1], outputs=[{"name": "x" * 999}]), f"'{'x' * 100}': there are"),
         (request(["aGk="], [1], parameters={"top": 0}), "from 1 to 100"),
         (request(None, [1]), "either data or"),
         (request(["aGk="], [-1]), "not as it should be"),

@@ -33,6 +33,7 @@ MOST_TOP = 100
 NUMPY_TYPES = {"FP32": np.dtype("<f4"), "BOOL": np.dtype(bool)}
 MOST_PARAMETERS = 100
 MOST_DIMENSIONS = 8
+SHOWN = 100  # characters of what was sent, in a message
 MOST_DIGITS = 15  # of a length: Python refuses to read a number of thousands
 WRONG_LENGTH = "Inference-Header-Content-Length must be the number of bytes of JSON"
 
@@ -135,7 +136,7 @@ def read(body: bytes, json_length: str | None, most_images: int, most_json: int)
         request = InferRequest.model_validate_json(body[:split])
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
+        where = ".".join(map(str, first["loc"]))[:SHOWN] or "the body"
         raise DataError(f"the request is not as it should be ({where}: {first['msg']})") from error
     if [tensor.name for tensor in request.inputs] != [INPUT]:
         raise DataError(f"the model has one input: give {INPUT!r}, and nothing else")
@@ -159,7 +160,9 @@ def _wanted_outputs(request: InferRequest) -> dict[str, bool]:
         return dict.fromkeys(OUTPUTS, default)
     for output in request.outputs:
         if output.name not in OUTPUTS:
-            raise DataError(f"there is no output {output.name!r}: there are {', '.join(OUTPUTS)}")
+            raise DataError(
+                f"there is no output {output.name[:SHOWN]!r}: there are {', '.join(OUTPUTS)}"
+            )
     return {
         output.name: output.parameters.get("binary_data", default) is True
         for output in request.outputs
@@ -174,7 +177,8 @@ def _read_images(tensor: RequestInput, binary: bytes, most: int) -> list[bytes]:
     if (tensor.data is None) == (size is None):
         raise DataError("an input has either data or the parameter binary_data_size")
     if (size if size is not None else 0) != len(binary):
-        raise DataError(f"{len(binary):,} bytes follow the JSON, and binary_data_size is {size}")
+        said = str(size)[:SHOWN]
+        raise DataError(f"{len(binary):,} bytes follow the JSON, and binary_data_size is {said}")
     if tensor.datatype == "BYTES":
         files = _split_files(binary, most) if tensor.data is None else _decode(tensor.data, most)
         if math.prod(tensor.shape) != len(files):
@@ -182,7 +186,7 @@ def _read_images(tensor: RequestInput, binary: bytes, most: int) -> list[bytes]:
         return files
     if tensor.datatype == "UINT8":
         return _read_pixels(tensor, binary, most)
-    raise DataError(f"the datatype must be BYTES or UINT8, not {tensor.datatype[:20]!r}")
+    raise DataError(f"the datatype must be BYTES or UINT8, not {tensor.datatype[:SHOWN]!r}")
 
 
 def _check_count(count: int, most: int) -> None:

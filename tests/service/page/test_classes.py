@@ -9,7 +9,7 @@ import pytest
 from fewmore import IncrementalClassifier
 
 pytest.importorskip("playwright")
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 Hand = Any
 OpenPage = Callable[..., Page]
@@ -118,6 +118,24 @@ def test_a_folder_is_tested_with_a_table_of_mistakes(
     expect(page.locator("#history li")).to_have_count(1)  # nothing was learnt
     assert all("422" in trouble for trouble in troubles)
     troubles.clear()
+
+
+def test_a_test_that_fails_leaves_the_next_one_alone(
+    open_page: OpenPage, photos: Callable[..., Path], troubles: list[str]
+) -> None:
+    page = open_page()
+    held: list[Route] = []
+    page.route("**/api/predict*", lambda route: held.append(route))
+    for number, name in enumerate(("robin", "wren"), 1):
+        page.locator("#test-folder").set_input_files(photos(f"exam-{number}", {name: number}))
+        while len(held) < number:
+            page.wait_for_timeout(10)
+    held[0].abort()
+    expect(page.locator("#notice.error")).to_contain_text("does not answer")
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    held[1].continue_()
+    expect(page.locator("#test-sum")).to_have_text("2 of 2 images right (100 %).")
+    troubles.clear()  # the lost request
 
 
 @pytest.mark.soak
