@@ -193,7 +193,7 @@ export function rename(name, to, version) {
  * answers again after it did not.
  */
 export async function follow(changed, back) {
-  let refused = null; // the token that the person was asked to replace, in vain
+  let refused; // the token, or null, that the person was asked to replace in vain
   for (let failures = 0; ; ) {
     while (document.hidden) await pause(1); // a browser has few connections for all its tabs
     const stop = new AbortController();
