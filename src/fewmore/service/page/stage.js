@@ -356,7 +356,7 @@ export class Stage {
         problem.message = text;
         lesson.discard(start); // the service has these
         if (problem.isOfImage && named.length) {
-          problem.message += ". Press Teach again to go on without it.";
+          problem.message += ". Press the button again to leave it out.";
           lesson.leaveOut(named.map((index) => start + index), text);
         }
         throw problem;
