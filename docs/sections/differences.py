@@ -2,7 +2,7 @@
 
 import ast
 import json
-from statistics import NormalDist
+from statistics import NormalDist, stdev
 from statistics import fmean as mean
 from typing import Any
 
@@ -19,6 +19,7 @@ from sections.markdown import UNMEASURED, italic, markdown_table, mean_and_std, 
 
 ENDS = ("base session", "last session")
 MEASURES = ("last", "base", "novel", "harmonic")
+COSINE = "decoupled-cosine"
 STAGE_1 = "stage 1"
 STAGE_2 = "stage 2 from best"
 SELECTION = recorded.RESULTS / "bench-selection-gpu.json"  # of benchmarks/selection.py
@@ -101,32 +102,47 @@ def expected_maximum(count: int) -> float:
 
 
 def details() -> str:
-    """Write where stage 1 ends on CUB200 with what else the authors' program does, all at once."""
-    usual = recorded.read_compared("cub200")["decoupled-cosine"]
-    changed = {row.method: row for row in recorded.read_explanations() if row.benchmark == "cub200"}
-    first = changed.pop("decoupled-cosine")
-    printed = published_row(usual)
+    """Write where stage 1 ends on CUB200 on a CPU, with more and more of the authors' details."""
+    explained = [row for row in recorded.read_explanations() if row.benchmark == "cub200"]
+    cosine = sorted(
+        (row for row in explained if row.method == COSINE), key=lambda row: len(row.settings)
+    )
+    on_features = [row for row in explained if row.method != COSINE]
+    before = _measured_before()
+    printed = published_row(before[0])
     ends = [italic(printed.sessions[place]) for place in (0, -1)] if printed else ["–"] * 2
-    named = {
-        "Decoupled-Cosine, recipe `official`": usual,
-        "Decoupled-Cosine with all of these": first,
-        **{f"{name} on the same features": row for name, row in changed.items()},
-    }
-    rows = [
-        ["Decoupled-Cosine, *published*", "1", *ends, *["–"] * 3],
-        *([name, str(row.runs), *map(over_runs, _measures(row))] for name, row in named.items()),
+    named = [
+        *((f"on a GPU, {row.date[:10]}", row) for row in before),
+        *((f"on a CPU{_changes(row)}", row) for row in cosine),
+        *((f"{row.method} on the last one's features", row) for row in on_features),
     ]
-    titles = ("method", "seeds", "base session", *MEASURES)
+    rows = [
+        ["*published*", "–", *ends, *["–"] * 3],
+        *([name, str(row.runs), *map(over_runs, _measures(row))] for name, row in named),
+    ]
+    titles = ("Decoupled-Cosine", "seeds", "base session", *MEASURES)
     table = markdown_table(titles, rows, "l" + "r" * (len(titles) - 1))
-    gain, most = mean(first.last) - mean(usual.last), max(usual.last)
-    commands = ", ".join(f"`{row.command}`" for row in (first, *list(changed.values())[:1]))
+    lasts = [last for row in before for last in row.last]
+    about = cosine[-1]
+    commands = dict.fromkeys(f"`{row.command}` ({row.commit})" for row in (*cosine, *on_features))
     text = (
-        f"With all of them Decoupled-Cosine ends {gain:.2f} points higher than the mean of "
-        f"{usual.runs} seeds without, of which the highest ends at {most:.2f}. "
-        f"{first.machine['device']}, {first.machine['cores']} cores, {first.machine['precision']}, "
-        f"{first.date[:10]}, commit {first.commit}: {commands}"
+        f"The {len(lasts)} runs on a GPU end at {mean(lasts):.2f} ± {stdev(lasts):.2f}, from "
+        f"{min(lasts):.2f} to {max(lasts):.2f}. On a CPU: {about.machine['device']}, "
+        f"{about.machine['cores']} cores, {about.machine['precision']}, {about.date[:10]}: "
+        f"{', '.join(commands)}"
     )
     return "\n".join(table) + f"\n\n{paragraph(text)}\n"
+
+
+def _measured_before() -> list[RunResult]:
+    """Return all results of Decoupled-Cosine on CUB200 with crops that are not antialiased."""
+    folders = (".", "earlier", "studies/ablation-cub200/results")
+    paths = (recorded.RESULTS / folder / f"cub200-{COSINE}.json" for folder in folders)
+    return sorted(map(results.read, paths), key=lambda row: row.date)
+
+
+def _changes(row: RunResult) -> str:
+    return "".join(f", `{key}={value}`" for key, value in row.settings.items())
 
 
 def precision() -> str:

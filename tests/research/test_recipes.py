@@ -56,6 +56,7 @@ BENCHMARK_NUMBERS = {
         "backbone": "resnet20",
         "weights": None,
         "milestones": (60, 70),
+        "last_batch": "drop",
         "encoder_lr": 0.002,
         "queries": 15,
         "transform": {
@@ -72,6 +73,7 @@ BENCHMARK_NUMBERS = {
         "backbone": "resnet18",
         "weights": None,
         "milestones": (40, 70),
+        "last_batch": "drop",
         "encoder_lr": 0.0002,
         "queries": 15,
         "transform": {"size": 84, "resize": 92, **IMAGENET, **WHOLE_CROPS},
@@ -80,6 +82,7 @@ BENCHMARK_NUMBERS = {
         "backbone": "resnet18",
         "weights": "imagenet",
         "milestones": (30, 40, 60, 80),
+        "last_batch": "fill",
         "encoder_lr": 0.0002,
         "queries": 10,
         "transform": {"size": 224, "resize": 256, **IMAGENET, **WHOLE_CROPS},
@@ -531,7 +534,8 @@ def test_the_official_numbers_of_each_benchmark(benchmark):
         "weights": expected["weights"],
     }
     assert read(made.transform, expected["transform"]) == expected["transform"]
-    stage1 = {**SGD_NUMBERS, **STAGE_1, "milestones": expected["milestones"]}
+    own = {name: expected[name] for name in ("milestones", "last_batch")}
+    stage1 = {**SGD_NUMBERS, **STAGE_1, **own}
     assert read(made.pretrain, stage1) == stage1
     queries = {"base_query": expected["queries"], "new_query": expected["queries"]}
     stage2 = {**SGD_NUMBERS, **STAGE_2, **queries, "encoder_lr": expected["encoder_lr"]}
