@@ -66,6 +66,7 @@ MEASURED = (
     "transport",
     "resolution",
     "oneseed",
+    "stage1",
     "check",
     "spread",
     "inference",

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from claims.ablation import NO_GRAPH, NO_QUERY, ablation_sides
-from claims.evidence import COMPARED, Evidence, best_of, side
+from claims.evidence import COMPARED, COMPARISON, Evidence, best_of, side
 from claims.judge import AVERAGE, LAST, PD, Comparison, Measure, Side
 from fewmore.research import published
 from fewmore.research.published import ROW_OF_METHOD
@@ -21,7 +21,7 @@ EARLIER = STEPS[:3]  # the methods before the paper
 
 def comparison_sides(evidence: Evidence, benchmark: str, measure: Measure) -> dict[str, Side]:
     """Return the rows of the comparison by the paper's names."""
-    rows = evidence.rows("comparison", benchmark)
+    rows = evidence.rows(COMPARISON, benchmark)
     published_rows = published.published(benchmark)
     return {
         name: side(name, rows, measure, method, {}, published_rows[name])
@@ -32,7 +32,7 @@ def comparison_sides(evidence: Evidence, benchmark: str, measure: Measure) -> di
 def drop_of_topic(evidence: Evidence) -> list[Comparison]:
     """Compare CEC with TOPIC by performance drop."""
     comparisons = []
-    for benchmark in evidence.benchmarks("comparison", COMPARED):
+    for benchmark in evidence.benchmarks(COMPARISON, COMPARED):
         sides = comparison_sides(evidence, benchmark, PD)
         comparisons.append(evidence.compare(benchmark, sides["CEC"], sides["TOPIC"], PD))
     return comparisons
@@ -43,7 +43,7 @@ def above_all(evidence: Evidence) -> list[Comparison]:
     measures = (AVERAGE, PD, LAST)
     groups = [
         (benchmark, benchmark, measure, comparison_sides(evidence, benchmark, measure))
-        for benchmark in evidence.benchmarks("comparison", COMPARED)
+        for benchmark in evidence.benchmarks(COMPARISON, COMPARED)
         for measure in measures
     ]
     groups += [
@@ -62,7 +62,7 @@ def above_all(evidence: Evidence) -> list[Comparison]:
 def class_means(evidence: Evidence) -> list[Comparison]:
     """Compare class means on frozen features with the best of the earlier methods."""
     comparisons = []
-    for benchmark in evidence.benchmarks("comparison", COMPARED):
+    for benchmark in evidence.benchmarks(COMPARISON, COMPARED):
         for measure in (LAST, AVERAGE):
             sides = comparison_sides(evidence, benchmark, measure)
             earlier = [sides[name] for step in EARLIER for name in step]
@@ -75,7 +75,7 @@ def class_means(evidence: Evidence) -> list[Comparison]:
 def order(evidence: Evidence) -> list[Comparison]:
     """Compare each row of a step with each row of the step below."""
     comparisons = []
-    for benchmark in evidence.benchmarks("comparison", COMPARED):
+    for benchmark in evidence.benchmarks(COMPARISON, COMPARED):
         sides = comparison_sides(evidence, benchmark, LAST)
         for below, above in pairwise(STEPS):
             comparisons += [

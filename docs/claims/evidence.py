@@ -21,10 +21,11 @@ from claims.judge import (
     required_gain,
 )
 from fewmore.research import results
-from fewmore.research.published import PublishedRow
+from fewmore.research.published import ROW_OF_METHOD, PublishedRow
 from fewmore.research.results import RunResult
 
 MAIN = "cifar100"  # the benchmark of all studies
+COMPARISON = "comparison"  # of all methods of the paper's tables
 COMPARED = ("cifar100", "miniimagenet")  # the benchmarks of the comparison
 PAPERS = "cub200"  # the benchmark of most studies of the paper
 
@@ -42,10 +43,14 @@ class Evidence:
     def rows(self, study: str, benchmark: str) -> list[RunResult]:
         """Read all results of a study; the list is empty where it was not run.
 
-        Settings that the whole study was run with are left out of each row's.
+        Settings that the whole study was run with are left out of each row's. The comparison, where
+        it was not run as a study, has the rows of the paper's methods that are measured.
         """
         folder = self.folder(study, benchmark) / "results"
         found = [results.read(path) for path in sorted(folder.glob("*.json"))]
+        if study == COMPARISON and not found:
+            paths = (self.results / f"{benchmark}-{method}.json" for method in ROW_OF_METHOD)
+            found = [results.read(path) for path in paths if path.exists()]
         return [
             replace(
                 row,

@@ -71,13 +71,16 @@ def several_commits(rows: Sequence[RunResult]) -> str:
     return f"The rows come from {len(named)} commits: {commits}."
 
 
-def earlier_recipes(rows: Sequence[RunResult]) -> str:
-    """Name the rows that have other settings than their recipe has today; empty if none has."""
+def earlier_recipes(rows: Sequence[RunResult], folder: str = "results/") -> str:
+    """Name the rows that have other settings than their recipe has today; empty if none has.
+
+    `folder` is where the page lies that says what changed, from the page that this is for.
+    """
     named = zip(results.names(rows), rows, strict=True)
     earlier = [name for name, row in named if recipe_changes(row)]
     if not earlier:
         return ""
-    page = f"results/{rows[0].benchmark}.md"
+    page = f"{folder}{rows[0].benchmark}.md"
     return (
         f"Measured with an earlier recipe, to be measured again: {', '.join(earlier)} "
         f"([what changed]({page}))."

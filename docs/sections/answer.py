@@ -1,6 +1,8 @@
 """Answer whether fewmore reproduces the paper: a sentence, a table and a figure per benchmark."""
 
+import math
 from collections.abc import Sequence
+from statistics import stdev
 
 from claims.evidence import Evidence, side
 from claims.judge import CERTAINTY, HOLDS, LAST, Comparison
@@ -56,10 +58,27 @@ def _answer(benchmark: str) -> str:
             f"`fewmore run {benchmark} {options} --seeds 5`."
         )
     gain = cec_gain(benchmark, rows)
-    near = all(abs(gaps.last_gap(rows[method])) <= NEAR for method in OWN)
+    own = [rows[method] for method in OWN]
+    near = all(abs(gaps.last_gap(row)) <= NEAR for row in own)
     word = WORDS[near + (gain.verdict == HOLDS)]
-    ends = ", and ".join(_end(rows[method]) for method in OWN)
-    return f"**{name}: {word}.** {ends}. {_gain_text(gain, [rows[method] for method in OWN])}"
+    ends = ", and ".join(map(_end, own))
+    return f"**{name}: {word}.** {ends}. {_gain_text(gain, own)}{_uncertain(own)}"
+
+
+def _uncertain(rows: Sequence[RunResult]) -> str:
+    """Name the rows that are less than their standard error away from the bound."""
+    names = [
+        ROW_OF_METHOD[row.method]
+        for row in rows
+        if len(row.last) > 1
+        and abs(abs(gaps.last_gap(row)) - NEAR) < stdev(row.last) / math.sqrt(len(row.last))
+    ]
+    if not names:
+        return ""
+    return (
+        f" {' and '.join(names)} lies at the bound of {NEAR} points within its standard error: "
+        "with other seeds the answer could be another."
+    )
 
 
 def _graph() -> str:

@@ -2,6 +2,8 @@
 
 import ast
 import json
+from collections.abc import Sequence
+from itertools import pairwise
 from statistics import NormalDist, stdev
 from statistics import fmean as mean
 from typing import Any
@@ -102,18 +104,17 @@ def expected_maximum(count: int) -> float:
 
 
 def details() -> str:
-    """Write where stage 1 ends on CUB200 on a CPU, with more and more of the authors' details."""
+    """Write where stage 1 ends on CUB200 with more and more of the authors' details."""
     explained = [row for row in recorded.read_explanations() if row.benchmark == "cub200"]
-    cosine = sorted(
-        (row for row in explained if row.method == COSINE), key=lambda row: len(row.settings)
-    )
+    on_cpu = [row for row in explained if row.method == COSINE]
     on_features = [row for row in explained if row.method != COSINE]
-    before = _measured_before()
-    printed = published_row(before[0])
+    before, now = _measured_before(), recorded.read_compared("cub200")[COSINE]
+    printed = published_row(now)
     ends = [italic(printed.sessions[place]) for place in (0, -1)] if printed else ["–"] * 2
     named = [
         *((f"on a GPU, {row.date[:10]}", row) for row in before),
-        *((f"on a CPU{_changes(row)}", row) for row in cosine),
+        (f"on a GPU, {now.date[:10]}, with the first three details", now),
+        *((f"on a CPU, {row.date[:10]}, with all five", row) for row in on_cpu),
         *((f"{row.method} on the last one's features", row) for row in on_features),
     ]
     rows = [
@@ -122,27 +123,38 @@ def details() -> str:
     ]
     titles = ("Decoupled-Cosine", "seeds", "base session", *MEASURES)
     table = markdown_table(titles, rows, "l" + "r" * (len(titles) - 1))
-    lasts = [last for row in before for last in row.last]
-    about = cosine[-1]
-    commands = dict.fromkeys(f"`{row.command}` ({row.commit})" for row in (*cosine, *on_features))
+    without = [last for row in before for last in row.last]
+    p = ttest_ind(now.last, without, equal_var=False).pvalue
+    about = on_cpu[-1]
+    commands = dict.fromkeys(
+        f"`{row.command}` ({row.commit})" for row in (now, *on_cpu, *on_features)
+    )
     text = (
-        f"The {len(lasts)} runs on a GPU end at {mean(lasts):.2f} ± {stdev(lasts):.2f}, from "
-        f"{min(lasts):.2f} to {max(lasts):.2f}. On a CPU: {about.machine['device']}, "
-        f"{about.machine['cores']} cores, {about.machine['precision']}, {about.date[:10]}: "
-        f"{', '.join(commands)}"
+        f"The {len(without)} earlier runs on a GPU end at {_spread(without)}, from "
+        f"{min(without):.2f} to {max(without):.2f}, and the {now.runs} with three of the details "
+        f"at {_spread(now.last)} (Welch's t test: p = {p:.2f}). {now.machine['device']}; "
+        f"{about.machine['device']}, {about.machine['cores']} cores, "
+        f"{about.machine['precision']}: {', '.join(commands)}"
     )
     return "\n".join(table) + f"\n\n{paragraph(text)}\n"
 
 
+def _spread(values: Sequence[float]) -> str:
+    return f"{mean(values):.2f} ± {stdev(values):.2f}"
+
+
 def _measured_before() -> list[RunResult]:
     """Return all results of Decoupled-Cosine on CUB200 with crops that are not antialiased."""
-    folders = (".", "earlier", "studies/ablation-cub200/results")
-    paths = (recorded.RESULTS / folder / f"cub200-{COSINE}.json" for folder in folders)
-    return sorted(map(results.read, paths), key=lambda row: row.date)
+    ablation = recorded.RESULTS / "studies" / "ablation-cub200" / "results"
+    rows = [*_earlier("cub200", COSINE), results.read(ablation / f"cub200-{COSINE}.json")]
+    return sorted(rows, key=lambda row: row.date)
 
 
-def _changes(row: RunResult) -> str:
-    return "".join(f", `{key}={value}`" for key, value in row.settings.items())
+def _earlier(benchmark: str, method: str) -> list[RunResult]:
+    """Return the rows of a method that newer ones replaced, the oldest first."""
+    paths = (recorded.RESULTS / "earlier").glob(f"{benchmark}-*.json")
+    rows = (row for row in map(results.read, paths) if row.method == method)
+    return sorted(rows, key=lambda row: row.date)
 
 
 def precision() -> str:
@@ -160,25 +172,25 @@ def precision() -> str:
 
 
 def moved() -> str:
-    """Write the main rows that were measured twice, of three seeds and then of five."""
+    """Write the main rows that were measured more than once, the oldest first."""
     lines = []
     for benchmark, name in NAMES.items():
         now = recorded.read_compared(benchmark)
-        for path in sorted((recorded.RESULTS / "earlier").glob(f"{benchmark}-*.json")):
-            earlier = results.read(path)
-            if earlier.method in answer.OWN:
-                pair = earlier, now[earlier.method]
+        for method in answer.OWN:
+            rows = [*_earlier(benchmark, method), now[method]]
+            p_values = ["", *(_p_of_base_session(*pair) for pair in pairwise(rows))]
+            if len(rows) > 1:
                 lines += [
                     [
                         name,
-                        row.method,
+                        method,
                         row.date[:10],
                         (row.commit or "–")[:12],
                         str(row.runs),
                         *map(over_runs, _measures(row)[:2]),
                         p,
                     ]
-                    for row, p in zip(pair, ("", _p_of_base_session(*pair)), strict=True)
+                    for row, p in zip(rows, p_values, strict=True)
                 ]
     titles = ("benchmark", "method", "date", "commit", "seeds", *ENDS, "p of the base session")
     return "\n".join(markdown_table(titles, lines, "llllrrrr")) + "\n"

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from claims.evidence import Evidence, study_settings
+from claims.evidence import COMPARISON, Evidence, study_settings
 
 from fewmore.methods import METHODS
 from fewmore.research import results
@@ -42,7 +42,7 @@ def read_results(benchmark: str) -> list[RunResult]:
     Rows of the comparison fill in where there is no other.
     """
     order = list(METHODS)
-    compared = Evidence(RESULTS).rows("comparison", benchmark)
+    compared = Evidence(RESULTS).rows(COMPARISON, benchmark)
     rows = {
         results.file_name(row): row
         for row in (

@@ -6,7 +6,7 @@ from claims.evidence import MAIN, PAPERS, Evidence
 from claims.paper import CLAIMS, command
 
 from sections import recorded
-from sections.accuracy import several_commits
+from sections.accuracy import earlier_recipes, several_commits
 from sections.markdown import paragraph
 from sections.verdicts import link_to
 
@@ -51,6 +51,12 @@ def _measured(name: str, benchmark: str) -> str:
     if not rows:
         return f"On {benchmark} not measured yet: `{command(name, benchmark)}`\n"
     folder = evidence.folder(name, benchmark)
+    if not folder.exists():
+        text = (
+            f"On {benchmark} it was not run as a study. Its claims are judged by the rows of [its "
+            f"page]({benchmark}.md), over the seeds that two rows share."
+        )
+        return paragraph(" ".join(filter(None, (text, earlier_recipes(rows, ""))))) + "\n"
     place = Path("../..") / folder.relative_to(recorded.ROOT)
     figures = [
         f"![{benchmark}: {alt}]({(place / figure).as_posix()}.png)"
