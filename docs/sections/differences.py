@@ -125,6 +125,7 @@ def details() -> str:
     table = markdown_table(titles, rows, "l" + "r" * (len(titles) - 1))
     without = [last for row in before for last in row.last]
     p = ttest_ind(now.last, without, equal_var=False).pvalue
+    above = (on_cpu[-1].last[0] - mean(now.last)) / stdev(now.last)
     about = on_cpu[-1]
     commands = dict.fromkeys(
         f"`{row.command}` ({row.commit})" for row in (now, *on_cpu, *on_features)
@@ -132,7 +133,8 @@ def details() -> str:
     text = (
         f"The {len(without)} earlier runs on a GPU end at {_spread(without)}, from "
         f"{min(without):.2f} to {max(without):.2f}, and the {now.runs} with three of the details "
-        f"at {_spread(now.last)} (Welch's t test: p = {p:.2f}). {now.machine['device']}; "
+        f"at {_spread(now.last)} (Welch's t test: p = {p:.2f}). The seed on the CPU lies "
+        f"{above:.1f} of their standard deviations above them. {now.machine['device']}; "
         f"{about.machine['device']}, {about.machine['cores']} cores, "
         f"{about.machine['precision']}: {', '.join(commands)}"
     )

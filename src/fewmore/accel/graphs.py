@@ -62,7 +62,8 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
     """
     streams: dict[torch.device, torch.cuda.Stream] = _THREAD.__dict__.setdefault("streams", {})
     if device not in streams:
-        streams[device] = torch.cuda.Stream(device, priority=PRIORITY)  # type: ignore[no-untyped-call]
+        made = torch.cuda.Stream(device, priority=PRIORITY)  # type: ignore[no-untyped-call]
+        streams[device] = made
     return streams[device]
 
 

@@ -1,6 +1,6 @@
 """Reproduce the paper's tables and figures by name: `fewmore reproduce`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,10 +77,7 @@ def reproduce(
     chosen = list(studies.STUDIES.values()) if study == ALL else [studies.find(study)]
     remote = options.build_launcher(launcher, address, gpus_per_run, cpus_per_run, slurm, device)
     run_options = options.run_options(device, parallel, accel, precision, launcher=remote)
-    kind = [slug(benchmark), *(["quick"] if quick else [])]
-    folders = {each: (out or runs / "reproduce") / "-".join([each.name, *kind]) for each in chosen}
-    if out is not None and study != ALL:
-        folders = {chosen[0]: out}
+    folders = _folders(chosen, benchmark, quick, runs, out)
     for folder in folders.values():
         studies.check_out(folder)
     screen = console()
@@ -104,6 +101,16 @@ def reproduce(
             screen.print(render(table, screen.width))
             message = f"tables, figures and results: {folder}"
             screen.print(message, markup=False, style="dim", soft_wrap=True)
+
+
+def _folders(
+    chosen: "Sequence[Study]", benchmark: str, quick: bool, runs: Path, out: Path | None
+) -> "dict[Study, Path]":
+    """Return a folder for the tables and figures of each study."""
+    if out is not None and len(chosen) == 1:
+        return {chosen[0]: out}
+    kind = [slug(benchmark), *(["quick"] if quick else [])]
+    return {each: (out or runs / "reproduce") / "-".join([each.name, *kind]) for each in chosen}
 
 
 def _print_studies() -> None:

@@ -81,7 +81,6 @@ def run(
         _record(done, record)
         _print_results(done, as_json)
         return
-    cluster = (launcher, address, gpus_per_run, cpus_per_run, slurm, device)
     run_options = options.run_options(
         device,
         parallel,
@@ -89,7 +88,7 @@ def run(
         precision,
         not fresh,
         log or (),
-        options.build_launcher(*cluster),
+        options.build_launcher(launcher, address, gpus_per_run, cpus_per_run, slurm, device),
         save_scores=save_scores,
         save_sessions=save_sessions,
         batch_norm=batch_norm,
