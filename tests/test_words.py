@@ -62,10 +62,6 @@ ALLOWED = {
         {"cecil", "picture", "pictures"},
         "reads results from before the first release",
     ),
-    "src/fewmore/service/journal.py": (
-        {"pictures"},
-        "replays responses stored before the first release",
-    ),
     "src/fewmore/training/checkpoint.py": (
         {"cecil"},
         "reads checkpoints from before the first release",

@@ -1,10 +1,7 @@
-"""Test that damage is reported, kept and repaired, and that older stores are taken over."""
+"""Test that damage is reported, kept and repaired."""
 
-import json
 import shutil
 import sqlite3
-import struct
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,15 +15,11 @@ from typer.testing import CliRunner
 from fewmore import IncrementalClassifier
 from fewmore.cli import app
 from fewmore.errors import ModelFileError
-from fewmore.service import journal as journals
 from fewmore.service import wal
 from fewmore.service.batching import Embedded
 from fewmore.service.idempotency import IdempotencyKey, Request
-from fewmore.service.migration import journal_path
 from fewmore.service.repair import repair
-from fewmore.service.store import Store, state_digest
-
-EARLIER = Path(__file__).parent / "data" / "journal-store.zip"
+from fewmore.service.store import Store
 
 
 def seed(name: str) -> int:
@@ -238,114 +231,3 @@ def test_a_later_format_is_refused(model: Path):
     connection.close()
     with pytest.raises(ModelFileError, match="later version"):
         Store(model)
-
-
-# Journals of an earlier version
-
-
-@pytest.fixture
-def earlier(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """Unpack a store with a journal, and what it contains."""
-    with zipfile.ZipFile(EARLIER) as file:
-        file.extractall(tmp_path)
-    expected = json.loads((tmp_path / "expected.json").read_text())
-    return tmp_path / "birds.fewmore", expected
-
-
-def check(store: Store, expected: dict[str, Any]) -> None:
-    class_set = store.current.model.class_set
-    assert state_digest(class_set) == expected["state"]
-    assert class_set.version == expected["version"]
-    assert {one.name: one.count for one in class_set.classes} == expected["classes"]
-    history = [[one.kind, list(one.classes), one.images, one.when] for one in class_set.history]
-    assert history == expected["history"]
-    for key, response in expected["keys"].items():
-        assert store._responses.get(IdempotencyKey(key, "digest")) == response
-
-
-def test_a_journal_is_taken_over_once(earlier: tuple[Path, dict[str, Any]]):
-    model, expected = earlier
-    journal = journal_path(model)
-    before = journal.read_bytes()
-    store = Store(model)
-    check(store, expected)
-    store._release()
-    assert not journal.exists()
-    journal.write_bytes(before)  # as after a crash before it was removed
-    for _ in range(2):
-        store = Store(model)
-        check(store, expected)
-        store.close()
-        assert not journal.exists()
-
-
-def test_a_journal_on_a_disk_that_is_read_only_is_read(earlier: tuple[Path, dict[str, Any]]):
-    model, expected = earlier
-    store = Store(model, read_only=True)
-    check(store, expected)
-    store.close()
-    assert journal_path(model).exists()
-    assert not model.with_name(model.name + ".changes").exists()
-
-
-def test_a_journal_that_was_cut_short_is_kept(
-    earlier: tuple[Path, dict[str, Any]], caplog: pytest.LogCaptureFixture
-):
-    model, expected = earlier
-    journal = journal_path(model)
-    data = journal.read_bytes()
-    journal.write_bytes(data + data[:50])
-    store = Store(model)
-    check(store, expected)
-    store.close()
-    assert "50 bytes that are no whole change" in caplog.text
-    assert journal.with_name(journal.name + ".damaged").read_bytes() == data + data[:50]
-
-
-def test_a_damaged_journal_is_refused_and_repaired(earlier: tuple[Path, dict[str, Any]]):
-    model, expected = earlier
-    journal = journal_path(model)
-    data = bytearray(journal.read_bytes())
-    flip(data, data.index(b"zebra"))
-    journal.write_bytes(data)
-    with pytest.raises(ModelFileError, match="is damaged, with whole changes behind"):
-        Store(model)
-    report = repair(model)
-    assert report.lost == 1
-    assert set(known(model)) == expected["classes"].keys() - {"zebra"}
-
-
-def before_release(data: bytes) -> bytes:
-    """Give the fields of a journal the names that they had before the first release."""
-
-    def rename(response: dict[str, Any]) -> dict[str, Any]:
-        return {"pictures" if name == "images" else name: v for name, v in response.items()}
-
-    packed = b""
-    for _, _, head, body in journals._records(data):
-        if "hashes" in head:
-            head["prints"] = head.pop("hashes")
-        if "response" in head:
-            head["answer"] = rename({**head.pop("response"), "images": 4})
-        head["remembered"] = [
-            [key, digest, rename({**response, "images": 4})]
-            for key, digest, response in head.pop("remembered", ())
-        ]
-        text = json.dumps(head).encode()
-        checksum = journals._checksum(text, body)
-        packed += struct.pack("<4sII16s", b"cecJ", len(text), len(body), checksum) + text + body
-    return packed
-
-
-def test_journals_from_before_the_first_release_are_taken_over(
-    earlier: tuple[Path, dict[str, Any]],
-):
-    model, expected = earlier
-    model = model.rename(model.with_suffix(".cecil"))
-    data = journal_path(model.with_suffix(".fewmore")).read_bytes()
-    journal_path(model).write_bytes(before_release(data))
-    keys = {key: {**response, "images": 4} for key, response in expected["keys"].items()}
-    store = Store(model)
-    check(store, {**expected, "keys": keys})
-    store.close()
-    assert model.with_name("birds.cecil.thumbnails").is_dir()

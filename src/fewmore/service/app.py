@@ -4,7 +4,6 @@
     state        what the routes share: store, batcher, queue of changes
     store        the classifier, durable           database, operations, idempotency, thumbnails
     repair       what can be read of a damaged database    wal
-    migration    changes that an earlier version stored    journal
     batching     images of all requests, in batches for the backbone
     guard        who may send requests, and how large    limits, proxy
     page/        the web page

@@ -189,28 +189,6 @@ class Database:
             )
         self.checkpoint()
 
-    def take_over(
-        self,
-        digest: str,
-        backbone: str | None,
-        operations: Iterable[Operation],
-        states: dict[str, int],
-        responses: Iterable[tuple[IdempotencyKey, str]],
-    ) -> None:
-        """Store what a journal with this digest holds."""
-        with self._transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO meta VALUES ('journal', ?)", (digest,))
-            connection.execute("INSERT OR REPLACE INTO meta VALUES ('backbone', ?)", (backbone,))
-            first = self.last
-            for number, operation in enumerate(operations, first + 1):
-                _insert(connection, number, operation)
-                self.last = number
-            for state, count in states.items():
-                row = (state, first + count)
-                connection.execute("INSERT OR REPLACE INTO states VALUES (?, ?)", row)
-            for response in responses:
-                _insert_response(connection, *response)
-
     def add_images(self, features: Mapping[int, bytes]) -> None:
         """Store the features of images of merged changes, by content hash."""
         with self._transaction() as connection:
@@ -386,13 +364,9 @@ def _insert(connection: sqlite3.Connection, number: int, operation: Operation) -
 
 
 def _learnt(connection: sqlite3.Connection) -> dict[int, bytes]:
-    return learnt(read_changes(connection).values())
-
-
-def learnt(operations: Iterable[Operation | None]) -> dict[int, bytes]:
-    """Return the features of the images of all changes, by content hash."""
+    """Return the features of the images of all stored changes, by content hash."""
     features = {}
-    for operation in operations:
+    for operation in read_changes(connection).values():
         if operation is not None and operation.kind == "learn":
             size = len(operation.features) // max(1, len(operation.hashes))
             for number, image in enumerate(operation.hashes):

@@ -22,15 +22,12 @@ from fewmore.service.database import (
     Rows,
     damaged_files,
     database_path,
-    learnt,
     log_of,
     read_changes,
     read_images,
     read_responses,
 )
 from fewmore.service.idempotency import IdempotencyKey
-from fewmore.service.journal import Journal
-from fewmore.service.migration import journal_path
 from fewmore.service.operations import Operation
 from fewmore.service.store import Store, state_digest, stored_hashes
 
@@ -93,12 +90,6 @@ class Found:
 
 def _sources(path: Path, state: str) -> Iterator[Found]:
     """Yield what each file has."""
-    journal = journal_path(path)
-    if journal.exists():
-        parsed = Journal.parse(journal.read_bytes())
-        lost = [None] if parsed.tail else []
-        changes = [*parsed.operations[parsed.states.get(state, 0) :], *lost]
-        yield Found(changes, parsed.responses, learnt(parsed.operations))
     database = database_path(path)
     if database.exists():
         with _readable(database, wal.rechain) as connection:
@@ -163,11 +154,8 @@ def _readable(path: Path, mend: Callable[[bytes], bytes]) -> Iterator[sqlite3.Co
 
 def _files(path: Path) -> list[Path]:
     """List the files that changes were stored in."""
-    database = database_path(path)
-    kept = journal_path(path).with_name(journal_path(path).name + ".damaged")
-    databases = [database, *damaged_files(path)]
-    files = [*databases, *map(log_of, databases), journal_path(path), kept]
-    return [file for file in files if file.exists()]
+    databases = [database_path(path), *damaged_files(path)]
+    return [file for file in (*databases, *map(log_of, databases)) if file.exists()]
 
 
 def _new_folder(path: Path) -> Path:

@@ -42,7 +42,6 @@ from fewmore.service.database import MOST_VERSIONS, Database, database_path, rea
 from fewmore.service.idempotency import JSON, Request, ResponseCache
 from fewmore.service.leftovers import remove_leftovers
 from fewmore.service.limits import Limits
-from fewmore.service.migration import journal_path, take_over_journal
 from fewmore.service.operations import Operation, Result
 from fewmore.service.thumbnails import Thumbnails, thumbnail_folder, thumbnail_name
 
@@ -147,7 +146,6 @@ class Store:
             classifier = self._load(self.path, self.device)
             self._database = Database(database_path(self.path), self.path.stat().st_mode)
             self.damaged = self._database.kept
-            take_over_journal(self._database, self.path)
             self.current = self._replay(self._database, classifier)
         except OSError as error:
             self._release()
@@ -178,9 +176,8 @@ class Store:
         """Load the classifier with all changes, from files that are left as they are."""
         classifier = self._load(self.path, self.device)
         path = database_path(self.path)
-        if path.exists() or journal_path(self.path).exists():
+        if path.exists():
             with read_only_copy(path) as database:
-                take_over_journal(database, self.path, remove=False)
                 classifier = self._replay(database, classifier)
         self.current = classifier
         self.trouble = reason
