@@ -380,6 +380,7 @@ def test_jobs_are_recorded_as_one_result(folder):
 def test_jobs_of_several_commits_are_not_recorded_as_one(folder):
     write(folder / "one.json", replace(RESULT, commit="0123456789ab"))
     write(folder / "other.json", replace(RESULT, commit="ba9876543210", seeds=(2, 3)))
-    with pytest.raises(ConfigError, match=r"several commits \(0123456789ab, ba9876543210\)"):
+    refusal = r"several versions of the code \(commit 0123456789ab, ba9876543210\)"
+    with pytest.raises(ConfigError, match=refusal):
         run(folder / "one.json", folder / "other.json", "--record", folder / "results")
     assert not (folder / "results").exists()

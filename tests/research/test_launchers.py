@@ -358,7 +358,7 @@ def test_an_error_in_a_process_is_the_error_of_the_run(own, tmp_path):
 
 
 def test_as_many_processes_as_cores_have_room(monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 9)
+    monkeypatch.setattr(processes_launcher, "count_cores", lambda: 9)
     assert launchers.build("processes").most == 9
     assert launchers.build("processes", cpus_per_run=4).most == 2
     assert launchers.build("processes", cpus_per_run=16).most == 1
