@@ -81,3 +81,15 @@ def test_printed_names_and_paths_that_cannot_be_looked_at(photos: Photos, weight
     (note,) = [note for note in classifier.notes_ if "left out" in note]
     assert "gone.png (is not there)" in note
     assert "(File name too long)" in note
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_among_the_images_is_named_and_not_waited_for(photos: Photos, weights: Path) -> None:
+    folder = photos("photos", {"robin": 4, "wren": 4})
+    pipe = folder / "pipe.png"
+    os.mkfifo(pipe)
+    classifier = IncrementalClassifier("resnet8", weights).fit(
+        {name: sorted((folder / name).iterdir()) for name in ("robin", "wren")}
+    )
+    with pytest.raises(ImageError, match=r"pipe\.png cannot be read as an image \(it is no file\)"):
+        classifier.learn({"owl": [pipe]})

@@ -329,6 +329,8 @@ def test_paths_that_lead_to_no_file(tmp_path: Path) -> None:
         decode_image(tmp_path / "gone.jpg")
     with pytest.raises(ImageError, match="is a folder, not an image"):
         decode_image(str(tmp_path))
+    with pytest.raises(ImageError, match="is a pipe or a device: give the path of an image file"):
+        decode_image(os.devnull)
     with pytest.raises(ImageError, match=r"cannot be read as an image \(File name too long\)"):
         decode_image(tmp_path / ("a" * 300 + ".jpg"))
 

@@ -98,8 +98,7 @@ def _check_file(path: Path, name: str) -> None:
         mode = path.stat().st_mode
         if stat.S_ISREG(mode):
             return
-        if stat.S_ISDIR(mode):
-            problem = "is a folder, not an image"
+        problem = "is a folder, not an image" if stat.S_ISDIR(mode) else "is a pipe or a device"
     except (FileNotFoundError, NotADirectoryError, ValueError):
         pass
     except OSError as error:  # a folder that may not be entered, or a name that is too long
@@ -128,6 +127,8 @@ def try_decode(
     try:
         if isinstance(source, Image.Image):
             return _pixels(source, short_side, square, enlarge, crop)
+        if isinstance(source, Path) and not stat.S_ISREG(source.stat().st_mode):
+            return "it is no file"  # to open a pipe waits for its other end
         with open(source, "rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
             if _HEIC.match(stream.read(12)) and not _register_heic():
                 return (
