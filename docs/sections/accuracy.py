@@ -11,7 +11,7 @@ from fewmore.research.published import PROTOCOL
 from fewmore.research.reporting import formats, nothing_learnt, tables
 from fewmore.research.results import RunResult
 from fewmore.research.results.schema import FEATURES_SETTING
-from sections import encoding, recorded
+from sections import commands, encoding, recorded
 from sections.markdown import UNMEASURED, bullet, markdown_table, paragraph
 
 MOST_NAMED = 15  # rows of a table that are named one by one
@@ -87,6 +87,24 @@ def earlier_recipes(rows: Sequence[RunResult], folder: str = "results/") -> str:
     )
 
 
+def unfused(rows: Sequence[RunResult]) -> str:
+    """Name the rows that were trained on a GPU whose fused layers failed to load."""
+    failures: dict[str, list[str]] = {}
+    for name, row in zip(results.names(rows), rows, strict=True):
+        if failed_to_load(row):
+            failures.setdefault(str(row.machine["accel"]).partition(": ")[2], []).append(name)
+    return " ".join(
+        f"Trained with PyTorch's own layers, as the fused ones failed to load (`{failure}`): "
+        f"{', '.join(names)}."
+        for failure, names in failures.items()
+    )
+
+
+def failed_to_load(row: RunResult) -> bool:
+    """Say whether a run on a GPU went on without the fused layers that it was to have."""
+    return str(row.machine.get("accel", "")).startswith("graphs alone: ")
+
+
 def provenance(benchmark: str) -> str:
     """Write command, seeds, machine, date and time of each result."""
     rows = recorded.read_results(benchmark)
@@ -102,8 +120,9 @@ def provenance(benchmark: str) -> str:
         "commit",
         "command",
     )
+    numbers, listed = commands.numbered([row.command for row in rows])
     lines = []
-    for name, result in zip(results.names(rows), rows, strict=True):
+    for name, result, number in zip(results.names(rows), rows, numbers, strict=True):
         machine = f"{result.machine['device']}, torch {result.machine['torch']}"
         side_by_side = result.machine.get("side_by_side", 1)
         if side_by_side > 1:
@@ -117,12 +136,24 @@ def provenance(benchmark: str) -> str:
                 machine,
                 result.date[:10],
                 (result.commit or "–")[:12],
-                f"`{result.command}`",
+                number,
             )
         )
-    text = "\n".join(markdown_table(titles, lines)) + "\n"
-    origin = " ".join(filter(None, (encoding.files(rows), several_commits(rows))))
-    return f"{paragraph(origin)}\n\n{text}" if origin else text
+    table = "\n".join(markdown_table(titles, lines, "llrrllll"))
+    notes = (encoding.files(rows), several_commits(rows), unfused(rows), _other_seeds(rows))
+    origin = paragraph(" ".join(filter(None, notes)))
+    return "\n\n".join(filter(None, (origin, table, "The commands:", listed))) + "\n"
+
+
+def _other_seeds(rows: Sequence[RunResult]) -> str:
+    """Name the rows with seeds that the recorded command does not name."""
+    texts = [
+        f"Seeds {' and '.join(map(str, seeds))} of {name} were added by another command than the "
+        "one below, which the result does not name."
+        for name, row in zip(results.names(rows), rows, strict=True)
+        if (seeds := commands.unnamed_seeds(row))
+    ]
+    return " ".join(texts)
 
 
 def graph_or_encoder() -> str:

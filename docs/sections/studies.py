@@ -5,7 +5,7 @@ from pathlib import Path
 from claims.evidence import MAIN, PAPERS, Evidence
 from claims.paper import CLAIMS, command
 
-from sections import recorded
+from sections import commands, recorded
 from sections.accuracy import earlier_recipes, several_commits
 from sections.markdown import paragraph
 from sections.verdicts import link_to
@@ -40,7 +40,8 @@ def study(name: str) -> str:
     parts = [_measured(name, benchmark) for benchmark in (*benchmarks, PAPERS)]
     if decided:
         links = ", ".join(f"[{number}]({link_to(number, 'claims.md')})" for number in decided)
-        parts.insert(0, f"Claims tested by it: claim{'s' if len(decided) > 1 else ''} {links}.\n")
+        text = f"Claims tested by it: claim{'s' if len(decided) > 1 else ''} {links}."
+        parts.insert(0, paragraph(text) + "\n")
     return "\n".join(parts)
 
 
@@ -66,10 +67,9 @@ def _measured(name: str, benchmark: str) -> str:
     seconds = sum(times["share of the wall clock"] for row in rows for times in row.seconds)
     machines = ", ".join(sorted({str(row.machine["device"]) for row in rows}))
     dates = ", ".join(sorted({row.date[:10] for row in rows}))
-    commands = ", ".join(sorted({f"`{row.command}`" for row in rows}))
-    about = (
+    about = paragraph(
         f"{runs} run{'s' if runs > 1 else ''}, {seconds / 60:.1f} minutes in all, "
-        f"on {machines}, {dates}: {commands}"
+        f"on {machines}, {dates}: {commands.joined(sorted({row.command for row in rows}))}"
     )
     commits = several_commits(rows)
     if commits:
