@@ -11,7 +11,8 @@ import importlib.util
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -97,23 +98,34 @@ def _load_file(path: Path, name: str, error_type: type[FewmoreError]) -> ModuleT
         _forget_edited(files[1:])
         _CODE[module_name] = code
         sys.modules[module_name] = module  # dataclasses look their module up while it is loaded
-        sys.path.insert(0, folder)
-        writes_bytecode = not sys.dont_write_bytecode
-        sys.dont_write_bytecode = True  # it is old where a file is edited twice within a second
         try:
-            spec.loader.exec_module(module)
+            with _importing_from(folder):
+                spec.loader.exec_module(module)
         except Exception as error:
             del sys.modules[module_name]
             raise _failure(str(path), error, error_type) from error
-        finally:
-            sys.path.remove(folder)
-            sys.dont_write_bytecode = not writes_bytecode
         try:
             _check_helpers(path, files[1:], error_type)
         except FewmoreError:
             del sys.modules[module_name]
             raise
         return module
+
+
+@contextmanager
+def _importing_from(folder: str) -> Iterator[None]:
+    """Look into a folder first for what is imported, and write no bytecode of it.
+
+    Bytecode is old where a file is edited twice within a second.
+    """
+    wrote_no_bytecode = sys.dont_write_bytecode
+    sys.path.insert(0, folder)
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        sys.dont_write_bytecode = wrote_no_bytecode
 
 
 def files_of(path: Path) -> list[Path]:

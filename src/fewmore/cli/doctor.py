@@ -8,7 +8,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
 from importlib import import_module, metadata
 from io import StringIO
@@ -270,17 +270,13 @@ def _folder(name: str, setting: str, path: Path, without: Path | None) -> Folder
     parts: dict[str, int] = {}
     files = 0
     for place, folders, names in os.walk(path):
-        if without is not None:
-            folders[:] = [f for f in folders if Path(place, f) != without]
-        inside = Path(place).relative_to(path).parts
+        folders[:] = [folder for folder in folders if Path(place, folder) != without]
+        part = next(iter(Path(place).relative_to(path).parts), ".")
         for file in names:
-            try:
+            with suppress(OSError):  # another process removed it
                 size = os.lstat(os.path.join(place, file)).st_size
-            except OSError:  # another process removed it
-                continue
-            part = inside[0] if inside else "."
-            parts[part] = parts.get(part, 0) + size
-            files += 1
+                parts[part] = parts.get(part, 0) + size
+                files += 1
     return Folder(name, str(path), setting, True, sum(parts.values()), files, free, parts)
 
 
@@ -323,13 +319,13 @@ def _package_rows(packages: list[Package]) -> list[tuple[str, str]]:
     rows = []
     for extra in dict.fromkeys(package.extra for package in packages):
         of_extra = [package for package in packages if package.extra == extra]
-        there = [
-            f"{p.name} {p.version}{' (too old)' * p.is_too_old}" for p in of_extra if p.version
-        ]
-        missing = [p.name for p in of_extra if p.version is None]
-        text = ", ".join(there)
-        if missing:
-            text += f"{'; ' * bool(there)}– not installed: {', '.join(missing)}"
+        there = ", ".join(
+            f"{p.name} {p.version}{' (too old)' if p.is_too_old else ''}"
+            for p in of_extra
+            if p.version
+        )
+        missing = ", ".join(p.name for p in of_extra if p.version is None)
+        text = "; ".join(filter(None, (there, missing and f"– not installed: {missing}")))
         if extra and (missing or any(p.is_too_old for p in of_extra)):
             text += f" (pip install 'fewmore[{extra}]')"
         rows.append((f"[{extra}]" if extra else "always", text))

@@ -1,8 +1,8 @@
 """Define `fewmore evaluate`: accuracy on labelled photos."""
 
 import json as json_format
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -75,21 +75,14 @@ def evaluate(
         check_figure(target)
     unknown_images = _find_unknown(unknown or [])
     classifier = IncrementalClassifier.load(model, device, engine)
-    try:
-        with (
-            interrupt_hint("stopped: nothing was measured"),
-            stages(plain(stderr=True), quiet=json) as progress,
-        ):
-            evaluation = classifier.evaluate(
-                photos, progress, unknown=unknown_images, skip_broken=skip_broken
-            )
-    except UnknownName as error:
-        if inner := _folder_of_classes(photos, classifier.names):
-            raise ConfigError(
-                f"the sub-folders of {photos} are no classes: "
-                f"did you mean fewmore evaluate {quote(model)} {quote(inner)}?"
-            ) from error
-        raise ConfigError(f"{error}; images of no known class go to --unknown") from error
+    with (
+        _explained(photos, model, classifier.names),
+        interrupt_hint("stopped: nothing was measured"),
+        stages(plain(stderr=True), quiet=json) as progress,
+    ):
+        evaluation = classifier.evaluate(
+            photos, progress, unknown=unknown_images, skip_broken=skip_broken
+        )
     # The numbers come first: a figure that cannot be written must not take them along.
     out = plain()
     if json:
@@ -105,6 +98,20 @@ def evaluate(
         write_mistakes(html, evaluation, classifier, photos)
         if not json:
             out.print(f"mistakes as images: {html}")
+
+
+@contextmanager
+def _explained(photos: Path, model: Path, names: Sequence[str]) -> Iterator[None]:
+    """Say what to type instead, where a sub-folder of the photos is no known class."""
+    try:
+        yield
+    except UnknownName as error:
+        if inner := _folder_of_classes(photos, names):
+            raise ConfigError(
+                f"the sub-folders of {photos} are no classes: "
+                f"did you mean fewmore evaluate {quote(model)} {quote(inner)}?"
+            ) from error
+        raise ConfigError(f"{error}; images of no known class go to --unknown") from error
 
 
 def _folder_of_classes(photos: Path, names: Sequence[str]) -> Path | None:

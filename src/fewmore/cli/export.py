@@ -1,7 +1,7 @@
 """Define `fewmore export`: a classifier for programs without PyTorch."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,12 @@ from fewmore.cli.model_options import ModelFile
 from fewmore.cli.output_files import check_graph_file
 from fewmore.cli.terminal import plain, stages
 from fewmore.errors import ConfigError
+
+if TYPE_CHECKING:  # torch and rich are imported when a command runs
+    from rich.console import Console
+
+    from fewmore.classifier.estimator import IncrementalClassifier
+    from fewmore.classifier.one_file import OneFile
 
 
 def export(
@@ -43,21 +49,19 @@ def export(
 
     Example: fewmore export birds.fewmore --onnx birds.onnx
     """
-    from fewmore.classifier.export import check_folder, import_onnxruntime, to_onnx
+    from fewmore.classifier.export import check_folder, import_onnxruntime
 
     if onnx is None and web is None:
         raise ConfigError(
             "say what to write: --onnx birds.onnx, --onnx FOLDER for two graphs, or --web FOLDER"
         )
-    is_file = onnx is not None and onnx.suffix.lower() == ".onnx"
-    if int8 is not None and onnx is not None and not is_file:
+    if int8 is not None and onnx is not None and not _is_graph_file(onnx):
         raise ConfigError(
             f"--int8 is for one file or a web page, and --onnx {onnx} is no .onnx file: "
             "give --onnx birds.onnx, or --web FOLDER"
         )
     import_onnxruntime()  # a missing package is reported before the model is loaded
     from fewmore.classifier.estimator import IncrementalClassifier
-    from fewmore.classifier.one_file import OneFile, to_onnx_file
     from fewmore.classifier.web import OWN_FILES, to_web_page
 
     if onnx is not None:
@@ -66,39 +70,56 @@ def export(
         check_folder(web.expanduser(), OWN_FILES)
     out = plain()
     classifier = IncrementalClassifier.load(model, "cpu")
-
-    def say(file: OneFile) -> None:
-        out.print(f"{file.path}: {file_size(file.path)}, written")
-        if file.compared:
-            share = 100 * file.agreeing / file.compared
-            out.print(
-                f"int8: {file.agreeing} of {file.compared} photos get the same answer as before "
-                f"({share:.1f} %)"
-            )
-
-    if is_file and onnx is not None:
-        with stages(plain(stderr=True), patient=True) as progress:
-            file = to_onnx_file(classifier, onnx, int8, progress)
-        say(file)
-    elif onnx is not None:
-        with stages(plain(stderr=True), patient=True) as progress:
-            files = to_onnx(classifier, onnx, progress)
-        for written in files:
-            result = "written" if written.written else "kept as it was"
-            out.print(f"{written.path}: {file_size(written.path)}, {result}")
+    if onnx is not None:
+        _write_onnx(out, classifier, onnx, int8)
     if web is not None:
         with stages(plain(stderr=True), patient=True) as progress:
             file = to_web_page(classifier, web, int8, progress)
-        say(file)
+        _print_file(out, file)
         out.print(f"see it: python -m http.server --directory {web}, then http://localhost:8000")
     out.print("checked with onnxruntime; docs/export.md shows how to use it")
+
+
+def _is_graph_file(place: Path) -> bool:
+    """Return whether --onnx names a single file, not the folder of two graphs."""
+    return place.suffix.lower() == ".onnx"
+
+
+def _write_onnx(
+    out: "Console", classifier: "IncrementalClassifier", place: Path, int8: Path | None
+) -> None:
+    """Write one file or a folder of two graphs, and print what was written."""
+    from fewmore.classifier.export import to_onnx
+    from fewmore.classifier.one_file import to_onnx_file
+
+    if _is_graph_file(place):
+        with stages(plain(stderr=True), patient=True) as progress:
+            file = to_onnx_file(classifier, place, int8, progress)
+        _print_file(out, file)
+        return
+    with stages(plain(stderr=True), patient=True) as progress:
+        files = to_onnx(classifier, place, progress)
+    for each in files:
+        result = "written" if each.written else "kept as it was"
+        out.print(f"{each.path}: {file_size(each.path)}, {result}")
+
+
+def _print_file(out: "Console", file: "OneFile") -> None:
+    """Print the size of a file that was written, and of int8 how many answers stay the same."""
+    out.print(f"{file.path}: {file_size(file.path)}, written")
+    if file.compared:
+        share = 100 * file.agreeing / file.compared
+        out.print(
+            f"int8: {file.agreeing} of {file.compared} photos get the same answer as before "
+            f"({share:.1f} %)"
+        )
 
 
 def _check_onnx(place: Path) -> None:
     """Refuse what is neither a .onnx file nor a folder, and what fewmore did not export."""
     from fewmore.classifier.export import FILES, check_folder
 
-    if place.suffix.lower() == ".onnx":
+    if _is_graph_file(place):
         check_graph_file(place)
     elif place.suffix and not place.expanduser().is_dir():
         raise ConfigError(

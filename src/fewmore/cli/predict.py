@@ -38,6 +38,7 @@ from fewmore.errors import ConfigError, DataError, ImageError
 
 if TYPE_CHECKING:  # torch is imported when a command runs
     from fewmore.classifier.estimator import IncrementalClassifier
+    from fewmore.classifier.results import Prediction
     from fewmore.classifier.streaming import EmbeddedChunk
 
 MAX_ERRORS = 20  # images that cannot be read, of which so many are named
@@ -220,17 +221,22 @@ def _open_table() -> Iterator[Write]:
             if isinstance(result, DataError):
                 table.add_row(Text(image), Text("cannot be read", style="red"), "")
                 continue
-            rows = [
-                (name, f"{100 * confidence:.1f} %")
-                for name, confidence in zip(result.names, result.confidences, strict=True)
-            ]
-            if not result.known:
-                rows = [(NONE_OF_THESE, ""), *((f"  if any, {name}", text) for name, text in rows)]
-            for number, (name, text) in enumerate(rows):
-                table.add_row(Text("" if number else image), Text(name), text)
+            for number, (name, confidence) in enumerate(_class_rows(result)):
+                table.add_row(Text("" if number else image), Text(name), confidence)
 
     try:
         yield add
     finally:
         if table.row_count:
             plain().print(table)
+
+
+def _class_rows(prediction: "Prediction") -> list[tuple[str, str]]:
+    """Return the likeliest classes with their confidences, below "none of these" if that is it."""
+    rows = [
+        (name, f"{100 * confidence:.1f} %")
+        for name, confidence in zip(prediction.names, prediction.confidences, strict=True)
+    ]
+    if prediction.known:
+        return rows
+    return [(NONE_OF_THESE, ""), *((f"  if any, {name}", text) for name, text in rows)]

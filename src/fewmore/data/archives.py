@@ -16,6 +16,8 @@ from fewmore.io import BLOCK
 MAX_BYTES = 16 << 30  # an archive that holds more is refused
 MAX_FILES = 1_000_000
 
+Member = tuple[str, IO[bytes] | None]  # name and content; a folder has none
+
 _DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error),
     *(EOFError, RuntimeError, NotImplementedError),
@@ -84,23 +86,30 @@ def _extract(archive: Path, folder: Path, max_bytes: int) -> None:
                 file.write(block)
 
 
-def _members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
-    """Yield name and content of all members of an archive; a folder has no content."""
+def _members(archive: Path) -> Iterator[Member]:
+    """Return all members of an archive, one by one."""
     if archive.name.endswith((".tar.gz", ".tgz")):
-        with tarfile.open(archive, "r:gz") as tar:
-            for member in tar:
-                if not member.isfile() and not member.isdir():
-                    raise _special_file(archive, member.name)
-                yield member.name, tar.extractfile(member) if member.isfile() else None
-    elif archive.name.endswith(".zip"):
-        with zipfile.ZipFile(archive) as zip_file:
-            for info in zip_file.infolist():
-                kind = stat.S_IFMT(info.external_attr >> 16)
-                if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                    raise _special_file(archive, info.filename)
-                yield info.filename, None if info.is_dir() else zip_file.open(info)
-    else:
-        raise DataError(f"{archive} is of no known kind: an archive ends in .tar.gz, .tgz or .zip")
+        return _members_of_tar(archive)
+    if archive.name.endswith(".zip"):
+        return _members_of_zip(archive)
+    raise DataError(f"{archive} is of no known kind: an archive ends in .tar.gz, .tgz or .zip")
+
+
+def _members_of_tar(archive: Path) -> Iterator[Member]:
+    with tarfile.open(archive, "r:gz") as tar:
+        for member in tar:
+            if not member.isfile() and not member.isdir():
+                raise _special_file(archive, member.name)
+            yield member.name, tar.extractfile(member) if member.isfile() else None
+
+
+def _members_of_zip(archive: Path) -> Iterator[Member]:
+    with zipfile.ZipFile(archive) as zip_file:
+        for info in zip_file.infolist():
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise _special_file(archive, info.filename)
+            yield info.filename, None if info.is_dir() else zip_file.open(info)
 
 
 def _special_file(archive: Path, name: str) -> DataError:

@@ -72,7 +72,7 @@ def sample_split(
     for number, group in enumerate(groups):
         indices = []
         for label in group:
-            members = (train_labels == label).nonzero().squeeze(1)
+            members = _images_of(label, train_labels)
             needed = 1 if number == 0 else shot
             if len(members) < needed:
                 raise SplitError(
@@ -80,13 +80,23 @@ def sample_split(
                     f"and session {number} needs {needed} of it: add images, lower --shot, "
                     f"or change --base or --class-order so that it is not a new class"
                 )
-            if number:  # a generator per class: its shots do not depend on the other classes
-                generator = torch.Generator().manual_seed(seed * 1_000_003 + label)
-                members = members[torch.randperm(len(members), generator=generator)[:shot]]
+            if number:
+                members = _sample_shots(members, shot, seed * 1_000_003 + label)
             indices.append(members)
         sessions.append(Session(tuple(group), torch.cat(indices)))
     shuffled = "" if order is None else f"{ORDER}{order}"
     return Split(f"draw {seed}: {base} base, {way}-way {shot}-shot{shuffled}", tuple(sessions))
+
+
+def _images_of(label: int, train_labels: Tensor) -> Tensor:
+    """Return the indices of a class's training images."""
+    return (train_labels == label).nonzero().squeeze(1)
+
+
+def _sample_shots(images: Tensor, shot: int, class_seed: int) -> Tensor:
+    """Sample some images of a class; its seed is its own, so no other class matters for them."""
+    generator = torch.Generator().manual_seed(class_seed)
+    return images[torch.randperm(len(images), generator=generator)[:shot]]
 
 
 def order_of(split: Split) -> str:
@@ -138,20 +148,20 @@ def planned_split(
     """
     train_labels = train.labels.cpu()
     resolved = plans.resolve(benchmark, plan, train_labels.tolist(), train.class_names, keys)
+
+    def draw(label: int, shot: int | None) -> Tensor:
+        members = _images_of(label, train_labels)
+        if shot is None:
+            return members
+        class_seed = derive_seed(seed or 0, "planned shots", train.class_names[label])
+        return _sample_shots(members, shot, class_seed)
+
     sessions = []
     for session in resolved:
         if session.images is not None:
             indices = torch.tensor(session.images, dtype=torch.int64)
         else:
-            drawn = []
-            for label, shot in zip(session.classes, session.shots, strict=True):
-                members = (train_labels == label).nonzero().squeeze(1)
-                if shot is not None:
-                    class_seed = derive_seed(seed or 0, "planned shots", train.class_names[label])
-                    generator = torch.Generator().manual_seed(class_seed)
-                    members = members[torch.randperm(len(members), generator=generator)[:shot]]
-                drawn.append(members)
-            indices = torch.cat(drawn)
+            indices = torch.cat(list(map(draw, session.classes, session.shots)))
         sessions.append(Session(session.classes, indices))
     is_drawn = any(shot is not None for session in resolved for shot in session.shots)
     if seed is not None and not is_drawn:

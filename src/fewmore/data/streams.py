@@ -104,19 +104,23 @@ def _list_local(text: str) -> Iterator[Place]:
     if is_manifest(path, labeled=False) and not _is_no_list(path):
         yield from (Place(str(image)) for image in manifest_paths(path))
     elif os.path.isdir(path):  # a path that cannot be looked at is an image that cannot be read
-        try:
-            for file in map(Path, walk_files(str(path), recursive=True)):
-                if file.suffix.lower() in IMAGE_SUFFIXES or _is_archive(file.name):
-                    yield _local_place(str(file))
-        except OSError as error:
-            raise DataError(
-                f"{path} cannot be read ({error.strerror or error}): check who may read it"
-            ) from error
+        yield from _list_folder(path)
     elif _GLOB.search(text) and not os.path.exists(path):
         files = sorted(glob.glob(str(path), recursive=True))
         yield from (_local_place(file) for file in files if os.path.isfile(file))
     else:
         yield _local_place(str(path))
+
+
+def _list_folder(folder: Path) -> Iterator[Place]:
+    try:
+        for file in map(Path, walk_files(str(folder), recursive=True)):
+            if file.suffix.lower() in IMAGE_SUFFIXES or _is_archive(file.name):
+                yield _local_place(str(file))
+    except OSError as error:
+        raise DataError(
+            f"{folder} cannot be read ({error.strerror or error}): check who may read it"
+        ) from error
 
 
 def _is_no_list(path: Path) -> bool:

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from fewmore.data.images import ImageSet
 from fewmore.errors import MethodError, NotFittedError, describe
 from fewmore.methods import METHODS
-from fewmore.methods.base import FrozenBackbone
+from fewmore.methods.base import FrozenBackbone, Method
 from fewmore.methods.network import Network
 from fewmore.research import integrity, protocol
 from fewmore.research.exam_world import Case
@@ -481,47 +480,51 @@ def parameters(value: object) -> Iterator[nn.Parameter]:
         yield from parameters(vars(value))
 
 
+def fitted_with(case: Case, before_step: Callable[[Optimizer], None]) -> Method:
+    """Construct and fit a method; a function is called before each step of its optimizers."""
+    handle = register_optimizer_step_pre_hook(lambda optimizer, *_: before_step(optimizer))
+    try:
+        return case.fitted()
+    finally:
+        handle.remove()
+
+
 @check("every parameter gets a gradient and is trained")
 def parameters_are_trained(case: Case) -> None:
-    moved: dict[int, bool] = {}
+    had_gradient: dict[int, bool] = {}  # by id of the parameter
     sizes: dict[int, int] = {}
-    trainable: list[Tensor] = []
 
-    def look(optimizer: Optimizer, *_: Any) -> None:
+    def note_gradients(optimizer: Optimizer) -> None:
         for group in optimizer.param_groups:
             group["weight_decay"] = 0.0  # which alone trains nothing
             for p in group["params"]:
                 has_gradient = p.grad is not None and bool(p.grad.any())
-                moved[id(p)] = moved.get(id(p), False) or has_gradient
+                had_gradient[id(p)] = had_gradient.get(id(p), False) or has_gradient
                 sizes[id(p)] = p.numel()
 
-    def hold_still(optimizer: Optimizer, *_: Any) -> None:
+    def stop_learning(optimizer: Optimizer) -> None:
         for group in optimizer.param_groups:
             group["lr"] = 0 * group["lr"]
 
-    def state_after_fit(hook: Callable[..., None]) -> dict[str, Tensor]:
-        handle = register_optimizer_step_pre_hook(hook)
-        try:
-            method = case.fitted()
-        finally:
-            handle.remove()
-        trainable[:] = [p.detach() for p in parameters(vars(method)) if p.requires_grad]
-        return dict(tensors(method.state()))
-
-    after = state_after_fit(look)
-    require(bool(moved), "no optimizer took a step in fit")
-    idle = sum(not m for m in moved.values())
-    require(idle == 0, f"{idle} of {len(moved)} parameters had no gradient")
-    backbone = [t for name, t in after.items() if "/backbone/" in name and "running" not in name]
+    trained = dict(tensors(fitted_with(case, note_gradients).state()))
+    require(bool(had_gradient), "no optimizer took a step in fit")
+    idle = sum(not had for had in had_gradient.values())
+    require(idle == 0, f"{idle} of {len(had_gradient)} parameters had no gradient")
+    backbone = [t for name, t in trained.items() if "/backbone/" in name and "running" not in name]
     needed = sum(t.numel() for t in backbone) + len(case.base.class_names) * 64  # of resnet8
     require(sum(sizes.values()) >= needed, "fit trains fewer weights than stage 1 has")
-    still = state_after_fit(hold_still)
+
+    method = fitted_with(case, stop_learning)
+    initial = dict(tensors(method.state()))
     unchanged = [
-        name for name, t in after.items() if t.is_floating_point() and torch.equal(t, still[name])
+        name
+        for name, t in trained.items()
+        if t.is_floating_point() and torch.equal(t, initial[name])
     ]
     if case.info.name not in METHODS:  # a user's method may hold constants, no parameters, though
+        trainable = [p.detach() for p in parameters(vars(method)) if p.requires_grad]
         unchanged = [
-            name for name in unchanged if any(torch.equal(still[name], p) for p in trainable)
+            name for name in unchanged if any(torch.equal(initial[name], p) for p in trainable)
         ]
     require(unchanged == [], f"not trained: {', '.join(unchanged)}")
 

@@ -111,12 +111,13 @@ def run_plans(
                     continue
                 done[job] = measured
                 siblings = [other for other in jobs if other.plan is job.plan]
-                if all(other in done for other in siblings):
-                    runs = [done[other] for other in siblings]
-                    result = _attempt(job, partial(_write_result, job, runs, workers), on_failure)
-                    if result is not None:
-                        finished[job.plan.folder] = result
-                        on_result(job.plan, result)
+                if any(other not in done for other in siblings):
+                    continue
+                runs = [done[other] for other in siblings]
+                result = _attempt(job, partial(_write_result, job, runs, workers), on_failure)
+                if result is not None:
+                    finished[job.plan.folder] = result
+                    on_result(job.plan, result)
     except FewmoreError:
         for plan in plans:
             run_folder.discard_unused(plan.folder)

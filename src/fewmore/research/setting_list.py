@@ -129,13 +129,12 @@ def _comments(cls: type) -> dict[str, str]:
     [definition] = ast.parse(source).body
     found: dict[str, str] = {}
     for node in getattr(definition, "body", []):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            first = node.lineno
-            while lines[first - 2].lstrip().startswith("#"):
-                first -= 1
-            said = [
-                comments[n] for n in range(first, (node.end_lineno or first) + 1) if n in comments
-            ]
-            if said:
-                found[node.target.id] = " ".join(said)
+        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
+            continue  # not a field
+        first, last = node.lineno, node.end_lineno or node.lineno
+        while lines[first - 2].lstrip().startswith("#"):  # line numbers begin at 1
+            first -= 1
+        texts = [comments[number] for number in range(first, last + 1) if number in comments]
+        if texts:
+            found[node.target.id] = " ".join(texts)
     return found

@@ -57,21 +57,15 @@ def apply_settings(recipe: Recipe, texts: Mapping[str, str]) -> Recipe:
     """Replace settings that the recipe has, all at once, as configs check them together."""
     changes: dict[str, Any] = {}
     for name, text in texts.items():
-        path = name.split(".")
-        *groups, last = path if path[0] in COMMON else ["method", *path]
-        config: Any = recipe
-        values = changes
-        for group in groups:
-            config = getattr(config, group)
-            values = values.setdefault(group, {})
-            if not dataclasses.is_dataclass(config):
-                raise ConfigError(
-                    f"--set {name}: '{group}' is a single value, not a group of settings"
-                )
+        groups, last = _path_of(name)
+        config = _group_at(recipe, groups, name)
         current = getattr(config, last)
         if dataclasses.is_dataclass(current):
             names = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(current))
             raise ConfigError(f"--set {name}: that is a group of settings; name one of {names}")
+        values = changes
+        for group in groups:
+            values = values.setdefault(group, {})
         values[last] = _parse(text, get_type_hints(type(config))[last], current, name)
     try:
         changed = override(recipe, changes)
@@ -85,6 +79,23 @@ def apply_settings(recipe: Recipe, texts: Mapping[str, str]) -> Recipe:
     return changed
 
 
+def _path_of(name: str) -> tuple[list[str], str]:
+    """Split a setting's name into the groups that it lies in, from the recipe on, and its own."""
+    path = name.split(".")
+    *groups, last = path if path[0] in COMMON else ["method", *path]
+    return groups, last
+
+
+def _group_at(recipe: Recipe, groups: Iterable[str], name: str) -> Any:
+    """Return the innermost of these groups of settings; `name` is the setting, for messages."""
+    config: Any = recipe
+    for group in groups:
+        config = getattr(config, group)
+        if not dataclasses.is_dataclass(config):
+            raise ConfigError(f"--set {name}: '{group}' is a single value, not a group of settings")
+    return config
+
+
 def _options(texts: Mapping[str, str], complaint: str) -> str:
     """Return the settings that a complaint is about, as they are typed: those that it names."""
     words = re.findall(r"\w+", complaint)
@@ -95,12 +106,8 @@ def _options(texts: Mapping[str, str], complaint: str) -> str:
 def _check_read(recipe: Recipe, names: Iterable[str]) -> None:
     """Refuse settings that others leave without effect, where a config says so."""
     for name in names:
-        path = name.split(".")
-        *groups, last = path if path[0] in COMMON else ["method", *path]
-        config: Any = recipe
-        for group in groups:
-            config = getattr(config, group)
-        reason = getattr(config, "unread", {}).get(last)
+        groups, last = _path_of(name)
+        reason = getattr(_group_at(recipe, groups, name), "unread", {}).get(last)
         if reason is not None:
             raise ConfigError(f"--set {name}: it has no effect with {reason}; leave it out")
 

@@ -158,25 +158,27 @@ def _confused(photos: _Photos) -> list[Finding]:
     pairs = Counter((int(photos.labels[i]), int(photos.predicted[i])) for i in wrong)
     findings = []
     for a, b in sorted({tuple(sorted(pair)) for pair in pairs}):
-        shares = [pairs[pair] / totals[pair[0]] for pair in ((a, b), (b, a)) if pairs[pair]]
-        mistakes = pairs[a, b] + pairs[b, a]
-        if mistakes < 2 or max(shares) < MIN_CONFUSED:
+        # One class taken for the other, and the other way round: the more frequent one first.
+        directions = [pair for pair in ((a, b), (b, a)) if pairs[pair]]
+        directions.sort(key=lambda pair: -pairs[pair])
+        mistakes = sum(pairs[pair] for pair in directions)
+        share = max(pairs[true, taken] / totals[true] for true, taken in directions)
+        if mistakes < 2 or share < MIN_CONFUSED:
             continue
-        first, second = ((a, b), (b, a)) if pairs[a, b] >= pairs[b, a] else ((b, a), (a, b))
         message = "; ".join(
             f"{names[true]} taken for {names[taken]}: {pairs[true, taken]} of {totals[true]} photos"
-            for true, taken in (first, second)
-            if pairs[true, taken]
+            for true, taken in directions
         )
         indices = [i for i in wrong if {int(photos.labels[i]), int(photos.predicted[i])} == {a, b}]
+        true, taken = directions[0]
         findings.append(
             Finding(
                 "confused",
                 message,
                 tuple(photos.measured.title(i) for i in indices),
-                (names[first[0]], names[first[1]]),
+                (names[true], names[taken]),
                 tuple(photos.measured.positions[i] for i in indices),
-                {"mistakes": mistakes, "share": max(shares)},
+                {"mistakes": mistakes, "share": share},
             )
         )
     return sorted(findings, key=lambda finding: -float(finding.details["share"]))

@@ -98,12 +98,11 @@ class Remote(Launcher):
                         sent.tell(event)
                         continue
                     del active[handle]
-                    if not isinstance(event, Lost):
-                        yield sent.job, partial(_outcome, event)
-                    elif (failed := self._lost(sent, event)) is not None:
-                        yield sent.job, partial(_outcome, failed)
-                    else:
+                    end = self._after_loss(sent, event) if isinstance(event, Lost) else event
+                    if end is None:
                         waiting.append(sent)
+                    else:
+                        yield sent.job, partial(_outcome, end)
                 for handle in [key for key, sent in active.items() if sent.job.stop.is_set()]:
                     self.cancel(handle)
                     del active[handle]
@@ -111,8 +110,8 @@ class Remote(Launcher):
             for handle in active:
                 self.cancel(handle)
 
-    def _lost(self, sent: Sent, event: Lost) -> Failed | None:
-        """Return None if a run is to be sent again, else what it failed by."""
+    def _after_loss(self, sent: Sent, event: Lost) -> Failed | None:
+        """Count a lost worker; return None if the run is to be sent again, else its failure."""
         sent.losses += 1
         if sent.losses < MAX_LOSSES:
             sent.job.plan.watcher.on_loss(sent.job.name, event.reason)
