@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from common import Row, make_parser, print_row, record
 
+from fewmore.accel import PARTS
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.data.images import ImageSet
 from fewmore.methods.base import Recipe
@@ -39,7 +40,6 @@ BATCH = 128
 CLASSES = 60
 MOST_IMAGES = 6000
 ROUNDS = 4
-ALL = frozenset({"batch-norm", "conv", "max-pool", "side-streams", "graphs"})
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ VARIANTS = {
     "plain, captured": Variant(frozenset({"graphs"})),
     "torch.compile": Variant(frozenset(), compiled=True),
     "torch.compile, captured": Variant(frozenset({"graphs"}), compiled=True),
-    "fewmore": Variant(ALL),
-    "fewmore without batch-norm": Variant(ALL - {"batch-norm"}),
-    "fewmore without conv": Variant(ALL - {"conv"}),
-    "fewmore without max-pool": Variant(ALL - {"max-pool"}),
-    "fewmore without side-streams": Variant(ALL - {"side-streams"}),
+    "fewmore": Variant(PARTS),
+    "fewmore without batch-norm": Variant(PARTS - {"batch-norm"}),
+    "fewmore without conv": Variant(PARTS - {"conv"}),
+    "fewmore without max-pool": Variant(PARTS - {"max-pool"}),
+    "fewmore without side-streams": Variant(PARTS - {"side-streams"}),
 }
 STARTED_APART = ("torch.compile, captured", "fewmore")
 

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fewmore.accel import batch_norm, conv, max_pool
+from fewmore.accel import augmentation, batch_norm, conv, max_pool
 from fewmore.accel.conv import COLORS, FEW
 from fewmore.accel.side_streams import SideStreams
+from fewmore.data.operations import KINDS, apply_operations
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "test_kernels.py runs these tests"
 
@@ -141,3 +142,22 @@ def test_max_pooling(size: tuple[int, int, int], channels: int) -> None:
         found.append((out.detach(), own.grad))
     for mine, expected in zip(*found, strict=True):
         assert_close(mine, expected)
+
+
+@pytest.mark.parametrize("bilinear", [False, True], ids=["nearest", "bilinear"])
+@pytest.mark.parametrize("side", [1, 2, 3, 20, 37])
+def test_operations_on_images(side: int, bilinear: bool) -> None:
+    """Every operation at several strengths; at 37 pixels an image is two programs' work."""
+    strengths = torch.tensor([0.17, -0.29, 0.0, 0.6, 1.0, 1.9, 4.0, 7.0, -13.1, 141.0])
+    kinds = torch.arange(len(KINDS)).repeat_interleave(len(strengths))
+    strengths = strengths.repeat(len(KINDS))
+    generator = torch.Generator().manual_seed(side)
+    images = torch.randint(40, 200, (len(kinds), 3, side, side), generator=generator)
+    images = images.to(torch.uint8)
+    images[1::10] = 77  # of one color
+    expected = apply_operations(images, kinds, strengths, bilinear)
+    found = augmentation.launch(images, kinds, strengths, bilinear)
+    for index, kind in enumerate(kinds.tolist()):
+        assert torch.equal(found[index], expected[index]), (KINDS[kind], float(strengths[index]))
+    changed = (found != images).flatten(1).any(1).view(len(KINDS), -1).any(1)
+    assert side < 20 or changed.tolist() == [kind != "identity" for kind in KINDS]

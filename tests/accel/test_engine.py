@@ -12,9 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from fewmore.accel import PARTS, accelerate, engine
+from fewmore.accel import PARTS, accelerate, augmentation, engine
 from fewmore.accel.batch_norm import FusedBatchNormAct2d
 from fewmore.accel.conv import FastConv2d
+from fewmore.data import operations
+from fewmore.data.policies import apply_policy
+from fewmore.data.transform import Transform
 from fewmore.nn.backbones import build
 from fewmore.nn.layers import BatchNormAct2d
 
@@ -93,7 +96,35 @@ def test_swapped_layers_compute_the_same_on_a_cpu() -> None:
     expected = network(x)
     with accelerate({"backbone": network}, FakeRuntime()):
         assert torch.equal(network(x), expected)
-    assert {"batch-norm", "conv", "max-pool", "side-streams", "graphs"} == PARTS
+    layers = {"batch-norm", "conv", "max-pool"}
+    assert {*layers, "augmentation", "side-streams", "graphs"} == PARTS
+
+
+def test_operations_are_fast_while_training_where_that_is_switched_on() -> None:
+    plain = operations.apply_operations
+    with accelerate({}, FakeRuntime()):
+        assert operations.current_apply() is augmentation.apply_operations
+        with accelerate({}, FakeRuntime(accel=PARTS - {"augmentation"})):
+            assert operations.current_apply() is augmentation.apply_operations
+    assert operations.current_apply() is plain
+    with accelerate({}, FakeRuntime(accel=PARTS - {"augmentation"})):
+        assert operations.current_apply() is plain
+
+
+def test_a_policy_is_applied_by_the_current_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU it leaves the images to PyTorch, and they are the same."""
+    called = []
+    fast = augmentation.apply_operations
+    monkeypatch.setattr(
+        augmentation, "apply_operations", lambda *given: called.append(1) or fast(*given)
+    )
+    transform = Transform(8, (0.5,) * 3, (0.25,) * 3, policy="autoaugment-cifar10")  # type: ignore[arg-type]
+    pixels = torch.randint(0, 256, (20, 3, 8, 8), dtype=torch.uint8)
+    expected = apply_policy(pixels, transform, torch.Generator().manual_seed(0))
+    with accelerate({}, FakeRuntime()):
+        found = apply_policy(pixels, transform, torch.Generator().manual_seed(0))
+    assert torch.equal(found, expected)
+    assert len(called) == 2  # operations of a sub-policy
 
 
 def without_accel(tmp_path: Path) -> Path:

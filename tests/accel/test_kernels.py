@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fewmore.accel import batch_norm, conv, max_pool
+from fewmore.accel import augmentation, batch_norm, conv, max_pool
 
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -43,7 +43,11 @@ def test_kernels_compute_what_layers_do() -> None:
 
 
 H200 = ("cuda", 90, 32)  # what it is, which generation, and threads of a warp
-NUMBERS = {"pixels", "channels", "groups", "height", "width", "has_shortcut", "relu"}
+NUMBERS = {
+    *("pixels", "channels", "groups", "height", "width", "has_shortcut", "relu"),
+    *("plane", "side"),
+}
+BYTES = {"taps", "images", "tables", "changed"}
 FRACTIONS = {"eps", "momentum"}
 FULL = {
     "mean",
@@ -55,6 +59,8 @@ FULL = {
     "weight_grad",
     "bias_grad",
     "parts",
+    "strengths",
+    "matrices",
 }  # tensors in float32, others in bfloat16
 SMALL = {"PIXELS": 256, "CHANNELS": 16, "GROUPS": 128}
 LARGE = {"PIXELS": 128, "CHANNELS": 64, "GROUPS": 1}
@@ -75,6 +81,9 @@ KERNELS = [
     (conv._weight_grad, {"C": 32, "PIXELS": 64}, 2),
     (conv._conv_from_colors, {"C": 16, "PIXELS": 128}, 2),
     (conv._weight_grad_from_colors, {"C": 16, "PIXELS": 128}, 2),
+    (augmentation._tables, {"PIXELS": 1024}, 4),
+    (augmentation._apply, {"PIXELS": 1024, "BILINEAR": False}, 4),
+    (augmentation._apply, {"PIXELS": 1024, "BILINEAR": True}, 4),
 ]
 
 
@@ -97,8 +106,8 @@ def test_a_kernel_compiles_for_a_gpu(
             return "constexpr"
         if name in NUMBERS | FRACTIONS:
             return "i32" if name in NUMBERS else "fp32"
-        if name == "taps":
-            return "*u8"
+        if name in BYTES or name == "kinds":
+            return "*u8" if name in BYTES else "*i64"
         return (
             "*fp32"
             if name in FULL or (name == "weight" and kernel.__module__ == batch_norm.__name__)

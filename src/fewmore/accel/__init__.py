@@ -1,6 +1,6 @@
 """Speed up training on an NVIDIA GPU: fused layers, side streams, CUDA graphs, behind `accelerate`.
 
-May import nn and what lies below it; only training/fast_path.py imports this package.
+May import nn, data and what lies below them; only training/fast_path.py imports this package.
 Start with engine.py. With the folder deleted, everything else works as plain PyTorch.
 """
 

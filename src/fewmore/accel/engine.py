@@ -8,17 +8,18 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor, nn
 
-from fewmore.accel import warm_up
+from fewmore.accel import augmentation, warm_up
 from fewmore.accel.batch_norm import FusedBatchNormAct2d
 from fewmore.accel.conv import FastConv2d
 from fewmore.accel.graphs import capture
 from fewmore.accel.max_pool import FastMaxPool2d
 from fewmore.accel.sgd import LightSGD
 from fewmore.accel.side_streams import SideStreams
+from fewmore.data import operations
 from fewmore.nn.layers import BatchNormAct2d
 
 # The parts that can be switched on one by one, to measure or to test them.
-PARTS = frozenset({"batch-norm", "conv", "max-pool", "side-streams", "graphs"})
+PARTS = frozenset({"batch-norm", "conv", "max-pool", "augmentation", "side-streams", "graphs"})
 FAST_LAYERS: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "batch-norm": (BatchNormAct2d, FusedBatchNormAct2d),
     "conv": (nn.Conv2d, FastConv2d),
@@ -74,7 +75,9 @@ def accelerate(modules: Mapping[str, nn.Module], runtime: RuntimeLike) -> Iterat
     # Kernels and streams are made on the current GPU, which may be another.
     is_gpu = runtime.device.type == "cuda"
     on_device = torch.cuda.device(runtime.device) if is_gpu else nullcontext()
-    with on_device, _swapped_layers(modules.values(), parts):
+    is_fused = "augmentation" in parts
+    augment = operations.replaced_by(augmentation.apply_operations) if is_fused else nullcontext()
+    with on_device, augment, _swapped_layers(modules.values(), parts):
         yield Accelerated(runtime.device, parts, runtime.exclusive)
 
 

@@ -14,6 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from fewmore.accel.augmentation import apply_operations
 from fewmore.accel.batch_norm import FusedBatchNormAct2d
 from fewmore.accel.conv import COLORS, FEW, few_channels, few_channels_weight_grad
 from fewmore.accel.max_pool import FastMaxPool2d
@@ -105,6 +106,8 @@ def tasks(device: torch.device) -> list[Task]:
             listed.append(partial(_convolution, channels, channels, part, device))
     for part in ("output", "weight"):
         listed.append(partial(_convolution, COLORS, few, part, device))
+    for bilinear in (False, True):
+        listed.append(partial(_augmentation, bilinear, device))
     return [partial(_on_device, device, task) for task in listed]
 
 
@@ -145,6 +148,13 @@ def _convolution(inputs: int, outputs: int, part: str, device: torch.device) -> 
     else:
         weight = torch.zeros(outputs, inputs, 3, 3, dtype=torch.bfloat16, device=device)
         few_channels(x if part == "output" else out, weight, backward=part == "input")
+
+
+def _augmentation(bilinear: bool, device: torch.device) -> None:
+    """Run the kernels of the operations of AutoAugment."""
+    pixels = torch.zeros(IMAGES, 3, SIDE, SIDE, dtype=torch.uint8, device=device)
+    kinds = torch.zeros(IMAGES, dtype=torch.int64, device=device)
+    apply_operations(pixels, kinds, torch.zeros(IMAGES, device=device), bilinear)
 
 
 def _maps(channels: int, device: torch.device, side: int = SIDE) -> Tensor:

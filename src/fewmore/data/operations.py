@@ -10,7 +10,9 @@ n: images   s: side of an image, in pixels
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -39,6 +41,9 @@ FILL = 128  # gray, beyond the edges of the image where the nearest pixels are t
 LUMA = (19595, 38470, 7471)  # shares of red, green and blue in gray, in 65536ths
 
 
+Apply = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
+
+
 def apply_operations(
     pixels: Tensor, kinds: Tensor, strengths: Tensor, bilinear: bool = False
 ) -> Tensor:
@@ -52,7 +57,7 @@ def apply_operations(
             nearest ones, and fill in gray.
     """
     move = _move_bilinear if bilinear else _move
-    moved = move(pixels, _source_matrix(pixels.shape[-1], kinds, strengths))
+    moved = move(pixels, source_matrix(pixels.shape[-1], kinds, strengths))
     tables = _tables(moved, kinds, strengths)
     changed = tables.gather(2, moved.flatten(2).long()).view_as(moved)
     sharper, colored = (
@@ -61,6 +66,24 @@ def apply_operations(
     start = torch.where(sharper, _smooth(changed), _gray(changed)[:, None])
     blended = _blend_bytes(start, changed, strengths[:, None, None, None])
     return torch.where(sharper | colored, blended.to(torch.uint8), changed)
+
+
+_current: ContextVar[Apply] = ContextVar("apply_operations", default=apply_operations)
+
+
+def current_apply() -> Apply:
+    """Return `apply_operations`, or what stands in for it."""
+    return _current.get()
+
+
+@contextmanager
+def replaced_by(apply: Apply) -> Iterator[None]:
+    """Let a faster function stand in for `apply_operations` meanwhile, in this thread."""
+    token = _current.set(apply)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def _choose(values: Mapping[str, Tensor], kinds: Tensor, otherwise: Tensor) -> Tensor:
@@ -79,23 +102,19 @@ def _choose(values: Mapping[str, Tensor], kinds: Tensor, otherwise: Tensor) -> T
 # Moving pixels
 
 
-def _source_matrix(side: int, kinds: Tensor, strengths: Tensor) -> Tensor:
+def source_matrix(side: int, kinds: Tensor, strengths: Tensor) -> Tensor:
     """Return the matrices (n, 2, 3) that take places in the result to places in the image."""
-    zero, one = torch.zeros_like(strengths), torch.ones_like(strengths)
-    shift = (strengths * side).trunc()  # by whole pixels
-    angle = strengths * (math.pi / 180)
+    shear_x, shear_y, right, down, degrees = (
+        torch.where(kinds == KINDS.index(kind), strengths, 0.0)
+        for kind in ("shear-x", "shear-y", "translate-x", "translate-y", "rotate")
+    )
+    angle = degrees * (math.pi / 180)
     cos, sin = angle.cos(), angle.sin()
     middle = side / 2
-    rows = {
-        "shear-x": (one, strengths, zero, zero, one, zero),
-        "shear-y": (one, zero, zero, strengths, one, zero),
-        "translate-x": (one, zero, -shift, zero, one, zero),
-        "translate-y": (one, zero, zero, zero, one, -shift),
-        "rotate": (cos, -sin, middle * (1 - cos + sin), sin, cos, middle * (1 - cos - sin)),
-    }
-    matrices = {name: torch.stack(row, 1) for name, row in rows.items()}
-    identity = torch.stack((one, zero, zero, zero, one, zero), 1)
-    return _choose(matrices, kinds, identity).view(-1, 2, 3)
+    right, down = (right * side).trunc(), (down * side).trunc()  # by whole pixels
+    x = (cos, shear_x - sin, middle * (1 - cos + sin) - right)
+    y = (shear_y + sin, cos, middle * (1 - cos - sin) - down)
+    return torch.stack([*x, *y], 1).view(-1, 2, 3)
 
 
 def _move(pixels: Tensor, matrix: Tensor) -> Tensor:

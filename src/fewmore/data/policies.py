@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from fewmore.data.constants import cache_tensor
-from fewmore.data.operations import KINDS, apply_operations
+from fewmore.data.operations import KINDS, current_apply
 from fewmore.data.transform import MAX_MAGNITUDE, Transform
 
 # A sub-policy is a line: operation, tenths of probability, magnitude 0 … 9, and again.
@@ -127,8 +127,9 @@ _STRENGTHS: dict[str, Callable[[float], tuple[float, float]]] = {
 def apply_policy(pixels: Tensor, transform: Transform, generator: Generator) -> Tensor:
     """Apply the transform's policy to a batch of pixels, (n, 3, s, s) uint8."""
     bilinear = transform.policy_resampling == "bilinear"
+    apply = current_apply()
     for kinds, strengths in sample_operations(len(pixels), transform, pixels.device, generator):
-        pixels = apply_operations(pixels, kinds, strengths, bilinear)
+        pixels = apply(pixels, kinds, strengths, bilinear)
     return pixels
 
 
