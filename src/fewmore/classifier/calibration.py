@@ -21,10 +21,10 @@ class Calibration:
 
     temperature: float = 1.0
     threshold: float | None = None  # familiarity below which an image is "none of these"
-    classes: int = 0  # known ones for which the threshold holds
-    growth: float = 0.0  # of the threshold, when the classes become e times as many
-    closeness: float | None = None  # of class means, above which a new class counts as close
-    held_out: int = 0  # images
+    classes: int = 0  # number of known classes that the threshold was set for
+    growth: float = 0.0  # added to the threshold when the classes become e times as many
+    closeness: float | None = None  # cosine of class means above which a new class is close
+    held_out: int = 0  # images that were held out
     accuracy: float | None = None
     ece_before: float | None = None
     ece_after: float | None = None

@@ -27,8 +27,10 @@ from fewmore.nn.backbones import Backbone
 from fewmore.nn.inference import for_inference
 
 BATCH_SIZE = {"cpu": 16, "cuda": 256}  # a larger batch of wide feature maps leaves a CPU's cache
-SMALL_IMAGE = 64  # pixels a side, up to which a call costs more than some images
-SMALL_BATCH = 4  # larger images that one core takes at a time
+# One core takes so few images at a time, unless they have up to so many pixels a side: a call then
+# costs more than some images.
+SMALL_BATCH = 4
+SMALL_IMAGE = 64
 MAX_NAMED = 5  # broken images that a message names
 
 T = TypeVar("T")

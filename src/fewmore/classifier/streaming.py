@@ -25,8 +25,9 @@ from fewmore.data.transform import Transform
 from fewmore.errors import FewmoreError, StateError
 
 CHUNK = 64  # images that a process decodes at a time
-MANY_IMAGES = 20_000  # or
-MANY_BYTES = 200_000_000  # of archives, from which on processes decode
+# From so many images on, or so many bytes of archives, several processes decode.
+MANY_IMAGES = 20_000
+MANY_BYTES = 200_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +36,7 @@ class EmbeddedChunk:
 
     names: tuple[str, ...]
     features: Tensor  # (n, d)
-    errors: dict[int, str]  # of the others, by their number
+    errors: dict[int, str]  # what is wrong with the others, by their number in the chunk
     end: Position
     archive_bytes: int
 

@@ -31,9 +31,9 @@ class Whitening:
 
     center: Tensor  # (d,)
     damping: Tensor  # (d, r): orthogonal directions, of length √(1 − what is left of them)
-    power: float = 1.0  # that each feature is raised to, with its sign kept
+    power: float = 1.0  # each feature is raised to it, with its sign kept
     classifier: Tensor | None = None  # (k, d + 1), with the bias in the last column
-    share: float = 0.0  # of the classifier's probabilities in a cosine
+    share: float = 0.0  # weight of the classifier's probabilities in a cosine
 
     @property
     def dim(self) -> int:

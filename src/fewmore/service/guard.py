@@ -33,13 +33,14 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 # The metrics name only these: a client could invent any number of others.
 KNOWN_METHODS = (*SAFE_METHODS, "POST", "PUT", "PATCH", "DELETE")
 OPEN_PATHS = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")  # never need a token
-DATA_PATHS = ("/metrics", "/openapi.json", "/v2")  # and all below those with data
+# What has data of the model: these paths, and all below these prefixes.
+DATA_PATHS = ("/metrics", "/openapi.json", "/v2")
 DATA_PREFIXES = ("/api/", "/v2/")
 EVENTS_PATH = "/api/events"
-FREE_WRONG_TOKENS = 10  # of one client, before it has to wait for each response
+FREE_WRONG_TOKENS = 10  # that a client may send before it waits for each response
 WRONG_TOKEN_SECONDS = 1.0
-MOST_CLIENTS = 1000  # whose wrong tokens are counted
-PLAIN_BYTES = 256 * 1024  # of a body without images, which is taken apart while others wait
+MOST_CLIENTS = 1000  # clients whose wrong tokens are counted
+PLAIN_BYTES = 256 * 1024  # in a body without images, which is parsed while others wait
 CLOSE = {"Connection": "close"}
 CONTENT_SECURITY_POLICY = "; ".join(
     (

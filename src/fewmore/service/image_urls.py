@@ -20,7 +20,7 @@ from fewmore.service.limits import Busy, Limits
 from fewmore.service.proxy import PublicURL
 
 THREADS = 8
-REQUESTS = 4  # whose images are fetched at once; each may need as much memory as an upload
+REQUESTS = 4  # that fetch images at once; each may need as much memory as an upload
 SECONDS = 10.0  # to wait for a host
 CHUNK = 65536  # bytes
 

@@ -29,9 +29,9 @@ from fewmore.service.problems import RETRY_SOON, problem
 from fewmore.service.proxy import LOOPBACK, PublicURL
 
 REPLICA = "fewmore-models"  # the name of the deployment that has the models
-ELSEWHERE: Message = {"type": "fewmore.elsewhere"}  # another replica has the model
+ELSEWHERE: Message = {"type": "fewmore.elsewhere"}  # says that another replica has the model
 TRIES = 5  # to find the replica that has a model
-TRY_SECONDS = 1.0  # between two of them: replicas tell Ray about their models in less
+TRY_SECONDS = 1.0  # between two tries: replicas tell Ray about their models in less
 # What of a request's scope is sent to a replica; the rest are objects of this process.
 SENT = (
     *("type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string"),

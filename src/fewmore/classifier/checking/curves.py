@@ -18,10 +18,10 @@ from fewmore.classifier.checking.labels import even_out
 from fewmore.classifier.fitting.base import MIN_IMAGES
 from fewmore.classifier.text import count_noun
 
-DRAWS = 20  # of the shots
-MIN_QUERIES = 2  # photos left to predict
-FITTED = 3  # points at the end of a curve
-MIN_GAIN = 0.02  # from twice as many photos, below which a class is not named
+DRAWS = 20  # random choices of the photos to learn, for each point of a curve
+MIN_QUERIES = 2  # photos that are left to predict
+FITTED = 3  # points at the end of a curve that its slope is fitted to
+MIN_GAIN = 0.02  # of accuracy by twice as many photos; a class with less is not named
 
 Curve = dict[int, float]  # accuracy by shots
 

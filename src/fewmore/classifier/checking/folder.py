@@ -23,9 +23,11 @@ from fewmore.classifier.inputs import (
 from fewmore.classifier.text import count_noun, join_names
 from fewmore.errors import DownloadError
 
-BLURRED = 100.0  # variance of the Laplacian below which an image may be blurred
-BLURRED_BELOW = 4.0  # and so many standard deviations below the usual image, in logarithms
-ENLARGED = 2  # times, beyond which an image is tiny
+# An image may be blurred if the variance of its Laplacian is below BLURRED and, in logarithms, so
+# many standard deviations below that of the usual image.
+BLURRED = 100.0
+BLURRED_BELOW = 4.0
+ENLARGED = 2  # an image that must be enlarged more is tiny
 
 
 def check_folder(

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fewmore.classifier.fitting.base import MIN_IMAGES
 
-MARGIN = 1.5  # standard deviations
-MAX_SHARE = 0.03  # of the images that are named
+MARGIN = 1.5  # standard deviations by which another class is nearer than the own one
+MAX_SHARE = 0.03  # share of the images that is named at most
 BLOCK = 4096  # images compared with all classes at a time
 
 

@@ -28,7 +28,7 @@ from fewmore.errors import DataError
 
 MIN_CONFUSED = 0.1  # share of a class's photos that are taken for another class
 OUTLIER = 4.0  # standard deviations below the usual similarity to the own class
-MAX_OUTLIERS = 0.03  # share of the photos
+MAX_OUTLIERS = 0.03  # share of the photos that is named at most
 
 
 def check_model(

@@ -23,9 +23,9 @@ from fewmore.nn.backbones import Backbone
 
 AUTO = "auto"
 TORCH = "torch"
-FAST = ("onnxruntime", "openvino")  # by speed, where they were measured; names of modules as well
+FAST = ("onnxruntime", "openvino")  # the fastest first; also the names of the modules
 INT8 = "onnxruntime-int8"
-EXTRA = {"onnxruntime": "fast", INT8: "fast", "openvino": "openvino"}  # that installs an engine
+EXTRA = {"onnxruntime": "fast", INT8: "fast", "openvino": "openvino"}  # to install an engine
 NAMES = (AUTO, TORCH, *EXTRA)
 TOLERANCE = 1e-4  # between an engine's features and PyTorch's; relative to the largest above 1
 

@@ -16,7 +16,7 @@ from fewmore.classifier.engines.graph import cached_graph, onnx_graph
 from fewmore.classifier.engines.pytorch import TorchEngine
 
 IMAGES = 64
-# How much of each of three random maps, brightness first, red, green and blue have.
+# Shares of red, green and blue in each of three random maps, of which the first is brightness.
 COLORS = ((0.55, 0.08, 0.03), (0.55, 0.0, -0.05), (0.55, -0.09, 0.05))
 FALL = (0.8, 1.4)  # powers of the frequency that amplitudes are divided by
 CONTRAST = (50.0, 110.0)  # standard deviation of a map, in pixel values

@@ -15,11 +15,11 @@ from fewmore.classifier.embedding import Embedder, Progress
 from fewmore.classifier.inputs import LabeledImages
 from fewmore.classifier.whitening import Whitening
 
-MIN_IMAGES = 4  # of a class, or none of its images is held out
-MIN_CLASSES = 2  # with so many images, or nothing is held out
-MAX_SAMPLE = 4_000  # images that are held out in turn
+MIN_IMAGES = 4  # a class with fewer images has none of them held out
+MIN_CLASSES = 2  # with fewer classes of MIN_IMAGES, nothing is held out
+MAX_SAMPLE = 4_000  # images that are held out in turn, at most
 MIN_SAMPLE = 20  # images of a class that class means need in order to be like those of all images
-FOLDS = 5  # parts in which they are held out
+FOLDS = 5  # parts of the images, each of which is held out once
 NEVER = -1  # fold of images that are not held out
 
 

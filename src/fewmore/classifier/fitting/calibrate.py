@@ -18,7 +18,9 @@ from fewmore.classifier.fitting.base import FOLDS, BaseFeatures
 from fewmore.classifier.fitting.sessions import SHOTS, Session, map_alike
 from fewmore.classifier.heads import Head, Scorer
 
-GROWTH = 0.25  # of the threshold, in standard deviations of similarities to other classes
+# What the threshold grows by when the classes become e times as many, in standard deviations of
+# the similarities to other classes.
+GROWTH = 0.25
 
 # Fits features and head on images, given by a mask (n,).
 Fit = Callable[[Tensor], tuple[BaseFeatures, Head]]

@@ -40,12 +40,12 @@ from fewmore.random import derive_seed
 
 BATCH = 16
 SCALE = (0.4, 1.0)  # share of an image that a random crop shows
-RATE = 1e-4  # of AdamW at the beginning; it falls to nothing over the time
-SHARE = 0.5  # of the trained weights in the average with those before
-MIN_GAIN = 1.0  # in standard errors: averaged weights that win by little are seldom worse
-SHOTS = 5  # of each new class of the trial
-ONE_IN = 5  # images of an old class of the trial is held out
-MIN_CLASSES = 6  # or standard errors over classes say nothing
+RATE = 1e-4  # AdamW's learning rate at the beginning; it falls to 0 over the training
+SHARE = 0.5  # weight of the trained weights in their average with the original ones
+MIN_GAIN = 1.0  # standard errors by which the average must win in the trial
+SHOTS = 5  # images of each new class that are learnt in the trial
+ONE_IN = 5  # one image in so many of each old class is held out in the trial
+MIN_CLASSES = 6  # with fewer, standard errors over classes say nothing
 
 UNITS = {"s": 1, "m": 60, "h": 3600}  # in seconds
 

@@ -44,9 +44,9 @@ from fewmore.training.pretrain import PretrainConfig
 from fewmore.training.pseudo_incremental import PseudoConfig
 from fewmore.training.runtime import Round, Runtime
 
-HELD_OUT_ONE_IN = 10  # images
+HELD_OUT_ONE_IN = 10  # one image in so many is held out
 SMALL_IMAGE = 48  # pixels of the short side, up to which a network for 32 pixels is trained
-SIZED_CLASSES = 20  # whose first images decide on the network
+SIZED_CLASSES = 20  # classes whose first images decide on the network
 
 
 def fit_from_scratch(
