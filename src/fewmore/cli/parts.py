@@ -20,9 +20,10 @@ from fewmore.errors import ConfigError
 if TYPE_CHECKING:  # torch is imported when a command runs
     from fewmore.data.streams import PlaceList, Position
 
-PART_ROWS = 50_000  # of a part, at most
-PART_SECONDS = 20.0  # of work that is lost at most, if the process is killed
-KEY = b"fewmore"  # of the metadata of a part
+# A part is written once it has so many rows, or after so many seconds: what a kill can cost.
+PART_ROWS = 50_000
+PART_SECONDS = 20.0
+KEY = b"fewmore"  # where a part's metadata say how far the rows go
 
 
 class Parts:
@@ -32,8 +33,8 @@ class Parts:
         self.path = path
         self.folder = folder
         self.places = places
-        self.rows = 0  # of all parts
-        self.errors = 0  # among them
+        self.rows = 0  # in all parts
+        self.errors = 0  # rows with an error among these
         self.start: Position = (0, 0)  # of the first image that is in no part
         if parts := self._paths():
             from pyarrow.parquet import read_schema

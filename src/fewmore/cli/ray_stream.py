@@ -40,8 +40,8 @@ class _Sender:
     """Describe what workers must share with the machine where the command was typed."""
 
     source: str  # hash of the code
-    folder: str  # in which relative paths are
-    file: str | None  # that is there, if any place is one
+    folder: str  # where relative paths begin
+    file: str | None  # one of the files that are read, if any: workers must see it too
 
 
 def stream_tables(

@@ -31,8 +31,8 @@ ImageLike = str | Path | bytes | bytearray | Image.Image | np.ndarray | Tensor
 Pixels = np.ndarray  # (3, height, width) uint8
 
 CHANNELS = (1, 3, 4)
-MAX_STORED_PIXELS = 100_000_000  # of one image after resizing
-MAX_JPEG_PIXELS = 500_000_000  # of a file that is decoded at a fraction of its size
+MAX_STORED_PIXELS = 100_000_000  # in an image after resizing
+MAX_JPEG_PIXELS = 500_000_000  # in a JPEG file, which can be decoded at a fraction of its size
 
 _HEIC = re.compile(rb".{4}ftyp(hei[cmsx]|hev[cmsx]|mif1|msf1)", re.DOTALL)  # first bytes of a file
 JPEG = b"\xff\xd8"  # first bytes of a file

@@ -23,13 +23,13 @@ from fewmore.data.manifests import is_manifest, manifest_paths
 from fewmore.errors import ConfigError, DataError, ImageError, first_line
 
 ARCHIVE_SUFFIXES = (".tar", ".tar.gz", ".tgz")
-CHUNK_BYTES = 16_000_000  # of the files in a chunk that were read already
+CHUNK_BYTES = 16_000_000  # of images out of archives, which a chunk holds in memory
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")  # of shards: birds-{000..099}.tar
 _GLOB = re.compile(r"[*?[]")
 
 _DAMAGED = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # type: ignore[attr-defined]
 
-Position = tuple[int, int]  # of the next image: the number of its place, and its number in there
+Position = tuple[int, int]  # of the next image: number of its place, number within the archive
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Chunk:
 
     names: tuple[str, ...]
     images: tuple[str | bytes | ImageError, ...]  # a path, a file's bytes, or why there are none
-    end: Position  # of the image after the last one
-    archive_bytes: int  # of all archives, up to here
+    end: Position  # where the next chunk begins
+    archive_bytes: int  # of archives that were read, up to the end
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from fewmore.training.checkpoint import State
 from fewmore.training.closeness import STRONG_VIEWS, ClosenessConfig
 from fewmore.training.runtime import Runtime
 
-LEAST_LENGTH = 0.05  # of what a mean's squared length is, if the variance takes most of it
+LEAST_LENGTH = 0.05  # share of a mean's squared length that the correction leaves at least
 
 # Settings that differ between benchmarks; others have those of CIFAR100.
 PRETRAIN: dict[str, dict[str, Any]] = {

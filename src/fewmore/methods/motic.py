@@ -62,7 +62,7 @@ TRANSFORM: dict[str, dict[str, Any]] = {
         "policy_probability": 0.5,
         "policy_resampling": "bilinear",
     },
-    # Of larger files, the smallest crop has as many pixels as its view.
+    # Stored so large that the smallest crop, a quarter of the area, has the pixels of its view.
     "cub200": {**TWO_VIEWS, "scale": (0.25, 1.0), "ratio": (1.0, 1.0), "stored": 448},
 }
 

@@ -51,8 +51,8 @@ ROTATED_VIEWS: tuple[TestView, ...] = (
 )  # in the order of their labels
 SIGMA_SHIFT = 4.0  # a deviation is softplus(sigma − 4), 0.018 at first
 INITIAL_STD = 0.01  # of untrained prototypes
-VALUE_DROPOUT = 0.1  # share of images that pass the map without what it adds
-MAP = "map."  # before the names of the map's tensors, among those that stage 1 keeps
+VALUE_DROPOUT = 0.1  # share of images whose values within the map are dropped
+MAP = "map."  # prefix of the map's tensors among those that stage 1 keeps
 
 # Settings of the authors' program that differ between benchmarks; others have those of CIFAR100.
 PRETRAIN: dict[str, dict[str, Any]] = {

@@ -80,10 +80,10 @@ TRANSFORM: dict[str, dict[str, Any]] = {
             *("rot270", "rot270-gbr", "rot270-brg"),
         )
     },
-    # Of larger files, crops of a twentieth have as many pixels as their views.
+    # Stored so large that local crops, a twentieth of the area, have the pixels of their views.
     "cub200": {"test_views": ("plain", "rot180"), "stored": 448},
 }
-# Of the crops that are contrasted, global and local alike.
+# The transform of the crops that are contrasted, global and local alike.
 CROPS: dict[str, Any] = {
     "crop": "resized",
     "ratio": ASPECT_RATIO,
@@ -195,7 +195,7 @@ class SavcObjective(Objective):
         variant, crop = block // crops, block % crops
         if self.config.local_labels == "program":
             colors, rotations = self.config.colors, self.config.rotations
-            place = variant % rotations * colors + variant // rotations  # as labels count
+            place = variant % rotations * colors + variant // rotations  # by rotation, then colors
             place = (crop * variants + place) // crops
             variant = place % colors * rotations + place // colors
         return (variant[:, None] * images + torch.arange(images, device=device)).flatten()

@@ -51,7 +51,7 @@ class Classifier(nn.Module):
         return Classifier(self.similarity, torch.cat([known, prototypes.to(known)]))
 
 
-_CLAIM = threading.Lock()  # of the free space behind a buffer's vectors
+_CLAIM = threading.Lock()  # held while an instance takes the free space of a shared buffer
 
 
 class GrowingBuffer:
@@ -64,7 +64,7 @@ class GrowingBuffer:
     def __init__(self, vectors: Tensor) -> None:
         self.buffer = vectors
         self.length = vectors.shape[-2]
-        self._used = [self.length]  # of the buffer; one list for all who share it
+        self._used = [self.length]  # taken space; one list for all who share the buffer
 
     @property
     def filled(self) -> Tensor:

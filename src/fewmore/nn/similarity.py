@@ -13,8 +13,8 @@ from torch import Tensor
 from fewmore.nn.transport import earth_movers_distance
 
 TEMPERATURE = 16.0  # scale of cosine scores, in training and in testing
-NORM_EPS = 1e-24  # of the mean square of a vector
-MIN_WEIGHT = 1e-3  # of a cell of a feature map
+NORM_EPS = 1e-24  # added to the mean square of a vector, which may be 0
+MIN_WEIGHT = 1e-3  # of a cell of a feature map in the earth mover's distance
 
 # Costs of pairs of cells in memory at a time: what a cache holds, or what keeps a GPU busy.
 COST_BLOCK = {"cpu": 2**17, "cuda": 2**26}

@@ -30,7 +30,7 @@ EPSILONS = tuple(0.2 / 2**k for k in range(10))  # down to 0.0004
 ITERATIONS = 12  # for each ε
 OVER_RELAXATION = 0.9  # extra step of the logarithm of a scaling, relative to the step
 MAX_EXTRA_STEP = 0.3
-MIN_WEIGHT = 1e-7  # in the iterations: a place of weight zero needs a potential too
+MIN_WEIGHT = 1e-7  # of a place, in the iterations: the logarithm of 0 is not finite
 MIN_EXPONENT = -60.0  # anything below is as good as zero, and subnormal numbers are slow
 
 

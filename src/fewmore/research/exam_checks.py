@@ -50,7 +50,7 @@ class Check:
     name: str
     meaning: str
     function: Callable[[Case], None]
-    compares_scores: bool = False  # whether it says nothing where scores are not finite
+    compares_scores: bool = False  # skipped where scores are not finite
 
 
 CHECKS: list[Check] = []

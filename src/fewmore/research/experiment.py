@@ -45,7 +45,7 @@ class Experiment:
         """Return the text of the run folder's config.json."""
         fields = dataclasses.asdict(self)
         if not self.validation:
-            del fields["validation"]  # the text of a run on test images is as it always was
+            del fields["validation"]  # files of before the field have none, and must stay equal
         return json.dumps({"config": CONFIG_VERSION, **fields}, indent=1)
 
     @classmethod

@@ -115,7 +115,7 @@ class ManyProcesses:
         self.batch_norm = batch_norm
         parts = [part for module in modules.values() for part in module.modules()]
         self.backbones = [part for part in dict.fromkeys(parts) if isinstance(part, Backbone)]
-        self.inside = False  # a backbone: another one within it sees a part already
+        self.inside = False  # in a backbone; one within it gets a part of the batch already
         parameters = [tensor for module in modules.values() for tensor in module.parameters()]
         # Not every loss uses all parameters.
         caller = _Caller(parameters)

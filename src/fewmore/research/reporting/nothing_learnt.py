@@ -51,7 +51,7 @@ def nothing_learnt(source: RunResult) -> RunResult:
     sizes = source.sessions
     first = [row[0] for row in source.accuracy]
     new_classes = (sizes[-1].classes - sizes[0].classes) / (len(sizes) - 1)
-    largest = sizes[0].classes / new_classes  # of the weights of base classes in gAcc
+    largest = sizes[0].classes / new_classes  # the largest weight of base classes in gAcc
     # gAcc where every new class is wrong, as a share of the base accuracy.
     gacc = fmean(1 - k * math.log1p(largest / k) / largest for k in range(1, len(sizes)))
     zeros = (None, *[0.0] * (len(sizes) - 1))

@@ -15,7 +15,7 @@ from fewmore.research.metrics import Floats, Ints
 from fewmore.research.reporting.figures.style import BEHIND, FAINT, FRAMED, REMARK, VERMILION
 
 NAMED_CLASSES = 40  # the most classes that are named at the axes
-# Of a figure with one matrix: a class has 3 pixels or more, until the figure is as large as can be.
+# A figure with one matrix grows with its classes, which have 3 pixels or more, up to LARGEST.
 INCHES_PER_CLASS = 0.02
 LARGEST = 20.0
 DIFFERENCE_COLORS = LinearSegmentedColormap.from_list(
