@@ -11,7 +11,7 @@
   }
 
   const textOf = (row, column) => (row.cells[column]?.textContent ?? "").trim();
-  const isMissing = (text) => ["", "–", "unknown", "not measured yet"].includes(text);
+  const isMissing = (text) => ["", "–", "?", "unknown", "not measured yet"].includes(text);
 
   // Sort rows by a column. Cells without a value stay last in both directions.
   function sortRows(body, column, descending, numeric) {

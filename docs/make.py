@@ -84,6 +84,7 @@ PARTS: dict[str, Callable[[], str]] = {
     **{f"figure {name}": partial(answer.figure, name) for name in BENCHMARKS},
     **{f"published {name}": partial(answer.against_published, name) for name in contents.NAMES},
     **{f"ranking {name}": partial(leaderboard.ranking, name) for name in contents.NAMES},
+    **{f"paired {name}": partial(leaderboard.paired, name) for name in contents.NAMES},
     **{f"features {name}": partial(leaderboard.features, name) for name in BENCHMARKS},
     **{f"gaps {name}": partial(gaps.gaps, name) for name in BENCHMARKS},
     **{f"study {name}": partial(studies.study, name) for name in studies.ALT},

@@ -687,7 +687,7 @@ def test_rows_of_an_earlier_recipe_are_marked(sections: ModuleType, record: Reco
     assert [row[1] for row in rows] == ["51.00†", "49.00†", "48.00"]
     assert "† Measured with an earlier recipe" in flat(readme)
     named = "earlier recipe, to be measured again: {} ([what changed](results/cifar100.md))."
-    assert named.format("teen, cec") in flat(sections.leaderboard.ranking("cifar100"))
+    assert named.format("teen; cec") in flat(sections.leaderboard.ranking("cifar100"))
     assert named.format("cec") in flat(sections.answer.against_published("cifar100"))
     assert "pretrain.epochs was 90, is 100" in sections.accuracy.table("cifar100").replace("\\", "")
 
@@ -748,6 +748,7 @@ def test_an_answer_that_a_further_seed_could_change_says_so(
     rows = [result("cec", [49.8, 51.8], benchmark="cub200")]  # 1.48 ± 1.00 below the published one
     record("", *rows, result("decoupled-cosine", [48.7, 48.9], benchmark="cub200"))
     answers = flat(sections.answer.answers())
+    assert "CUB200](results/cub200.md): in part, narrowly.** CEC ends at" in answers
     assert "CEC lies at the bound of 1.5 points within its standard error" in answers
     assert "Decoupled-Cosine lies at" not in answers
 
@@ -803,6 +804,34 @@ def test_the_first_pages_table_has_ours_the_published_row_and_the_difference(
     notes = flat(sections.answer.against_published("cifar100"))
     assert "More than 5 points from the published row: CEC ([why](results/cifar100.md#" in notes
     assert "commits" not in notes
+
+
+def test_rows_without_fused_layers_are_named(sections: ModuleType, record: Record) -> None:
+    failed = {"device": "a GPU", "torch": "2.13", "accel": "graphs alone: TypeError: no such"}
+    rows = [result("cec", [49.0], machine=failed), result("lda", [48.0], machine=failed)]
+    record("", *rows, result("decoupled-cosine", [47.0]))
+    said = "as the fused ones failed to load (`TypeError: no such`): {}."
+    assert said.format("cec; lda") in flat(sections.accuracy.provenance("cifar100"))
+    assert said.format("cec") in flat(sections.answer.against_published("cifar100"))
+    assert said.format("cec; lda") in flat(sections.leaderboard.ranking("cifar100"))
+    assert sections.accuracy.unfused([result("cec", [49.0])]) == ""
+
+
+def test_commands_that_differ_by_the_seed_are_one(sections: ModuleType, record: Record) -> None:
+    commands = sections.commands
+    several = "fewmore run a -m b --seed 0 --x; fewmore run a --seed 1; fewmore run a --seed 2"
+    once = ["`fewmore run a -m b --seed 0 --x`", "`fewmore run a --seed N`, N = 1, 2"]
+    assert commands.folded(several) == once
+    assert commands.folded("fewmore run a --seeds 3") == ["`fewmore run a --seeds 3`"]
+    cells, listed = commands.numbered([several, "fewmore run b", "fewmore run a -m b --seed 0 --x"])
+    assert cells == ["1, 2", "3", "1"]
+    assert listed.splitlines() == [f"1. {once[0]}", f"2. {once[1]}", "3. `fewmore run b`"]
+    three = "fewmore run cifar100 -m cec --seeds 3"
+    record("", result("cec", [49.0] * 5, command=three), result("lda", [48.0]))
+    text = flat(sections.accuracy.provenance("cifar100"))
+    assert "Seeds 3 and 4 of cec were added by another command than the one below" in text
+    assert f"1. `{three}` 2. `fewmore run cifar100 -m lda`" in text
+    assert commands.unnamed_seeds(result("cec", [49.0, 48.0], command=f"{three}; x --seed 7")) == []
 
 
 def test_re_encoded_files_are_compared_with_the_original_ones(

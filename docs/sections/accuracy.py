@@ -82,7 +82,7 @@ def earlier_recipes(rows: Sequence[RunResult], folder: str = "results/") -> str:
         return ""
     page = f"{folder}{rows[0].benchmark}.md"
     return (
-        f"Measured with an earlier recipe, to be measured again: {', '.join(earlier)} "
+        f"Measured with an earlier recipe, to be measured again: {'; '.join(earlier)} "
         f"([what changed]({page}))."
     )
 
@@ -95,7 +95,7 @@ def unfused(rows: Sequence[RunResult]) -> str:
             failures.setdefault(str(row.machine["accel"]).partition(": ")[2], []).append(name)
     return " ".join(
         f"Trained with PyTorch's own layers, as the fused ones failed to load (`{failure}`): "
-        f"{', '.join(names)}."
+        f"{'; '.join(names)}."
         for failure, names in failures.items()
     )
 

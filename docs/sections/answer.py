@@ -13,7 +13,7 @@ from fewmore.research.published import ROW_OF_METHOD, published_row
 from fewmore.research.reporting import nothing_learnt, tables
 from fewmore.research.results import RunResult
 from sections import encoding, gaps, recorded
-from sections.accuracy import earlier_recipes, graph_effect, several_commits
+from sections.accuracy import earlier_recipes, graph_effect, several_commits, unfused
 from sections.contents import NAMES
 from sections.markdown import UNMEASURED, bullet, italic, markdown_table, mean_and_std, paragraph
 
@@ -61,8 +61,10 @@ def _answer(benchmark: str) -> str:
     own = [rows[method] for method in OWN]
     near = all(abs(gaps.last_gap(row)) <= NEAR for row in own)
     word = WORDS[near + (gain.verdict == HOLDS)]
+    uncertain = _uncertain(own)
+    narrowly = ", narrowly" if near and uncertain else ""
     ends = ", and ".join(map(_end, own))
-    return f"**{name}: {word}.** {ends}. {_gain_text(gain, own)}{_uncertain(own)}"
+    return f"**{name}: {word}{narrowly}.** {ends}. {_gain_text(gain, own)}{uncertain}"
 
 
 def _uncertain(rows: Sequence[RunResult]) -> str:
@@ -213,6 +215,7 @@ def _notes(benchmark: str, measured: Sequence[RunResult]) -> list[str]:
         else "",
         encoding.files(measured),
         earlier_recipes(measured),
+        unfused(measured),
         several_commits(measured),
     ]
 

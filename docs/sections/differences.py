@@ -94,11 +94,11 @@ def separation() -> str:
         f"Decoupled-Cosine, which has no stage 2, ends {_from_published(rows[COSINE])}. CEC ends "
         f"{_from_published(rows['cec'])}. Stage 2 gains {_spread(ours, deviation)} points "
         f"({low:.2f} to {high:.2f}) here, and {cec - cosine:.2f} in the paper. In brackets are the "
-        "95 % intervals for one further seed, as the published rows are single runs. The paper "
-        "also has the epochs, and for stage 2 the ways, shots and angles, that are best on the "
-        f"test set: that is worth about {choice[0]:.2f} to {choice[-1]:.2f} of the {between:.2f} "
-        f"points between the two gains (one seed, and an estimate), and {left[0]:.2f} to "
-        f"{left[-1]:.2f} are left. No other difference is shown to matter."
+        "95 % intervals for one further seed, the published rows being taken for single runs. The "
+        "paper also has the epochs, and for stage 2 the ways, shots and angles, that are best on "
+        f"the test set: that is worth about {choice[0]:.2f} to {choice[-1]:.2f} of the "
+        f"{between:.2f} points between the two gains (one seed, and an estimate), and "
+        f"{left[0]:.2f} to {left[-1]:.2f} are left. No other difference is shown to matter."
     )
     counts = ", ".join(map(str, TRIED))
     lines = (

@@ -68,7 +68,7 @@ def files(rows: Sequence[RunResult]) -> str:
     last = max(row.date for row in re_encoded.values())
     names = zip(results.names(rows), rows, strict=True)
     older = [name for name, row in names if row.date <= last]
-    return f"Of re-encoded files still: {', '.join(older)}." if older else ""
+    return f"Of re-encoded files still: {'; '.join(older)}." if older else ""
 
 
 def resolution() -> str:

@@ -1,4 +1,4 @@
-"""Write the ranking of all methods on a benchmark, and a table of features × classifier.
+"""Write the ranking of all methods on a benchmark, paired tests, and features × classifier.
 
 docs/leaderboard.md is the one source; leaderboard.html is that page, with leaderboard.js.
 """
@@ -7,12 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import zip_longest
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
 from markdown_it import MarkdownIt
 
+from fewmore.classifier.text import count_noun
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.methods import FEATURES, METHODS
 from fewmore.methods.features import PLAIN, PRETRAINED
@@ -32,7 +33,7 @@ from fewmore.research.results import RunResult, run_keys
 from fewmore.research.results.schema import FEATURES_SETTING, default_recipe
 from fewmore.research.statistics import common_runs, paired_difference
 from sections import encoding, recorded
-from sections.accuracy import earlier_recipes, several_commits
+from sections.accuracy import earlier_recipes, several_commits, unfused
 from sections.contents import NAMES, millions
 from sections.markdown import italic, markdown_table, over_runs, paragraph
 
@@ -40,20 +41,18 @@ PUBLISHED = ("*published last*", "*published average*", "*published epoch*")
 COLUMNS = {  # titles, and how they are aligned
     "method": "l",
     "last": "r",
-    PUBLISHED[0]: "r",
+    "one view": "r",
+    "test views": "r",
+    "seeds": "r",
     "average": "r",
-    PUBLISHED[1]: "r",
-    PUBLISHED[2]: "l",
     "base": "r",
     "novel": "r",
     "harmonic": "r",
-    "difference from the next row": "l",
-    "last, one test view": "r",
-    "seeds": "r",
-    "test views": "r",
+    PUBLISHED[0]: "r",
+    PUBLISHED[1]: "r",
+    PUBLISHED[2]: "l",
     "images kept": "r",
     "network": "l",
-    "parameters": "r",
     "seconds": "r",
 }
 MIN_PAIRS = 3  # common seeds that a difference is tested from
@@ -61,6 +60,7 @@ DEVICE = "NVIDIA H200"  # of the column of seconds
 REFERENCE = "joint"  # trains on all images, and so competes with no other
 UNMEASURED = "–"
 MISSING = "–"
+UNKNOWN = "?"  # of published rows
 PUBLISHED_BEST = (
     "*best published row with the same network, no extra data, no images kept, and scores that do "
     "not depend on the batch*"
@@ -73,9 +73,7 @@ LEAK = " (scores depend on the batch)"
 def ranking(benchmark: str) -> str:
     """Write all methods by last accuracy, by the published one where nothing is measured."""
     rows = ranked(benchmark)
-    lines = [
-        (fmean(row.last), _measured_cells(row, below)) for row, below in zip_longest(rows, rows[1:])
-    ]
+    lines = [(fmean(row.last), _measured_cells(row)) for row in rows]
     beside = {name for row in rows if (name := published_name(row))}
     lines += _published_only(benchmark, beside)
     lines.sort(key=lambda line: line[0], reverse=True)
@@ -142,7 +140,7 @@ def _nothing_learnt() -> list[str]:
 def _remark(rows: Sequence[RunResult | None]) -> str:
     """Say what a method has that others have not: several test views, or images of old classes."""
     known = [row for row in rows if row is not None]
-    views = [int(max(count or 1 for count in row.test_views)) for row in known]
+    views = [_views(row) for row in known]
     remarks = [_views_text(views)] if max(views) > 1 else []
     remarks += ["keeps images"] if any(row.keeps for row in known) else []
     return f", {', '.join(remarks)}" if remarks else ""
@@ -192,26 +190,54 @@ def _first(benchmark: str, rows: Sequence[RunResult]) -> str:
 
     A row of few seeds is first only where there is no other.
     """
-    network = published.backbone_of_cec(benchmark)
+    network = published.backbones()[published.backbone_of_cec(benchmark)].name
     own = [row for row in rows if row.method != REFERENCE]
     best = next((row for row in own if row.runs >= MIN_PAIRS), own[0] if own else None)
-    ours, higher = "none is measured yet", ""
-    if best:
-        ours = f"**{_name(best)}** is first with {_mean(best.last)}{_views_and_one(best)}"
-        above = own[: own.index(best)]
-        if above:
-            ends = ", ".join(f"{_name(row)} ({_mean(row.last)})" for row in above)
-            higher = f" Higher, but with fewer than {MIN_PAIRS} seeds: {ends}."
+    ours = _best_of_ours(own, best) if best else "Nothing is measured yet."
     last, name, about = _best_published(benchmark)
-    views = about.views.get(benchmark) or "unknown"
+    views = _views_text([about.views.get(benchmark)])
     with_one, name_of_one, about_one = _best_published(benchmark, 1)
     return (
-        f"Of ours, {ours}.{higher}{_unmeasured_rivals(own)} The best published row with "
-        f"{published.backbones()[network].name}, no extra data, no images kept and scores that do "
-        f"not depend on the batch is {name} with {last:.2f} (epoch: {about.selection}; test views: "
-        f"{views}), and with one test view {name_of_one} with {with_one:.2f} (epoch: "
-        f"{about_one.selection})."
+        f"{ours} Published with {network}, no extra data, no images kept and scores that do not "
+        f"depend on the batch, the highest is {name} with {last:.2f} ({views}; epoch: "
+        f"{about.selection}), and with one test view {name_of_one} with {with_one:.2f} (epoch: "
+        f"{about_one.selection}).{_unmeasured_rivals(own)}"
     )
+
+
+def _best_of_ours(own: Sequence[RunResult], best: RunResult) -> str:
+    """Name the first row of several seeds, those of fewer above it, and the first with one view."""
+    text = f"Measured here, **{_name(best)}** is first with {_mean(best.last)}"
+    views = _views(best)
+    text += f" ({_views_text([views])})." if views > 1 else "."
+    above = own[: own.index(best)]
+    if above:
+        ends = ", ".join(f"{_name(row)} ({_mean(row.last)})" for row in above)
+        text += f" Higher, but with fewer than {MIN_PAIRS} seeds: {ends}."
+    ones = {_name(row): one for row in own if (one := _one_view(row))}
+    if views > 1 and ones:
+        first = max(ones, key=lambda name: fmean(ones[name]))
+        if first == _name(best):
+            text += f" With one test view it has {_mean(ones[first])}, and is first too."
+        else:
+            own_one = f" it has {_mean(ones[_name(best)])}, and" if _name(best) in ones else ""
+            seeds = count_noun(len(ones[first]), "seed")
+            text += (
+                f" With one test view{own_one} {first} is first with {_mean(ones[first])} "
+                f"({seeds})."
+            )
+    return text
+
+
+def _views(row: RunResult) -> int:
+    """Return how many views of a test image a row averages."""
+    return int(max(count or 1 for count in row.test_views))
+
+
+def _one_view(row: RunResult) -> list[float]:
+    """Return the last accuracies with one test view."""
+    values = row.one_view if _views(row) > 1 else row.last
+    return [value for value in values if value is not None]
 
 
 def _unmeasured_rivals(own: Sequence[RunResult]) -> str:
@@ -223,15 +249,6 @@ def _unmeasured_rivals(own: Sequence[RunResult]) -> str:
     parts = [f"not measured: {', '.join(none)}"] if none else []
     parts += [f"with fewer than {MIN_PAIRS} seeds: {', '.join(few)}"] if few else []
     return f" This is no ranking of the field yet ({'; '.join(parts)})." if parts else ""
-
-
-def _views_and_one(row: RunResult) -> str:
-    """Say how many test views a row averages, if several, and its accuracy with one."""
-    views = int(max(count or 1 for count in row.test_views))
-    if views == 1:
-        return ""
-    one = f"; {_mean(row.one_view)} with one" if row.one_view else ""
-    return f" ({_views_text([views])}{one})"
 
 
 def ranked(benchmark: str) -> list[RunResult]:
@@ -249,12 +266,12 @@ def _name(row: RunResult) -> str:
     return ", ".join(parts)
 
 
-def _measured_cells(row: RunResult, below: RunResult | None) -> dict[str, str]:
-    """Return the cells of a result by column; `below` is the next in the ranking."""
+def _measured_cells(row: RunResult) -> dict[str, str]:
+    """Return the cells of a result by column."""
     base, novel, harmonic = (
         _mean([run[-1] for run in table]) for table in (row.base, row.novel, row.harmonic)
     )
-    views = max(count or 1 for count in row.test_views)
+    views = _views(row)
     kept = max((count for count in row.images_kept if count is not None), default=None)
     backbone = str(row.settings.get("backbone", BENCHMARKS[row.benchmark].backbone))
     return {
@@ -264,14 +281,12 @@ def _measured_cells(row: RunResult, below: RunResult | None) -> dict[str, str]:
         "base": base,
         "novel": novel,
         "harmonic": harmonic,
-        "difference from the next row": against(row, below) if below else MISSING,
-        "last, one test view": _mean(row.one_view if views > 1 else row.last),
+        "one view": _mean(row.one_view if views > 1 else row.last),
         "seeds": str(len(set(row.seeds))),
-        "test views": f"{views:.0f}",
+        "test views": str(views),
         "images kept": str(row.keeps) if kept is None else f"{kept:,.0f}" if kept else "none",
-        "network": _network(row.benchmark, backbone),
-        "parameters": millions(_parameters(backbone)),
-        "seconds": tables.seconds_text(row) if row.machine.get("device") == DEVICE else MISSING,
+        "network": _network_cell(_network(row.benchmark, backbone), _parameters(backbone)),
+        "seconds": _seconds(row),
         **_published_cells(row),
     }
 
@@ -295,25 +310,52 @@ def _parameters(backbone: str) -> int | None:
     return sum(parameter.numel() for parameter in BACKBONES[backbone].build().parameters())
 
 
-def against(row: RunResult, other: RunResult) -> str:
-    """Test the difference of two last accuracies over common seeds, and call a tie a tie."""
+def paired(benchmark: str) -> str:
+    """Test each measured row of several seeds against the next one, over common seeds."""
+    rows = [row for row in ranked(benchmark) if row.runs >= MIN_PAIRS]
+    lines = [
+        [_name(row), _name(below), *cells]
+        for row, below in pairwise(rows)
+        if (cells := against(row, below))
+    ]
+    if not lines:
+        return f"No two rows have {MIN_PAIRS} seeds in common yet.\n"
+    titles = ("method", "beside", "common seeds", "difference", "95 % interval", "")
+    table = markdown_table(titles, lines, "llrrll")
+    note = (
+        f"Methods that were measured with at least {MIN_PAIRS} seeds, each beside the next one in "
+        "the ranking: the mean difference of the last accuracy over common seeds, and its "
+        "interval by Student's t, not corrected for several comparisons. Where the interval "
+        "includes 0 it is a tie."
+    )
+    return "\n".join([*table, "", paragraph(note)]) + "\n"
+
+
+def against(row: RunResult, other: RunResult) -> list[str]:
+    """Test the difference of two last accuracies over common seeds; empty where these are few."""
     theirs = dict(zip(run_keys(other), other.last, strict=True))
     own = dict(zip(run_keys(row), row.last, strict=True))
     values, reference = common_runs(own, theirs)
     if len(values) < MIN_PAIRS:
-        count = {0: "no common seed", 1: "one seed"}.get(len(values), f"{len(values)} seeds")
-        difference = _signed(fmean(row.last) - fmean(other.last))
-        return f"{difference} over {_name(other)}, {count}: not tested"
+        return []
     found = paired_difference(values, reference)
+    cells = [str(len(values)), _signed(found.mean)]
     if found.low is None or found.high is None:
-        return f"{_signed(found.mean)} over {_name(other)}, the same for each seed: not tested"
-    text = f"{_signed(found.mean)} [{_signed(found.low)}, {_signed(found.high)}]"
-    word = "*tie* with" if found.low <= 0 <= found.high else "over"
-    return f"{text} {word} {_name(other)}"
+        return [*cells, MISSING, "the same for each seed"]
+    word = "tie" if found.low <= 0 <= found.high else "higher" if found.low > 0 else "lower"
+    return [*cells, f"{_signed(found.low)} to {_signed(found.high)}", word]
 
 
 def _signed(value: float) -> str:
     return tables.Cell(value, signed=True).text
+
+
+def _seconds(row: RunResult) -> str:
+    """Return the mean seconds of a run, on the device of the column."""
+    if row.machine.get("device") != DEVICE:
+        return MISSING
+    seconds, _, notes = tables.seconds_text(row).partition(" (")
+    return f"{seconds} + stage 1" if notes.startswith("without") else seconds
 
 
 def published_name(row: RunResult) -> str | None:
@@ -355,16 +397,16 @@ def _published_only(benchmark: str, beside: set[str]) -> Iterator[tuple[float, d
             if last is None or name in beside:
                 continue
             backbone = published.backbones()[about.backbones.get(benchmark, published.UNKNOWN)]
-            cells = (italic(last), italic(average), about.selection)
+            epoch = about.selection.replace(published.UNKNOWN, UNKNOWN)
+            cells = (italic(last), italic(average), epoch)
             yield (
                 last,
                 {
-                    "method": f"*{name}, published{LEAK if about.leak else ''}*",
+                    "method": f"*{name}{LEAK if about.leak else ''}*",
                     **dict(zip(PUBLISHED, cells, strict=True)),
-                    "test views": str(about.views.get(benchmark) or published.UNKNOWN),
-                    "images kept": re.split("[;,]", about.exemplars)[0],
+                    "test views": str(about.views.get(benchmark) or UNKNOWN),
+                    "images kept": _kept(about.exemplars),
                     "network": _with_stem(benchmark, backbone),
-                    "parameters": millions(backbone.parameters),
                 },
             )
 
@@ -373,7 +415,22 @@ def _with_stem(benchmark: str, backbone: published.Backbone) -> str:
     """Name a backbone, and its stem where only that differs from CEC's."""
     cec = published.backbones()[published.backbone_of_cec(benchmark)]
     differs = backbone.name == cec.name and backbone.stem != cec.stem
-    return f"{backbone.name}, stem {backbone.stem}" if differs else backbone.name
+    stem = f", stem {backbone.stem}" if differs else ""
+    return _network_cell(f"{backbone.name}{stem}", backbone.parameters)
+
+
+def _network_cell(name: str, parameters: int | None) -> str:
+    """Name a network and its parameters; all rows of a benchmark have the same first weights."""
+    size = "" if parameters is None else f", {millions(parameters)}".replace(" M", "\u00a0M")
+    return f"{name.removesuffix(' (ImageNet)')}{size}".replace(published.UNKNOWN, UNKNOWN)
+
+
+def _kept(exemplars: str) -> str:
+    """Say in a word or two which images of old classes a published row keeps."""
+    first = re.split("[;,]", exemplars)[0].removesuffix(" images")
+    return re.sub(r" images? of every old class$", " a class", first).replace(
+        published.UNKNOWN, UNKNOWN
+    )
 
 
 def _notes(benchmark: str, rows: Sequence[RunResult]) -> list[str]:
@@ -381,7 +438,7 @@ def _notes(benchmark: str, rows: Sequence[RunResult]) -> list[str]:
     known = {row.method for row in rows}
     missing = [method for method in METHODS if method not in known]
     command = f"`fewmore run {benchmark} -m {missing[0]} --seeds 3`" if missing else ""
-    origins = (encoding.files, earlier_recipes, several_commits)
+    origins = (encoding.files, earlier_recipes, unfused, several_commits)
     return [
         f"Not measured yet: {', '.join(missing)}; {command} measures one." if missing else "",
         *(origin(rows) for origin in origins if rows),
