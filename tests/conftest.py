@@ -2,7 +2,8 @@
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fewmore import IncrementalClassifier
+from fewmore import IncrementalClassifier, cli
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Benchmark, Task
 from fewmore.data.images import ImageSet
@@ -127,6 +128,21 @@ def small_pretrained(monkeypatch: pytest.MonkeyPatch, small_weights: Path) -> No
     )
     monkeypatch.setattr("fewmore.classifier.estimator.DEFAULT_BACKBONE", "resnet8")
     monkeypatch.setenv("FEWMORE_DATA", str(small_weights.parent.parent))
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[object]], int]:
+    """Return a function that runs a command, given by its words, and returns its exit code."""
+
+    def shell(words: Sequence[object]) -> int:
+        monkeypatch.setattr(sys, "argv", list(map(str, words)))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        code = ended.value.code or 0
+        assert isinstance(code, int), code
+        return code
+
+    return shell
 
 
 def write_photos(folder: Path, counts: dict[str, int], size: int = 40) -> Path:

@@ -7,14 +7,13 @@ import shlex
 import subprocess
 import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from fewmore import cli
 from fewmore.data import glyphs
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.io import hash_files
@@ -193,7 +192,10 @@ def test_a_methods_file_explains_its_idea_in_about_three_sentences(name: str) ->
 
 
 def test_the_example_of_a_users_own_method_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    shell: Callable[[Sequence[str]], int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     """Run the command that the page shows, on fewer images."""
     page = (ROOT / "docs" / "own-method.md").read_text()
@@ -203,11 +205,9 @@ def test_the_example_of_a_users_own_method_runs(
     monkeypatch.setattr(glyphs, "load", partial(glyphs.load, train_per_class=8, test_per_class=1))
     small = "--base 20 --way 40 --device cpu --set pretrain.epochs=1"
     arguments = [*shlex.split(command), *small.split(), "--runs", str(tmp_path / "runs")]
-    monkeypatch.setattr(sys, "argv", arguments)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
+    code = shell(arguments)
     out, err = capsys.readouterr()
-    assert (ended.value.code or 0, err) == (0, "")
+    assert (code, err) == (0, "")
     runs = [results.read(path.parent) for path in sorted(tmp_path.glob("runs/*/result.json"))]
     assert {run.method for run in runs} == {"decoupled-cosine", "powermeans"}
     assert all(len(run.accuracy[0]) == 3 for run in runs)

@@ -3,8 +3,7 @@
 import re
 import shlex
 import shutil
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from fewmore import cli
 from fewmore.classifier.embedding import center_square
 from fewmore.data.transform import Transform
 
@@ -21,6 +19,7 @@ SNIPPETS = re.findall(r"^```(bash|python)\n(.*?)^```$", PAGE.read_text(), re.DOT
 
 
 def test_the_snippets_run(
+    shell: Callable[[Sequence[str]], int],
     small_model: Path,
     photos: Callable[..., Path],
     tmp_path: Path,
@@ -39,10 +38,7 @@ def test_the_snippets_run(
             continue
         words = shlex.split(text)
         if words[0] == "fewmore":
-            monkeypatch.setattr(sys, "argv", words)
-            with pytest.raises(SystemExit) as ended:
-                cli.main()
-            assert not ended.value.code, text
+            assert shell(words) == 0, text
     out = capsys.readouterr().out
     assert "3 photos get the same answer as before" in out
     assert out.splitlines()[-1] in ("robin", "none of these")

@@ -3,13 +3,11 @@
 import json
 import re
 import shlex
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from fewmore import cli
 from fewmore.data import benchmark_files, loading
 from fewmore.research import results
 
@@ -24,6 +22,7 @@ def snippet(language: str) -> str:
 
 
 def test_the_benchmark_file_runs(
+    shell: Callable[[Sequence[str]], int],
     photos: Callable[..., Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -47,11 +46,9 @@ def test_the_benchmark_file_runs(
         "--recipe",
         "quick",
     ]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
+    code = shell(words)
     out, err = capsys.readouterr()
-    assert (ended.value.code or 0, err) == (0, "")
+    assert (code, err) == (0, "")
     assert "4 base classes, then 3 sessions of up to 2 classes" in " ".join(out.split())
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("birds.json-decoupled-cosine-")

@@ -3,14 +3,11 @@
 import re
 import shlex
 import shutil
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from PIL import Image
-
-from fewmore import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,6 +38,7 @@ def test_its_picture_moves_and_is_small() -> None:
 
 @pytest.mark.usefixtures("small_pretrained")
 def test_its_code_and_commands_run(
+    shell: Callable[[Sequence[str]], int],
     photos: Callable[..., Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -56,10 +54,7 @@ def test_its_code_and_commands_run(
     assert "okapi" in names["birds"].names  # type: ignore[attr-defined]
     *commands, serve = snippet("bash").splitlines()
     for line in commands:
-        monkeypatch.setattr(sys, "argv", shlex.split(line))
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert not ended.value.code, line
+        assert shell(shlex.split(line)) == 0, line
     out = capsys.readouterr().out
     assert re.search(r"unknown.jpg .*okapi", out)
     assert "undone: the learn" in out

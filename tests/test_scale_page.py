@@ -3,7 +3,6 @@
 import re
 import shlex
 import shutil
-import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ COMMANDS = [
 ON_IMAGES = [words for words in COMMANDS if words[1] in ("predict", "embed")]
 ON_RAY = [words for words in ON_IMAGES if "ray" in words]
 SHARDS = 100
+Run = Callable[[list[str]], int]
 
 
 class Bucket(MemoryFileSystem):
@@ -66,17 +66,19 @@ def images(
     Bucket.store.clear()
 
 
-def run(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
-    """Run a command that writes a Parquet file; return how many rows this has."""
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert not ended.value.code, words
-    output = Path(words[words.index("-o") + 1])
-    rows = parquet.read_table(output)
-    output.unlink()
-    assert rows["error"].null_count == len(rows)
-    return len(rows)
+@pytest.fixture
+def run(shell: Callable[[list[str]], int]) -> Run:
+    """Return a function that runs a command, and returns how many rows it writes to Parquet."""
+
+    def run(words: list[str]) -> int:
+        assert shell(words) == 0, words
+        output = Path(words[words.index("-o") + 1])
+        rows = parquet.read_table(output)
+        output.unlink()
+        assert rows["error"].null_count == len(rows)
+        return len(rows)
+
+    return run
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -85,9 +87,9 @@ def test_commands_are_known(words: list[str]) -> None:
     command.make_context(words[1], words[2:])
 
 
-def test_commands_on_images_run(images: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_on_images_run(images: None, run: Run) -> None:
     here = [words for words in ON_IMAGES if words not in ON_RAY]
-    assert [run(words, monkeypatch) for words in here] == [4, SHARDS, 4, 4]
+    assert [run(words) for words in here] == [4, SHARDS, 4, 4]
 
 
 def test_the_loop_over_images_runs(images: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,11 +100,11 @@ def test_the_loop_over_images_runs(images: None, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_commands_on_a_ray_cluster_run(images: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_on_a_ray_cluster_run(images: None, run: Run) -> None:
     ray = pytest.importorskip("ray", reason="needs Ray, which make soak installs")
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        counts = [run(words, monkeypatch) for words in ON_RAY if "s3://" not in " ".join(words)]
+        counts = [run(words) for words in ON_RAY if "s3://" not in " ".join(words)]
     finally:
         ray.shutdown()
     assert counts == [SHARDS]

@@ -1,18 +1,18 @@
 """Call the program as a shell does."""
 
 import shutil
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from fewmore import cli
-
 
 @pytest.fixture
 def fewmore(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    shell: Callable[[Sequence[object]], int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> Callable[..., tuple[int, str, str]]:
     """Return a function: fewmore("learn", …) gives the exit code, stdout and stderr.
 
@@ -23,12 +23,8 @@ def fewmore(
     monkeypatch.delenv("COLUMNS", raising=False)
 
     def fewmore(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fewmore", *map(str, words)])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        code = ended.value.code
-        return code if isinstance(code, int) else 0, *capsys.readouterr()
+        return shell(["fewmore", *words]), *capsys.readouterr()
 
     return fewmore
 

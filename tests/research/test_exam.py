@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from fewmore import cli
 from fewmore.research.exam import examine
 from fewmore.research.exam_checks import CHECKS
 from fewmore.research.exam_world import make_case
@@ -143,13 +142,6 @@ def test_where_scores_are_not_finite_checks_that_compare_them_are_skipped(tmp_pa
     assert {verdict.reason for verdict in skipped} == {"scores are not finite"}
 
 
-def command(monkeypatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["fewmore", "exam", *words])
-    with pytest.raises(SystemExit) as stop:
-        cli.main()
-    return stop.value.code or 0
-
-
 def test_a_class_says_that_the_order_of_classes_matters(tmp_path, monkeypatch):
     check = next(check for check in CHECKS if check.name == "order-independence")
     monkeypatch.setattr("fewmore.research.exam.CHECKS", [check])
@@ -175,30 +167,30 @@ def few_checks(monkeypatch):
     monkeypatch.setattr("fewmore.research.exam.CHECKS", CHECKS[:3])
 
 
-def test_the_command(few_checks, tmp_path, monkeypatch, capsys):
+def test_the_command(few_checks, tmp_path, shell, capsys):
     bad = tmp_path / "mine.py"
     bad.write_text(HEAD + next(iter(WRONG)) + "\n")
-    assert command(monkeypatch, "decoupled-cosine", "finetune") == 0
+    assert shell(["fewmore", "exam", "decoupled-cosine", "finetune"]) == 0
     out = capsys.readouterr().out
     assert "decoupled-cosine: passed: scores are finite" in out
     assert "finetune: not applicable: scores_of" in out
     assert "finetune: 2 checks passed, 0 failed" in out
-    assert command(monkeypatch, f"{bad}:Mine") == 2
+    assert shell(["fewmore", "exam", f"{bad}:Mine"]) == 2
     out = capsys.readouterr().out
     assert "mine: failed: before fit, every call" in out
     assert "state before fit raises no NotFittedError" in out
 
 
-def test_the_command_in_json(few_checks, monkeypatch, capsys):
-    assert command(monkeypatch, "decoupled-cosine", "--json") == 0
+def test_the_command_in_json(few_checks, shell, capsys):
+    assert shell(["fewmore", "exam", "decoupled-cosine", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["method"] == "decoupled-cosine"
     assert [check["result"] for check in found["checks"]] == ["passed"] * 3
 
 
 @pytest.mark.parametrize("name", ["decoupled-cosin", "nowhere.py:Mine", "mine.py"])
-def test_a_method_that_is_not_there(name, monkeypatch, capsys):
-    assert command(monkeypatch, name) == 2
+def test_a_method_that_is_not_there(name, shell, capsys):
+    assert shell(["fewmore", "exam", name]) == 2
     assert capsys.readouterr().err.startswith("fewmore: ")
 
 

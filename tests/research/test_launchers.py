@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from fewmore import cli
 from fewmore.data.benchmarks import Task
 from fewmore.errors import (
     ConfigError,
@@ -295,7 +294,7 @@ def test_a_run_that_gets_no_further_is_given_up(own, tmp_path):
 # Commands
 
 
-def test_all_methods_of_a_command_are_sent_at_once(own, tmp_path, monkeypatch, capsys):
+def test_all_methods_of_a_command_are_sent_at_once(own, tmp_path, shell, monkeypatch, capsys):
     own()
     monkeypatch.chdir(tmp_path)
     launcher = Inline()
@@ -305,10 +304,7 @@ def test_all_methods_of_a_command_are_sent_at_once(own, tmp_path, monkeypatch, c
     small = "--set pretrain.epochs=2 --set pretrain.batch=16 --set finetune.session.epochs=1 "
 
     def fewmore(words: str) -> str:
-        monkeypatch.setattr(sys, "argv", (begin + small + words).split())
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert ended.value.code == 0
+        assert shell((begin + small + words).split()) == 0
         return capsys.readouterr().out
 
     fewmore("--fresh --runs here")
@@ -428,13 +424,12 @@ COMMANDS = {
         ("run", "--launcher slurm --device cuda", "--device cuda is not for --launcher slurm"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(command, words, sentence, monkeypatch, capsys, tmp_path):
+def test_what_cannot_be_is_one_sentence(
+    command, words, sentence, shell, monkeypatch, capsys, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("shutil.which", lambda name: None)
-    monkeypatch.setattr(sys, "argv", f"fewmore {COMMANDS[command]} {words}".split())
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2
+    assert shell(f"fewmore {COMMANDS[command]} {words}".split()) == 2
     err = capsys.readouterr().err
     assert sentence in err
     assert err.count("\n") == 1
@@ -531,7 +526,9 @@ GLYPHS = """
 
 
 @pytest.mark.soak
-def test_24_runs_on_two_nodes_one_of_which_is_killed(tmp_path, ray, monkeypatch, record_property):
+def test_24_runs_on_two_nodes_one_of_which_is_killed(
+    tmp_path, ray, shell, monkeypatch, record_property
+):
     """Compare all bytes with those of runs in this process."""
     from ray.cluster_utils import Cluster
 
@@ -540,10 +537,7 @@ def test_24_runs_on_two_nodes_one_of_which_is_killed(tmp_path, ray, monkeypatch,
     monkeypatch.chdir(tmp_path)
 
     def fewmore(*words: str) -> Path:
-        monkeypatch.setattr(sys, "argv", ["fewmore", *GLYPHS.split(), *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert ended.value.code == 0
+        assert shell(["fewmore", *GLYPHS.split(), *words]) == 0
         [folder] = Path(words[1]).iterdir()
         return folder
 
