@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # torch and rich are imported when a command runs
     from fewmore.classifier.checking import CheckResult, Finding
     from fewmore.research.reporting.image_page import Card, Shown
 
-MAX_ROWS = 20  # of a kind of findings
-MAX_IMAGES = 6  # of a card
+MAX_ROWS = 20  # printed of each kind of findings
+MAX_IMAGES = 6  # shown with a finding
 
 
 def check(
@@ -170,17 +170,12 @@ def _write_page(path: Path, result: "CheckResult", checked: Path) -> None:
 
 def _examples(result: "CheckResult") -> dict[str, "Shown"]:
     """Return an image of each class that no finding names, to compare with."""
-    from fewmore.research.reporting.image_page import Shown
+    from fewmore.research.reporting.image_page import examples_of
 
     if result.source is None:
         return {}
     named = {position for finding in result.findings for position in finding.positions}
-    examples: dict[str, Shown] = {}
-    for position, label in enumerate(result.source.labels):
-        name = result.source.names[label]
-        if name not in examples and position not in named:
-            examples[name] = Shown(result.source.images[position], name, is_example=True)
-    return examples
+    return examples_of(result.source, named)
 
 
 def _card(

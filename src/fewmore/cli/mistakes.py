@@ -10,8 +10,8 @@ if TYPE_CHECKING:  # torch is imported when a command runs
     from fewmore.classifier.results import Evaluation, Mistake
     from fewmore.research.reporting.image_page import Card, Shown
 
-MAX_PAIRS = 40  # of classes
-MAX_IMAGES = 24  # of a pair
+MAX_PAIRS = 40  # of a class and the one that it is taken for
+MAX_IMAGES = 24  # shown of a pair
 
 
 def write_mistakes(
@@ -71,12 +71,8 @@ def _cards(
 def _examples(photos: Path, evaluation: "Evaluation") -> dict[str, "Shown"]:
     """Return an image of each class that was predicted right."""
     from fewmore.classifier.inputs import collect_images
-    from fewmore.research.reporting.image_page import Shown
+    from fewmore.research.reporting.image_page import examples_of
 
     mistaken = {mistake.image for mistake in evaluation.mistakes}
     images = collect_images(photos)
-    examples: dict[str, Shown] = {}
-    for label, title in zip(images.labels, images.titles, strict=True):
-        if images.names[label] not in examples and title not in mistaken:
-            examples[images.names[label]] = Shown(title, images.names[label], is_example=True)
-    return examples
+    return examples_of(images, {i for i, title in enumerate(images.titles) if title in mistaken})

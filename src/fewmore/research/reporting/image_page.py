@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -11,13 +11,14 @@ from typing import Any
 
 from PIL import Image
 
+from fewmore.classifier.inputs import LabeledImages
 from fewmore.data.decode import decode_image
 from fewmore.errors import ConfigError, FewmoreError
 from fewmore.io import write_bytes
 
 THUMBNAIL = 160  # pixels, at most
 TINY = 48  # pixels: smaller images are enlarged without blur
-MAX_CARDS = 120  # of a section
+MAX_CARDS = 120  # in a section; the others are only counted
 # In each page, so that it may be written anew: a page without it is another program's.
 MARK = '<meta name="generator" content="fewmore">'
 STYLE = files("fewmore.research.reporting").joinpath("report.css").read_text()
@@ -49,6 +50,16 @@ class Section:
     title: str
     advice: str
     cards: Sequence[Card]
+
+
+def examples_of(images: LabeledImages, left_out: Container[int]) -> dict[str, Shown]:
+    """Return an image of each class to compare others with, at none of the positions left out."""
+    examples: dict[str, Shown] = {}
+    for position, label in enumerate(images.labels):
+        name = images.names[label]
+        if name not in examples and position not in left_out:
+            examples[name] = Shown(images.images[position], name, is_example=True)
+    return examples
 
 
 def write_page(path: Path, heading: str, lead: Sequence[str], sections: Sequence[Section]) -> None:
