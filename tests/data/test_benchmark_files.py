@@ -1,5 +1,6 @@
 """Read benchmark files: sessions, class order, shots and images of any folder, right and wrong."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -12,10 +13,10 @@ from typing import Any
 import pytest
 
 from fewmore.data.benchmarks import Task, find
+from fewmore.data.folders import list_train_test, listing_hash
 from fewmore.data.loading import load_task
 from fewmore.data.plans import SessionPlan
 from fewmore.errors import ConfigError, FewmoreError, MissingData, SplitError, UnknownName
-from fewmore.io import file_hash
 
 BIRDS = {"crow": 8, "heron": 8, "jay": 8, "kite": 8, "owl": 8, "robin": 8, "wren": 8}
 SESSIONS: list[dict[str, Any]] = [
@@ -134,7 +135,10 @@ def test_the_hash_is_also_of_the_lists_that_a_file_names(
     assert len(digests) == 4
     assert digest(one, two + three, tested) in digests
     source = find(write()).source
-    assert source["sha256"] == file_hash(tmp_path / "birds.json"), "without lists, that of the file"
+    classes = load_task(str(tmp_path / "birds.json")).train.class_names
+    images = listing_hash(*list_train_test(birds, classes=classes))
+    whole = (tmp_path / "birds.json").read_bytes() + images.encode()
+    assert source["sha256"] == hashlib.sha256(whole).hexdigest(), "without lists: file and images"
 
 
 @pytest.mark.parametrize("part", ["test", "val"])
@@ -162,6 +166,23 @@ def test_test_goes_before_val(birds: Path, photos: Callable[..., Path], tmp_path
     photos("parts/val", dict.fromkeys(BIRDS, 3))
     photos("parts/test", dict.fromkeys(BIRDS, 2))
     assert len(load_task(f"folder:{parts}").test) == 14
+
+
+def test_the_source_changes_with_the_images(birds: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    session = {"sessions": [{"classes": ["owl", "crow"]}]}
+    (tmp_path / "own.json").write_text(json.dumps({"folder": str(birds), **session}))
+    other.write_text(json.dumps({"benchmark": f"folder:{birds}", **session}))
+    names = (f"folder:{birds}", str(tmp_path / "own.json"), str(other))
+
+    def hashes() -> list[str]:
+        return [(find(name).source or {})["sha256"] for name in names]
+
+    before = hashes()
+    assert hashes() == before
+    assert (find(names[0]).source or {})["file"] == str(birds)
+    min((birds / "owl").iterdir()).unlink()
+    assert all(new != old for new, old in zip(hashes(), before, strict=True))
 
 
 def test_other_sessions_of_a_named_benchmark(birds: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fewmore.data.folders import list_train_test
+from fewmore.data.folders import list_train_test, listing_hash
 from fewmore.errors import DataError, MissingData
 
 
@@ -48,6 +48,25 @@ def test_the_held_out_images_depend_on_the_seed_and_not_on_other_classes(tmp_pat
     assert [path for path in list_train_test(folder)[1].paths if path.parent.name != "auk"] == list(
         before.paths
     )
+
+
+def test_the_hash_of_images_changes_with_their_names_sizes_and_classes(tmp_path: Path) -> None:
+    folder = write_classes(tmp_path / "one", {"ant": 3, "bee": 3})
+
+    def hashed(of: Path = folder) -> str:
+        return listing_hash(*list_train_test(of))
+
+    first = hashed()
+    assert hashed(write_classes(tmp_path / "two", {"ant": 3, "bee": 3})) == first, "a copy"
+    image = folder / "ant" / "0.png"
+    image.write_bytes(image.read_bytes() + b"more")
+    assert hashed() != first
+    write_classes(folder, {"ant": 3, "bee": 3})
+    assert hashed() == first
+    image.rename(folder / "ant" / "9.png")
+    assert hashed() != first
+    (folder / "ant" / "9.png").unlink()
+    assert hashed() != first
 
 
 def test_train_and_test_folders_are_used_as_such(tmp_path: Path) -> None:

@@ -432,5 +432,20 @@ def test_users_methods_of_one_name_are_told_apart_by_their_files(make_result):
     assert named(("/home/a.py", "1")) == ["mine", "cec"]
 
 
+def test_versions_of_features_and_benchmarks_are_told_apart(make_result):
+    def of(key, file, digest, **about):
+        return make_result(
+            sessions=2, machine={key: {"file": file, "sha256": digest * 64}}, **about
+        )
+
+    closer = {"settings": {"features": "near.py:Near"}}
+    features = [of("features_source", "/me/near.py", digest, **closer) for digest in "12"]
+    assert names(features) == ["cec, near.py (sha256 11111111)", "cec, near.py (sha256 22222222)"]
+    images = [of("benchmark_source", file, "12"["new" in file]) for file in ("/photos", "/new")]
+    assert names([*images, make_result(sessions=2)]) == ["cec, photos", "cec, new", "cec"]
+    same = [of("benchmark_source", file, "1", seeds=(seed,)) for seed, file in enumerate("ab")]
+    assert names(same) == ["cec #1", "cec #2"], "a copy is the same benchmark"
+
+
 def test_the_fields_are_the_keys():
     assert [field.name for field in fields(RunResult)] == KEYS[1:]

@@ -52,6 +52,7 @@ def test_the_default_draw_of_a_benchmark_without_lists_is_draw_0(make_result):
         {"split": "draw 0: 60 base, 5-way 1-shot"},
         {"benchmark": "glyphs"},
         {"machine": {"method_source": {"file": "mine.py", "sha256": "1"}}},
+        {"machine": {"benchmark_source": {"file": "photos", "sha256": "1"}}},
         {"sessions": 8},
     ],
 )

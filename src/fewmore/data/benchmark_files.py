@@ -25,7 +25,7 @@ from typing import Any
 
 from fewmore.data import benchmarks, plans
 from fewmore.data.benchmarks import Benchmark, BenchmarkImages, ImageRequest
-from fewmore.data.folders import Listing, find_test_folder, list_train_test
+from fewmore.data.folders import Listing, find_test_folder, list_train_test, listing_hash
 from fewmore.data.plans import SessionPlan
 from fewmore.data.text import read_lines
 from fewmore.errors import ConfigError, MissingData, SplitError, UnknownName
@@ -82,6 +82,7 @@ class _BenchmarkFile:
             self.name, self.plan, train.labels, train.class_names, train.keys()
         )
         self._check_tested(test)
+        self.digest.update(listing_hash(train, test).encode())
         base, way, shot = plans.shape(sessions)
         like = benchmarks.any_folder(len(train.class_names), base, way, shot)
         return replace(like, load=_listings_loader(train, test))
@@ -102,6 +103,8 @@ class _BenchmarkFile:
                 f"{self.name}, session {sizes.index(0)}: name its classes too, the images of "
                 f"{self.where} do not tell them"
             )
+        if inner.source:
+            self.digest.update(inner.source["sha256"].encode())
         shots = [session.shot(name) or 1 for session in self.plan[1:] for name in session.classes]
         return replace(
             inner,
@@ -120,7 +123,7 @@ class _BenchmarkFile:
                 f"the benchmark file {self.name} cannot be read ({error.strerror}): "
                 "give the path of a JSON file"
             ) from None
-        self.digest = hashlib.sha256(data)  # and the lists of images that the file names
+        self.digest = hashlib.sha256(data)  # and the lists that the file names, and the images
         try:
             content = json.loads(data)
         except ValueError as error:

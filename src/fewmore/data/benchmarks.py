@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fewmore import plugins
-from fewmore.data.folders import list_train_test
+from fewmore.data.folders import list_train_test, listing_hash
 from fewmore.data.plans import SessionPlan
 from fewmore.data.transform import Transform
 from fewmore.errors import BenchmarkError, ConfigError, SplitError, UnknownName
@@ -81,7 +81,8 @@ class Benchmark:
     plan: tuple[SessionPlan, ...] = ()
     # Loads the images of a benchmark that is not in the table.
     load: "Callable[[ImageRequest], BenchmarkImages] | None" = None
-    source: Mapping[str, str] | None = None  # of a user's benchmark: its file and the file's hash
+    # Of a user's benchmark: its file, or folder of images, and the hash of what is in it.
+    source: Mapping[str, str] | None = None
 
     @property
     def sessions(self) -> int:
@@ -239,10 +240,13 @@ def folder_path(name: str) -> Path:
 
 
 def _folder_benchmark(name: str) -> Benchmark:
-    train, _ = list_train_test(folder_path(name))
+    path = folder_path(name)
+    train, test = list_train_test(path)
     base, way, shot = choose_shape(train.class_counts())
     like = any_folder(len(train.class_names), base, way, shot)
-    return replace(like, name=name, title=f"Images in {name.removeprefix(FOLDER_PREFIX)}")
+    source = {"file": str(path), "sha256": listing_hash(train, test)}
+    title = f"Images in {name.removeprefix(FOLDER_PREFIX)}"
+    return replace(like, name=name, title=title, source=source)
 
 
 def any_folder(classes: int, base: int, way: int, shot: int) -> Benchmark:

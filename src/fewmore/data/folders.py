@@ -77,6 +77,19 @@ class Listing:
         )
 
 
+def listing_hash(*listings: Listing) -> str:
+    """Hash which images there are: class, name and size in bytes of each file.
+
+    The files are not read, so an image that was replaced by one of the same size goes unnoticed.
+    """
+    digest = hashlib.sha256()
+    for listing in listings:
+        sizes = [path.stat().st_size for path in listing.paths]
+        files = list(map(os.fsencode, listing.keys()))
+        digest.update(repr((listing.class_names, files, sizes)).encode())
+    return digest.hexdigest()
+
+
 def list_image_folder(folder: Path, skip_empty: bool = False) -> Listing:
     """List all images of a folder with one sub-folder per class, of which there must be some.
 

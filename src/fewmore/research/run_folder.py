@@ -214,5 +214,5 @@ def check_benchmark(config: Path, experiment: Experiment) -> None:
     if recorded and found and found["sha256"] != recorded["sha256"]:
         raise MissingData(
             f"{experiment.benchmark} is not the benchmark that this run was made with, which was "
-            f"{recorded['file']}: put back the version with the sha256 {recorded['sha256'][:12]}…"
+            f"{recorded['file']}: put back its files as they were then"
         )

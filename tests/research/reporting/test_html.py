@@ -12,7 +12,7 @@ import torch
 
 from fewmore.research import results, run_folder, runner
 from fewmore.research.experiment import Experiment
-from fewmore.research.predictions import Predictions
+from fewmore.research.predictions import Predictions, read_run_folder
 from fewmore.research.reporting import html as report
 from fewmore.research.runner import Plan, RunOptions
 from fewmore.training.checkpoint import read_state
@@ -114,6 +114,16 @@ def test_every_section_is_there_with_the_folders_numbers(folder, page):
     assert "Checked in the run: test images of all sessions in one order, " in text
     assert "MB" in text
     assert '"milestones"' in text, "the config"
+
+
+def test_a_users_own_files_are_named_with_their_hashes(folder):
+    result = results.read(folder)
+    source = {"method_source": {"file": "/me/mine.py", "sha256": "12ab"}}
+    own = dataclasses.replace(result, machine={**result.machine, **source})
+    page = report.page(own, {"config": 1}, read_run_folder(folder, None), None)
+    text = " ".join(" ".join(Tags(page).words).split())
+    assert "method: /me/mine.py, sha256 12ab" in text
+    assert "method_source" not in text
 
 
 def test_the_page_is_whole_and_well_formed(page):

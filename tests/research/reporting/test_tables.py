@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fewmore.errors import ConfigError
 from fewmore.research import metrics, published, results
-from fewmore.research.reporting import nothing_learnt
+from fewmore.research.reporting import nothing_learnt, paired
 from fewmore.research.reporting.formats import (
     grid_to_csv,
     grid_to_latex,
@@ -495,6 +496,22 @@ def test_users_methods_are_named_as_not_examined(make_result):
     )
     assert "mine.py:Mine, packaged are users' methods, not" in build([own, packaged]).notes[0]
     assert build([make_result("glyphs")]).notes == ()
+
+
+def test_versions_of_a_benchmark_are_not_compared_unnoticed(make_result):
+    def of(digest, method):
+        source = {"benchmark_source": {"file": "/photos", "sha256": digest * 64}}
+        return make_result("folder:photos", method, seeds=(0, 1), machine=source)
+
+    old, new, other = of("1", "cec"), of("2", "cec"), of("2", "topic")
+    note = "rows name several versions of folder:photos: their images may differ"
+    assert note in build([old, other]).notes
+    assert note not in build([new, other]).notes
+    with pytest.raises(ConfigError, match=r"are of different versions of folder:photos"):
+        paired.build([old, other])
+    [last, _] = paired.build([new, other, old])
+    assert [name for name, _ in last.rows] == ["topic, photos (sha256 22222222)"]
+    assert "cec, photos (sha256 11111111) and cec" in last.notes[0]
 
 
 # ---- stage 1, nothing learnt

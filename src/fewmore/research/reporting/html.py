@@ -37,6 +37,7 @@ MISTAKEN = 4  # images of a class that were taken for another
 EXAMPLES = 2  # images of that other class
 LOWEST = 5  # classes of the lowest accuracy that are named
 THUMBNAIL = 96  # pixels, at most
+SOURCE = "_source"  # how the keys of a machine end that name a user's own files
 # Colors of the figures, and the names of their variables on the page.
 COLORS = {
     style.INK: "ink",
@@ -268,7 +269,11 @@ def _costs(result: RunResult) -> str:
     )
     side_by_side = result.machine.get("side_by_side", 1)
     elsewhere = ("side_by_side", "checks", "source", BUSY)
-    facts = {key: value for key, value in result.machine.items() if key not in elsewhere}
+    facts = {
+        key: value
+        for key, value in result.machine.items()
+        if key not in elsewhere and not key.endswith(SOURCE)
+    }
     machine = ", ".join(f"{key} {value}" for key, value in facts.items())
     machine += f"; {side_by_side} runs side by side" if side_by_side > 1 else ""
     machine += f"; {BUSY}" if result.machine.get(BUSY) else ""
@@ -284,6 +289,9 @@ def _repeat(result: RunResult, config: dict[str, Any]) -> str:
     if "source" in result.machine:
         commit += f" (source {result.machine['source'][:12]})"
     about = f"seeds {seeds}; split {result.split}; commit {commit}; {result.date}"
+    for key, source in result.machine.items():
+        if key.endswith(SOURCE):
+            about += f"; {key.removesuffix(SOURCE)}: {source['file']}, sha256 {source['sha256']}"
     command = result.command or "started from Python, with the config below"
     settings = escape(json.dumps(config, indent=1, ensure_ascii=False))
     return (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fewmore.research import metrics, published
 from fewmore.research.outdated import recipe_changes
 from fewmore.research.published import PublishedRow
-from fewmore.research.results import SHARED_STAGE1, RunResult
+from fewmore.research.results import SHARED_STAGE1, RunResult, same_benchmark
 
 SHARED = "stage 1 from another run"
 
@@ -37,6 +37,13 @@ def recipe_notes(results: Sequence[RunResult], labels: Sequence[str]) -> list[st
         for label, changed in changes
         if changed
     ]
+
+
+def benchmark_notes(results: Sequence[RunResult]) -> list[str]:
+    """Say where the benchmark was edited between the results, so that images may differ."""
+    if same_benchmark(results):
+        return []
+    return [f"rows name several versions of {results[0].benchmark}: their images may differ"]
 
 
 def shared_stage1_notes(results: Sequence[RunResult]) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from fewmore.errors import ConfigError, UnknownName
 from fewmore.research.reporting.tables import Cell, Grid, heading, split_text
-from fewmore.research.results import RunKey, RunResult, names, run_keys
+from fewmore.research.results import RunKey, RunResult, names, run_keys, same_benchmark
 from fewmore.research.statistics import common_runs, paired_difference
 
 COLUMNS = ("difference", "low", "high", "p", "pairs")
@@ -34,8 +34,7 @@ def build(results: Sequence[RunResult], reference: str | None = None) -> list[Gr
         raise ConfigError(f"{subject}: {labels[0]} is alone, and a difference needs two results")
     shared = {i: _shared_runs(result, other) for i, result in enumerate(results) if i != place}
     missing = tuple(
-        f"{labels[i]} and {labels[place]} share {'1 run' if runs else 'no run'}, and a difference "
-        "has an interval from 2 on: run both with the same seeds, such as --seeds 3"
+        f"{labels[i]} and {labels[place]} {_why_not(results[i], other)}"
         for i, runs in shared.items()
         if len(runs) < 2
     )
@@ -74,7 +73,21 @@ def _by_run(result: RunResult, measure: str) -> dict[RunKey, float]:
 
 
 def _shared_runs(result: RunResult, other: RunResult) -> set[RunKey]:
-    return set(run_keys(result)) & set(run_keys(other))
+    same = same_benchmark([result, other])
+    return set(run_keys(result)) & set(run_keys(other)) if same else set()
+
+
+def _why_not(result: RunResult, other: RunResult) -> str:
+    """Say why two results have no paired difference."""
+    if not same_benchmark([result, other]):
+        return (
+            f"are of different versions of {other.benchmark}, and a difference is over the same "
+            "images: run both on the same version"
+        )
+    return (
+        f"share {'1 run' if _shared_runs(result, other) else 'no run'}, and a difference has an "
+        "interval from 2 on: run both with the same seeds, such as --seeds 3"
+    )
 
 
 def _cells(values: Mapping[RunKey, float], reference: Mapping[RunKey, float]) -> tuple[Cell, ...]:

@@ -20,6 +20,7 @@ from fewmore.research.published import (
 )
 from fewmore.research.reporting import nothing_learnt
 from fewmore.research.reporting.notes import (
+    benchmark_notes,
     exam_notes,
     recipe_notes,
     shared_stage1_notes,
@@ -190,6 +191,7 @@ def build(
     split = "several splits" if several_splits else split_text(first)
     notes = (
         *([nothing_learnt.NOTE] if any(row.source == "computed" for row in rows) else []),
+        *benchmark_notes(results),
         *std_notes(results, labels),
         *recipe_notes(results, labels),
         *shared_stage1_notes(results),

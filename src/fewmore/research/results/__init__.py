@@ -19,6 +19,7 @@ from fewmore.research.results.pooling import (
     merge,
     pools,
     run_keys,
+    same_benchmark,
 )
 from fewmore.research.results.reading import from_json, read
 from fewmore.research.results.schema import (
@@ -50,6 +51,7 @@ __all__ = [
     "read",
     "record",
     "run_keys",
+    "same_benchmark",
     "settings_of",
     "shared_settings",
     "short_features",

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def names(results: Sequence[RunResult]) -> list[str]:
 def _name(result: RunResult, results: Sequence[RunResult]) -> str:
     same_method = [other for other in results if other.method == result.method]
     parts = [result.method]
-    parts += _file_of(result, same_method)
+    parts += _files_of(result, results)
     unusual = result.recipe != default_recipe(result.benchmark)
     if len({other.recipe for other in (results if unusual else same_method)}) > 1:
         parts.append(result.recipe or "no recipe")
@@ -56,11 +56,27 @@ def _shared(results: Sequence[RunResult]) -> list[str]:
     return [text for text in first if all(text in other for other in others)]
 
 
-def _file_of(result: RunResult, same_method: Sequence[RunResult]) -> list[str]:
-    """Name the file of a user's method where others of that name are of other files or contents."""
-    sources = set(map(_source, same_method))
-    file, digest = _source(result)
-    if not file or len(sources) == 1:
+# What may be a user's own, and which results have it by the same name.
+_SAME_NAME: Mapping[str, Callable[[RunResult], object]] = {
+    "method_source": lambda result: result.method,
+    "features_source": lambda result: result.settings.get(FEATURES_SETTING),
+    "benchmark_source": lambda result: result.benchmark,
+}
+
+
+def _files_of(result: RunResult, results: Sequence[RunResult]) -> list[str]:
+    """Name a user's files and folders where others of the same name have another content."""
+    parts = []
+    for key, name in _SAME_NAME.items():
+        alike = {_source(other, key) for other in results if name(other) == name(result)}
+        parts += _file_of(_source(result, key), alike)
+    return parts
+
+
+def _file_of(source: tuple[str, str], sources: Collection[tuple[str, str]]) -> list[str]:
+    """Name a file as long as tells it from the others, which have other contents."""
+    file, digest = source
+    if not file or len({of for _, of in sources}) == 1:
         return []
     path = Path(file).parts
     others = [Path(other).parts for other, _ in sources if other != file]
@@ -73,8 +89,8 @@ def _file_of(result: RunResult, same_method: Sequence[RunResult]) -> list[str]:
     return [f"{name} (sha256 {digest[:8]})" if several else name]
 
 
-def _source(result: RunResult) -> tuple[str, str]:
-    source = result.machine.get("method_source")
+def _source(result: RunResult, key: str) -> tuple[str, str]:
+    source = result.machine.get(key)
     if not isinstance(source, Mapping):
         return "", ""
     file = str(source.get("file", ""))

@@ -76,6 +76,15 @@ def _code_hashes(result: RunResult) -> frozenset[tuple[str, object]]:
     )
 
 
+def same_benchmark(results: Sequence[RunResult]) -> bool:
+    """Return whether no two results are of a user's benchmark in different versions.
+
+    Of fewmore's own benchmarks, and in results from before it was recorded, no version is known.
+    """
+    sources = [result.machine.get("benchmark_source") for result in results]
+    return len({source["sha256"] for source in sources if isinstance(source, Mapping)}) < 2
+
+
 def split_shape(result: RunResult) -> str:
     """Return the name of the split without its draw."""
     return _DRAWS.sub("", result.split, count=1)
