@@ -100,7 +100,7 @@ def overview() -> str:
         cells = [cell for row in own for cell in _last_and_published(row)]
         lines.append([f"**{method}**{_remark(own)}", *cells])
         if any(row and row.one_view for row in own):
-            one = (_mean(row.one_view) + _mark(row) if row else MISSING for row in own)
+            one = (_mean(row.one_view) + mark(row) if row else MISSING for row in own)
             cells = [cell for last in one for cell in (last, MISSING)]
             lines.append([f"**{method}**, one test view", *cells])
     lines.append(_nothing_learnt())
@@ -112,7 +112,7 @@ def overview() -> str:
         "of every row: [results](docs/results.md) and [leaderboard](docs/leaderboard.md)."
     )
     about += " Scores are averaged over the test views (test-time augmentation)."
-    if any(map(_mark, rows.values())):
+    if any(map(mark, rows.values())):
         about += f" {EARLIER} Measured with an earlier recipe, to be measured again."
     return "\n".join([*table, "", paragraph(about)]) + "\n"
 
@@ -140,7 +140,7 @@ def _nothing_learnt() -> list[str]:
 def _remark(rows: Sequence[RunResult | None]) -> str:
     """Say what a method has that others have not: several test views, or images of old classes."""
     known = [row for row in rows if row is not None]
-    views = [_views(row) for row in known]
+    views = [test_views(row) for row in known]
     remarks = [_views_text(views)] if max(views) > 1 else []
     remarks += ["keeps images"] if any(row.keeps for row in known) else []
     return f", {', '.join(remarks)}" if remarks else ""
@@ -155,10 +155,10 @@ def _last_and_published(row: RunResult | None) -> tuple[str, str]:
     """Return the last accuracy of a result, and the published one."""
     if row is None:
         return MISSING, MISSING
-    return _mean(row.last) + _mark(row), _published_cells(row).get(PUBLISHED[0], MISSING)
+    return _mean(row.last) + mark(row), _published_cells(row).get(PUBLISHED[0], MISSING)
 
 
-def _mark(row: RunResult | None) -> str:
+def mark(row: RunResult | None) -> str:
     """Mark a row of an earlier recipe."""
     return EARLIER if row and recipe_changes(row) else ""
 
@@ -208,7 +208,7 @@ def _first(benchmark: str, rows: Sequence[RunResult]) -> str:
 def _best_of_ours(own: Sequence[RunResult], best: RunResult) -> str:
     """Name the first row of several seeds, those of fewer above it, and the first with one view."""
     text = f"Measured here, **{_name(best)}** is first with {_mean(best.last)}"
-    views = _views(best)
+    views = test_views(best)
     text += f" ({_views_text([views])})." if views > 1 else "."
     above = own[: own.index(best)]
     if above:
@@ -229,14 +229,14 @@ def _best_of_ours(own: Sequence[RunResult], best: RunResult) -> str:
     return text
 
 
-def _views(row: RunResult) -> int:
+def test_views(row: RunResult) -> int:
     """Return how many views of a test image a row averages."""
     return int(max(count or 1 for count in row.test_views))
 
 
 def _one_view(row: RunResult) -> list[float]:
     """Return the last accuracies with one test view."""
-    values = row.one_view if _views(row) > 1 else row.last
+    values = row.one_view if test_views(row) > 1 else row.last
     return [value for value in values if value is not None]
 
 
@@ -271,7 +271,7 @@ def _measured_cells(row: RunResult) -> dict[str, str]:
     base, novel, harmonic = (
         _mean([run[-1] for run in table]) for table in (row.base, row.novel, row.harmonic)
     )
-    views = _views(row)
+    views = test_views(row)
     kept = max((count for count in row.images_kept if count is not None), default=None)
     backbone = str(row.settings.get("backbone", BENCHMARKS[row.benchmark].backbone))
     return {

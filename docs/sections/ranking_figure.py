@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
 
 from fewmore.research import published
 from fewmore.research.reporting.figures import style
@@ -31,8 +32,15 @@ class Line:
     name: str
     published: float | None = None
     is_last_epoch: bool = False
+    views: int = 1  # of a test image: of the measured row, else of the published one
+    mark: str = ""
     measured: list[float] = field(default_factory=list)
     one_view: list[float] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """Return the name with what a reader must know of the row."""
+        return self.name + self.mark + (f", {self.views} views" if self.views > 1 else "")
 
     @property
     def rank(self) -> float:
@@ -46,47 +54,60 @@ class Line:
 
 
 def draw() -> Figure:
-    """Draw a panel for each benchmark, the highest method at the top."""
+    """Draw a panel for each benchmark, the highest method at the top, all to the same scale."""
     panels = {name: sorted(_lines(name), key=lambda line: line.rank) for name in NAMES}
+    ranges = {name: _range(lines) for name, lines in panels.items()}
+    span = max(high - low for low, high in ranges.values())
     with rc_context({**style.STYLE, "axes.grid.axis": "x"}):
-        height = 0.9 + 0.21 * max(map(len, panels.values()))
+        height = 1.1 + 0.21 * max(map(len, panels.values()))
         figure = Figure(figsize=(9.6, height), layout="constrained")
         for axes, (name, lines) in zip(
             figure.subplots(1, len(panels)), panels.items(), strict=True
         ):
             _panel(axes, lines)
-            network = published.backbones()[published.backbone_of_cec(name)].name
-            axes.set_title(f"{NAMES[name]}, {network}")
+            high = ranges[name][1]
+            axes.set_xlim(high - span, high)
+            axes.xaxis.set_major_locator(MultipleLocator(5))
+            axes.set_title(f"{NAMES[name]}, {_network(name)}")
             axes.set_xlabel("last session (%)")
-        handles, labels = axes.get_legend_handles_labels()
-        shown = dict(zip(labels, handles, strict=True))
-        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=4)
+        shown = {}
+        for axes in figure.axes:
+            handles, labels = axes.get_legend_handles_labels()
+            shown |= dict(zip(labels, handles, strict=True))
+        ordered = sorted(shown)
+        figure.legend(
+            [shown[label] for label in ordered], ordered, loc="outside lower center", ncols=3
+        )
     return figure
+
+
+def _network(benchmark: str) -> str:
+    return published.backbones()[published.backbone_of_cec(benchmark)].name
+
+
+def _range(lines: list[Line]) -> tuple[float, float]:
+    """Return where a panel begins and ends."""
+    values = [
+        value
+        for line in lines
+        for value in (line.published, *line.measured, *line.one_view)
+        if value is not None
+    ]
+    return min(values, default=0.0) - 1, max(values, default=100.0) + 1
 
 
 def _panel(axes: Axes, lines: list[Line]) -> None:
     for height, line in enumerate(lines):
-        if line.published is not None:
-            chosen = "epoch: last" if line.is_last_epoch else "epoch: best on test, or unknown"
-            marker = "o" if line.is_last_epoch else "^"
-            axes.plot(
-                line.published,
-                height,
-                marker,
-                markerfacecolor="white",
-                color=style.FAINT,
-                label=f"published, {chosen}",
-                linestyle="none",
-            )
         if line.measured:
-            spread = stdev(line.measured) if len(line.measured) > 1 else None
+            several = len(line.measured) > 1
             axes.errorbar(
                 fmean(line.measured),
                 height,
-                xerr=spread,
+                xerr=stdev(line.measured) if several else None,
                 fmt="o",
                 color=style.VERMILION,
-                label="measured, all test views",
+                markerfacecolor=style.VERMILION if several else "white",
+                label=f"measured, {'several seeds' if several else 'one seed'}",
             )
         if line.one_view:
             axes.plot(
@@ -95,10 +116,23 @@ def _panel(axes: Axes, lines: list[Line]) -> None:
                 "|",
                 color=style.VERMILION,
                 markersize=9,
-                label="measured, one test view",
+                label="measured, with one view",
                 linestyle="none",
             )
-    axes.set_yticks(range(len(lines)), [line.name for line in lines])
+        if line.published is not None:
+            chosen = "epoch: last" if line.is_last_epoch else "epoch: best on test, or unknown"
+            axes.plot(
+                line.published,
+                height,
+                "s" if line.is_last_epoch else "^",
+                markerfacecolor="none",
+                color=style.INK,
+                markersize=5,
+                zorder=3,  # not hidden by a measured row
+                label=f"published, {chosen}",
+                linestyle="none",
+            )
+    axes.set_yticks(range(len(lines)), [line.label for line in lines])
     for text, line in zip(axes.get_yticklabels(), lines, strict=True):
         if line.measured:
             text.set_fontweight("bold")
@@ -112,17 +146,19 @@ def _lines(benchmark: str) -> list[Line]:
             last = published.accuracy_of(name, about, benchmark)[0]
             if last is None or UNLIKE & set(about.obstacles(benchmark)):
                 continue
-            lines[name] = Line(name, last, about.selection == "last epoch")
+            views = about.views.get(benchmark) or 1
+            lines[name] = Line(name, last, about.selection == "last epoch", views)
     for row in leaderboard.ranked(benchmark):
         if row.settings or row.recipe != "official" or row.keeps:
             continue
         name = leaderboard.published_name(row)
         line = lines.setdefault(name or row.method, Line(name or row.method))
         line.measured, line.one_view = list(row.last), _one_view(row)
+        line.views, line.mark = leaderboard.test_views(row), leaderboard.mark(row)
     return [line for line in lines.values() if line.lowest >= LEAST]
 
 
 def _one_view(row: RunResult) -> list[float]:
     """Return the accuracies with a single test view, where others have several."""
-    several = max(count or 1 for count in row.test_views) > 1
+    several = leaderboard.test_views(row) > 1
     return [value for value in row.one_view if value is not None] if several else []
