@@ -48,14 +48,29 @@ def _text(pairs: list[tuple[RunResult, RunResult]]) -> str:
         f"{ROW_OF_METHOD[now.method]}'s last session"
         for before, now in pairs
     )
-    text = f"Re-encoded files cost {costs}."
+    text = f"Rows of re-encoded files are lower by {costs}."
     before, now = (
         ", ".join(sorted({(row.commit or "unknown")[:12] for row in rows}))
         for rows in zip(*pairs, strict=True)
     )
     if before != now:
         text += f" The code differs too: commit {before} for re-encoded, {now} for original files."
-    return text
+    return text + _first_rows(pairs)
+
+
+def _first_rows(pairs: list[tuple[RunResult, RunResult]]) -> str:
+    """Say the same of the first rows of original files, which newer ones replaced."""
+    paths = (recorded.RESULTS / "earlier").glob(f"{BENCHMARK}-*.json")
+    earlier = {row.method: row for row in map(results.read, paths)}
+    known = [(before, earlier[now.method]) for before, now in pairs if now.method in earlier]
+    if not known:
+        return ""
+    costs = " and ".join(f"{_accuracy(first, -1) - _accuracy(row, -1):.2f}" for row, first in known)
+    commits = ", ".join(sorted({(first.commit or "unknown")[:12] for _, first in known}))
+    seeds = ", ".join(sorted({str(first.runs) for _, first in known}))
+    return (
+        f" With the first rows of original files (commit {commits}, {seeds} seeds) it is {costs}."
+    )
 
 
 def files(rows: Sequence[RunResult]) -> str:

@@ -111,7 +111,10 @@ def overview() -> str:
         f"{devices}, {dates[0]} to {dates[-1]}; seeds, commands, average, base and novel accuracy "
         "of every row: [results](docs/results.md) and [leaderboard](docs/leaderboard.md)."
     )
-    about += " Scores are averaged over the test views (test-time augmentation)."
+    about += (
+        " A number without ± is one seed. Scores are averaged over the test views (test-time "
+        "augmentation)."
+    )
     if any(map(mark, rows.values())):
         about += f" {EARLIER} Measured with an earlier recipe, to be measured again."
     return "\n".join([*table, "", paragraph(about)]) + "\n"
