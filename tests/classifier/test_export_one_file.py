@@ -1,6 +1,8 @@
 """One ONNX file: it answers photos of any size as the classifier does."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from PIL import Image
 from fewmore import IncrementalClassifier
 from fewmore.classifier import one_file
 from fewmore.classifier.embedding import center_square
+from fewmore.classifier.export import to_onnx
 from fewmore.classifier.int8 import quantize
 from fewmore.classifier.one_file import OUTPUTS, PREPARE, to_onnx_file
 from fewmore.classifier.text import NONE_OF_THESE
@@ -158,3 +161,18 @@ def test_what_cannot_be_exported(
     (tmp_path / "folder.onnx").mkdir()
     with pytest.raises(ExportError, match=r"folder.onnx cannot be written"):
         to_onnx_file(classifier, tmp_path / "folder.onnx")
+
+
+def test_a_full_disk_is_not_taken_for_a_graph_that_cannot_be_exported(
+    classifier: IncrementalClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        try:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise RuntimeError("pages of text") from error
+
+    monkeypatch.setattr(torch.onnx, "export", full)
+    for place, write in (("a.onnx", to_onnx_file), ("folder", to_onnx)):
+        with pytest.raises(ExportError, match=rf"{place} cannot be written \(No space left"):
+            write(classifier, tmp_path / place)

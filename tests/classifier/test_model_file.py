@@ -1,5 +1,6 @@
 """Model files: read back bit for bit; whatever is wrong with one is said in a sentence."""
 
+import errno
 import hashlib
 import json
 import os
@@ -187,6 +188,22 @@ def test_where_it_cannot_be_written(tmp_path: Path):
         write(tmp_path / "nowhere" / "a.fewmore", make_model())
     with pytest.raises(ModelFileError, match="cannot be written"):
         write(tmp_path, make_model())
+
+
+def test_a_full_disk_takes_room_and_not_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "a.fewmore"
+    write(path, make_model())
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ModelFileError, match=r"make room for \d+\.\d MB; what was there is as it"):
+        write(path, make_model())
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["a.fewmore"]
 
 
 def test_stale_temporary_files_are_removed(tmp_path: Path):

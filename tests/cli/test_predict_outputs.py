@@ -213,6 +213,26 @@ def test_a_full_disk_is_blamed_on_the_output(
     assert f"-o out.{form} cannot be written (No space left on device): give another" in err
 
 
+@pytest.mark.parametrize("form", ["csv", "json", "jsonl", "parquet"])
+def test_once_there_is_room_the_same_command_works(
+    model: Path, fewmore: Fewmore, form: str
+) -> None:
+    resource = pytest.importorskip("resource", reason="this system limits no file's size")
+    if form == "parquet":
+        pytest.importorskip("pyarrow")
+    words = ("predict", model, "photos/wren/00.png", "-o", f"out.{form}")
+    assert fewmore(*words[:3])[0] == 0, "what is cached is there"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))  # bytes: a part of a row
+    try:
+        code, _, err = fewmore(*words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 2
+    assert f"-o out.{form} cannot be written (File too large): give another file" in err
+    assert fewmore(*words)[:2] == (0, f"out.{form}: 1 image\n")
+
+
 def test_parquet_without_its_package_is_a_sentence(
     model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,8 @@ def write_graph(graph: Graph, path: Path) -> None:
             cause: BaseException = error
             while cause.__cause__ is not None:
                 cause = cause.__cause__
+            if isinstance(cause, OSError):  # of the disk
+                raise cause from None
             reason = first_line(cause)
             raise ExportError(
                 f"PyTorch {torch.__version__} cannot turn the {path.stem} into ONNX ({reason}): "

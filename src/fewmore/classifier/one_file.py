@@ -107,11 +107,11 @@ def to_onnx_file(
         raise DataError("int8 takes at least 2 photos, one to calibrate with: give more")
     if not path.parent.is_dir():
         raise ExportError(f"{path.parent} is no folder: make it first")
-    with tempfile.TemporaryDirectory() as temporary:
-        model, compared, agreeing = _assemble(
-            classifier, photos, Path(temporary), progress or no_progress
-        )
     try:
+        with tempfile.TemporaryDirectory() as temporary:
+            model, compared, agreeing = _assemble(
+                classifier, photos, Path(temporary), progress or no_progress
+            )
         write_bytes(path, model)
     except OSError as error:
         raise ExportError(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fewmore.cli.prediction_rows import writing
 from fewmore.errors import ConfigError
+from fewmore.io import write_bytes
 
 if TYPE_CHECKING:  # torch is imported when a command runs
     from fewmore.data.streams import PlaceList, Position
@@ -138,7 +139,7 @@ def open_parts(path: Path, given: list[str], about: Mapping[str, Any]) -> Iterat
 def _check_same(path: Path, asked: Mapping[str, Any]) -> None:
     """Refuse to go on with what another command began."""
     if not path.exists():
-        path.write_text(json.dumps(asked, indent=1), encoding="utf-8")
+        write_bytes(path, json.dumps(asked, indent=1).encode())  # a part of it would stop all tries
         return
     begun = json.loads(path.read_text(encoding="utf-8"))
     if different := [name for name in asked if begun.get(name) != asked[name]]:

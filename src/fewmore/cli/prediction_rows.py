@@ -46,9 +46,9 @@ def open_file(path: Path, top: int) -> Iterator[Write]:
 
     def write(results: Sequence[Result]) -> None:
         nonlocal is_empty
-        is_empty = False
         with writing(path):
             write_rows(results)
+        is_empty = False
 
     def remove_if_empty() -> None:
         if is_empty:

@@ -4,6 +4,7 @@ The file is written beside its place, forced to the disk and moved there: after 
 moment either the old file or the new one is there.
 """
 
+import errno
 import hashlib
 import json
 import time
@@ -45,9 +46,11 @@ def write(path: str | Path, model: Model) -> None:
         _remove_stale_files(path)
         write_bytes(path, data)
     except OSError as error:
+        instead = "give the path of a file in a folder of yours"
+        if error.errno == errno.ENOSPC:
+            instead = f"make room for {len(data) / 1e6:,.1f} MB; what was there is as it was"
         raise ModelFileError(
-            f"{path} cannot be written ({error.strerror or error}): "
-            "give the path of a file in a folder of yours"
+            f"{path} cannot be written ({error.strerror or error}): {instead}"
         ) from error
 
 
