@@ -25,7 +25,7 @@ def test_kernels_compute_what_pytorch_does(side: int, bilinear: bool) -> None:
     found = augmentation.apply_operations(*given, bilinear)
     expected = apply_operations(*given, bilinear)
     different = (found != expected).flatten(1).float().mean(1)
-    # Only where a place lies on the border of two pixels may rounding take the other one.
+    # Rounding may take the other of two pixels on whose border a place lies, or a level less.
     moving = (kinds > 0) & (kinds <= KINDS.index("rotate"))
     assert float(different[~moving.cuda()].max()) == 0
     assert float(different.max()) < 0.01
