@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fewmore import cli
-from fewmore.cli.run import _experiments
+from fewmore.cli.experiments import experiments_of
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.errors import ConfigError, MethodError, MissingData
 from fewmore.io import file_hash
@@ -126,6 +126,7 @@ def test_a_run_prints_its_table_and_writes_its_folder(run, tiny_folder):
     assert "decoupled-cosine" in table
     assert last in table
     assert sorted(path.name for path in folder.iterdir()) == [
+        "code.json",
         "config.json",
         "figures",
         "per-class.csv",
@@ -348,7 +349,7 @@ def test_seeds_draws_and_the_shape_of_the_split(run):
 def test_settings_that_depend_on_the_classes_to_come_know_their_number(base, to_come):
     """FACT has as many virtual prototypes."""
     shape = {"base": base, "way": None, "shot": None, "class_order": None}
-    (experiment,) = _experiments("cifar100", ["fact"], None, None, [], **shape)
+    (experiment,) = experiments_of("cifar100", ["fact"], None, None, [], **shape)
     assert experiment.recipe.pretrain.virtual == to_come
 
 

@@ -1,7 +1,6 @@
 """Run methods on a benchmark: `fewmore run`."""
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import typer
 from fewmore.cli import research_options as options
 from fewmore.cli import torchrun
 from fewmore.cli.dry_run import print_plan
+from fewmore.cli.experiments import experiments_of, numbers, read_config
 from fewmore.cli.report import write_report
 from fewmore.cli.terminal import console, interrupt_hint, json_alone
 from fewmore.errors import ConfigError, FewmoreError
@@ -65,12 +65,12 @@ def run(
     split = {"base": base, "way": way, "shot": shot, "class_order": class_order}
     if config is not None:
         given = [benchmark, method, features, recipe, settings, seeds, seed, draws, draw]
-        experiments = [_read_config(config, [*given, *split.values()])]
+        experiments = [read_config(config, [*given, *split.values()])]
     else:
         all_seeds = numbers("--seeds", seeds, "--seed", seed) or (0,)
         all_draws = numbers("--draws", draws, "--draw", draw) or (None,)
         common: dict[str, Any] = {"seeds": all_seeds, "draws": all_draws, **split}
-        experiments = _experiments(benchmark, method, features, recipe, settings or [], **common)
+        experiments = experiments_of(benchmark, method, features, recipe, settings or [], **common)
     if dry_run:
         _print_plan(experiments, runs, resume, data_root)
         return
@@ -238,25 +238,6 @@ def _create_folder(runs: Path, experiment: "Experiment") -> Path:
     return run_folder.create(runs, experiment, _name(experiment))
 
 
-def _read_config(path: Path, given: list[Any]) -> "Experiment":
-    """Return the experiment of a run folder's config.json, which no option may change."""
-    from fewmore.research import run_folder
-
-    if any(value is not None for value in given):
-        raise ConfigError(
-            f"--config {path} says what is run: leave out the benchmark, the method, --features, "
-            "--recipe, --set and the options of seeds, draws and classes"
-        )
-    try:
-        experiment = run_folder.read_experiment(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"--config {path} cannot be read ({error}): give the config.json of a run folder"
-        ) from None
-    run_folder.check_benchmark(path, experiment)
-    return experiment
-
-
 def _read_finished(experiments: "list[Experiment]", runs: Path) -> "list[RunResult]":
     """Return the results if all experiments are finished: then no image has to be loaded."""
     from fewmore.research import run_folder
@@ -370,86 +351,6 @@ def _fit_all(
                     soft_wrap=True,
                 )
     return fitted
-
-
-def numbers(
-    many: str, count: int | None, single: str, number: int | None
-) -> tuple[int, ...] | None:
-    """Return 0 … count − 1, or the single number; None if neither option was given."""
-    if count is not None and number is not None:
-        raise ConfigError(
-            f"{many} (how many) and {single} (which one) were both given: keep one of them"
-        )
-    if number is not None:
-        return (number,)
-    return None if count is None else tuple(range(count))
-
-
-def _method_names(given: list[str]) -> list[str]:
-    """Return each method that is named, once."""
-    from fewmore.methods import METHODS
-
-    names: list[str] = []
-    for name in _once("--method", given):
-        names += METHODS if name == "all" else [name]
-    return list(dict.fromkeys(names))
-
-
-def _once(option: str, given: list[str]) -> list[str]:
-    """Return each name that an option was given, once; say on standard error what is repeated."""
-    names = ",".join(given).split(",")
-    for name, count in Counter(names).items():
-        if count > 1:
-            typer.secho(
-                f"{option} {name} was given {count} times, and is run once: "
-                "several runs are --seeds 2",
-                err=True,
-                fg="yellow",
-            )
-    return list(dict.fromkeys(names))
-
-
-def check_names(benchmark: str, methods: list[str], features: Sequence[str] = ()) -> None:
-    """Refuse a mistyped name before PyTorch is imported, which takes seconds."""
-    from fewmore.data import benchmarks
-    from fewmore.methods import find, find_features
-
-    benchmarks.find(benchmark)
-    for method in methods:
-        find(method)
-    for name in features:
-        find_features(name)
-
-
-def _experiments(
-    benchmark: str | None,
-    named: list[str] | None,
-    features: list[str] | None,
-    recipe: str | None,
-    settings: list[str],
-    **common: Any,
-) -> "list[Experiment]":
-    """Return an experiment for each method that is named, on each of the features."""
-    if benchmark is None:
-        raise typer.BadParameter("Missing argument 'BENCHMARK'.")
-    if not named:
-        raise typer.BadParameter("Missing option '--method' / '-m'.")
-    methods = _method_names(named)
-    on = _once("--features", features) if features else []
-    check_names(benchmark, methods, on)
-    from fewmore.data import benchmarks, loading
-    from fewmore.research import recipes
-    from fewmore.research.experiment import Experiment
-
-    names = [method for method in methods for _ in on or [""]]
-    shape = {name: common[name] for name in ("base", "way", "shot", "class_order")}
-    # With its sessions, as a recipe may depend on the classes to come.
-    found = loading.reshape(benchmarks.find(benchmark), **shape)
-    chosen = recipes.recipes_for(recipe, found, names, settings, [*on] * len(methods) or None)
-    return [
-        Experiment(benchmark, method, own_recipe, own_settings, **common)
-        for method, (own_recipe, own_settings) in zip(names, chosen, strict=True)
-    ]
 
 
 def _make_folders(runs: Path, record: Path | None) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fewmore.cli import research_options as options
-from fewmore.cli.run import check_names, numbers
+from fewmore.cli.experiments import check_names, numbers
 from fewmore.cli.terminal import console, interrupt_hint, json_alone, plain
 from fewmore.errors import ConfigError
 
