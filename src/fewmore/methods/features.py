@@ -120,23 +120,16 @@ def _describe(name: str, where: str, class_name: str) -> FeatureInfo:
     from fewmore.training.pretrain import PretrainConfig
 
     module = plugins.load(where, class_name, MethodError)
-    cls = getattr(module, class_name, None)
-    if cls is None:
-        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-        raise UnknownName(f"class in {where}", class_name, classes)
+    cls = user_code.member_of(module, class_name, where)
     if isinstance(cls, type) and issubclass(cls, Method):
         raise MethodError(
             f"{class_name} in {where} is a method, not a feature recipe: name it by --method {name}"
         )
-    if not (
-        isinstance(cls, type)
-        and issubclass(cls, PretrainConfig)
-        and "__dataclass_fields__" in vars(cls)
-    ):
+    if not user_code.is_config(cls, PretrainConfig):
         raise MethodError(
             f"{class_name} in {where} is not a feature recipe: make it a frozen dataclass that "
             "derives from fewmore.training.pretrain.PretrainConfig"
         )
-    title = ((cls.__doc__ or "").strip() or class_name).splitlines()[0]
+    title = user_code.title_of(cls, class_name)
     target = f"{module.__name__}:{class_name}"
     return FeatureInfo(name, title, where, target, plugins.source_of(module))

@@ -283,7 +283,7 @@ def _describe(where: str, class_name: str, name: str | None, paper: str) -> Meth
     cls = user_code.find_class(module, class_name, where)
     return MethodInfo(
         name or user_code.display_name(cls, where, METHODS),
-        ((cls.__doc__ or "").strip() or class_name).splitlines()[0],
+        user_code.title_of(cls, class_name),
         paper,
         f"{module.__name__}:{class_name}",
         memory=cls.keeps or "none",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Container
 from dataclasses import fields
 from types import ModuleType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fewmore import plugins
 from fewmore.errors import MethodError, UnknownName
@@ -37,15 +37,32 @@ def refuse_file(path: str, base: type, kind: str) -> NoReturn:
     )
 
 
+def member_of(module: ModuleType, name: str, where: str) -> Any:
+    """Return what a module has under a name that a user gave; it may be no class."""
+    found = getattr(module, name, None)
+    if found is None:
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+        raise UnknownName(f"class in {where}", name, classes)
+    return found
+
+
+def is_config(value: object, base: type) -> bool:
+    """Return whether a value is a dataclass of settings that derives from a base."""
+    is_derived = isinstance(value, type) and issubclass(value, base)
+    return is_derived and "__dataclass_fields__" in vars(value)
+
+
+def title_of(cls: type, name: str) -> str:
+    """Return the first line of a class's docstring; without one, its name."""
+    return ((cls.__doc__ or "").strip() or name).splitlines()[0]
+
+
 def find_class(module: ModuleType, name: str, where: str) -> "type[Method]":
     """Return a class of a module, if it is a complete method."""
     from fewmore.methods.base import Method
     from fewmore.training.pretrain import PretrainConfig
 
-    cls = getattr(module, name, None)
-    if cls is None:
-        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-        raise UnknownName(f"class in {where}", name, classes)
+    cls = member_of(module, name, where)
     if isinstance(cls, type) and issubclass(cls, PretrainConfig):
         raise MethodError(
             f"{name} in {where} is a feature recipe, not a method: name a method with it, such as "
@@ -74,11 +91,7 @@ def _check_config(cls: "type[Method]", where: str) -> None:
     from fewmore.methods.base import MethodConfig, Recipe
 
     config = cls.config_type
-    if not (
-        isinstance(config, type)
-        and issubclass(config, MethodConfig)
-        and "__dataclass_fields__" in vars(config)
-    ):
+    if not is_config(config, MethodConfig):
         raise MethodError(
             f"config_type of {cls.__name__} in {where} must be a frozen dataclass that derives "
             "from fewmore.methods.base.MethodConfig"
