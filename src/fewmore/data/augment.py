@@ -23,6 +23,7 @@ from fewmore.data.transform import Transform as Transform  # views and transform
 from fewmore.errors import DataError
 
 MAX_TRIES = 10  # sampled boxes before the fallback to a central one
+MIN_OVERLAP = 0.1  # of the area of a box with another one
 
 
 def train_view(
@@ -211,9 +212,8 @@ def sample_crop_boxes_on(
     widths: Tensor,
     scale: tuple[float, float],
     generator: Generator,
-    overlap: float = 0.1,
 ) -> Tensor:
-    """Sample a box in each image that shares at least `overlap` of its area with another box.
+    """Sample a box in each image that shares a tenth or more of its area with another box.
 
     The first of ten sampled boxes that does is taken; where none does, any box.
 
@@ -223,7 +223,6 @@ def sample_crop_boxes_on(
         widths: (n,) of the images.
         scale: smallest and largest area of a box, as a fraction of the image.
         generator: of the random numbers.
-        overlap: the smallest share.
     """
     count, n = MAX_TRIES + 1, len(heights)
     sampled = sample_crop_boxes(heights.repeat(count), widths.repeat(count), scale, generator)
@@ -231,7 +230,7 @@ def sample_crop_boxes_on(
     corner = torch.maximum(boxes[:2], others[:2, None])
     opposite = torch.minimum(boxes[:2] + boxes[2:], (others[:2] + others[2:])[:, None])
     shared = (opposite - corner).clamp(min=0).prod(0)
-    enough = shared >= overlap * boxes[2] * boxes[3]
+    enough = shared >= MIN_OVERLAP * boxes[2] * boxes[3]
     enough[-1] = True
     first = enough.int().argmax(0).expand(4, 1, n)
     return boxes.gather(1, first)[:, 0]

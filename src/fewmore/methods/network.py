@@ -61,10 +61,9 @@ class Network:
         if folder is None or pretrain_code is None or not self._trains:
             self._train(base, similarity, seed, stage, weights)
             return
-        transform = recipe.transform.plain  # other test views change nothing in training
         settings = (
             recipe.backbone,
-            transform,
+            recipe.transform.plain,  # other test views change nothing in training
             recipe.pretrain,
             pretrain_code,
             similarity,
@@ -75,9 +74,8 @@ class Network:
         path = cache_file(folder, self.runtime, weights, settings)
         # Under torchrun the others go along with the first, which alone reads and writes.
         with locked(path) if is_first() else nullcontext():
-            if (
-                cached := from_first(lambda: read_state(path) if path.exists() else None)
-            ) is not None:
+            cached = from_first(lambda: read_state(path) if path.exists() else None)
+            if cached is not None:
                 self._take_over(cached, stage)
                 return
             began = time.monotonic()

@@ -26,11 +26,13 @@ from fewmore.training.loop import train
 from fewmore.training.optimizer import OptimizerConfig, ParameterGroup
 from fewmore.training.runtime import Runtime
 
-Part = Callable[[Tensor], Tensor]  # of a backbone
+Part = Callable[[Tensor], Tensor]  # some of a backbone's stages
 
+STAGE = "pseudo-incremental"  # its name in reports and checkpoints
 ROUND = 50  # episodes between two reports
-MOST_BYTES = 2**30  # of what is made once of all images in all rotations, on a CPU
-MOST_OF_GPU = 1 / 16  # of a GPU's memory, likewise
+# Memory of the inputs that are computed once for all episodes: bytes, and the share of a GPU's.
+MOST_BYTES = 2**30
+MOST_OF_GPU = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,6 @@ def pseudo_incremental(
     config: PseudoConfig,
     runtime: Runtime,
     seed: int,
-    stage: str = "pseudo-incremental",
 ) -> None:
     """Train the adapter, and the configured part of the backbone, on episodes of base classes."""
     episodes = _Episodes(base, config)
@@ -207,7 +208,7 @@ def pseudo_incremental(
         config.augmented_rounds: partial(loss_of, augmented=False),
     }
     modules: dict[str, nn.Module] = {"adapter": adapter, "backbone": backbone}
-    train(stage, modules, groups, losses, episodes.sample, config.rounds, config, runtime, seed)
+    train(STAGE, modules, groups, losses, episodes.sample, config.rounds, config, runtime, seed)
     for parameter in frozen:
         parameter.requires_grad_(True)
     adapter.eval()
