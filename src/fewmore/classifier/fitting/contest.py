@@ -93,8 +93,8 @@ def choose(
     """
     power = power_for(base.features)
     candidates = list_candidates(power, classifier)
-    own = WITHOUT if classifier is None else MILD
-    usual = candidates.index(Choice(power, SHRINKAGES[0], *own))
+    usual_share = WITHOUT if classifier is None else MILD
+    usual = candidates.index(Choice(power, SHRINKAGES[0], *usual_share))
     correct, labels, losses = _compare(base, sessions, classifier)
     allowed = (losses <= 0).all(-1)  # (candidates, corrections)
     means = correct.mean(-1)
@@ -162,12 +162,12 @@ def _compare(
     old_queries = dict.fromkeys(MAX_LOSS, 0)
     with_new = [session for session in sessions if session.shots]
     results = map_alike(features.compare, with_new, lambda session: session.known)
-    for session, (is_right, fewer) in zip(with_new, results, strict=True):
+    for session, (is_right, lost_now) in zip(with_new, results, strict=True):
         queries = session.queries.cpu()
         asked[queries] += 1
         old_queries[session.shots] += int(session.is_old[base.labels[session.queries]].sum())
         correct[..., queries] += is_right.cpu()
-        lost[session.shots] += fewer.cpu()
+        lost[session.shots] += lost_now.cpu()
     held = asked > 0
     losses = [
         lost[shots] / old_queries[shots] - most
@@ -182,8 +182,10 @@ def _compare(
 class _Features:
     """Score queries by all candidates.
 
-    Whitened features are never made: a dot product of two of them is that of the centered ones,
-    less what is removed of it along the directions.
+    A whitening multiplies the coordinates x_r of a centered feature x of unit length, along some
+    directions, by factors l_r. The dot product of two whitened features is then
+    ⟨x, y⟩ − Σ_r (1 − l_r²) x_r y_r. So all whitenings share the products of the centered features,
+    and whitened ones are never made.
     """
 
     def __init__(self, base: BaseFeatures, classifier: Tensor | None) -> None:
@@ -199,8 +201,9 @@ class _Features:
     def compare(self, sessions: Sequence[Session]) -> list[tuple[Tensor, Tensor]]:
         """Compare all candidates in sessions that have the same old images.
 
-        For each session, say which queries are right, (candidates, corrections, q), and how many
-        fewer of the old classes are than without the new ones, (candidates, corrections).
+        For each session, return which queries are right, (candidates, corrections, q), and how
+        many queries of old classes are right only without the new classes, less those that are
+        right only with them, (candidates, corrections).
         """
         parts = list(self.fit(sessions[0].known))
         results = []
@@ -208,12 +211,13 @@ class _Features:
             labels = self.base.labels[session.queries]
             is_old = session.is_old[labels]
             right = []
-            fewer = []
+            lost = []
             for scores in self.scores(session, parts):
                 right.append(scores.argmax(-1) == labels)
-                alone = scores.masked_fill(~session.is_old, -math.inf).argmax(-1) == labels
-                fewer.append((alone & is_old).sum(1) - (right[-1] & is_old).sum(1))
-            results.append((torch.stack(right), torch.stack(fewer)))
+                without_new = scores.masked_fill(~session.is_old, -math.inf)
+                right_without_new = without_new.argmax(-1) == labels
+                lost.append((right_without_new & is_old).sum(1) - (right[-1] & is_old).sum(1))
+            results.append((torch.stack(right), torch.stack(lost)))
         return results
 
     def scores(self, session: Session, parts: Sequence["_Part"]) -> Iterator[Tensor]:
@@ -232,36 +236,36 @@ class _Features:
                 yield products.mixed(of_own, share).scores()
 
     def fit(self, known: Tensor) -> Iterator["_Part"]:
-        """Yield plain features, and centered ones with what the shrinkages leave."""
+        """Yield plain features, and centered ones with the factors of each shrinkage."""
         yield _Part(F.normalize(self.base.features, dim=1))
         old = self.base.select(known)
         covariance = Covariance.within(old.features, old.labels, self.power)
         unit = F.normalize(self.raised - covariance.center, dim=1)
-        left = [covariance.left(shrinkage).to(unit) for shrinkage in SHRINKAGES]
-        yield _Part(unit, unit @ covariance.directions, left)
+        factors = [covariance.left(shrinkage).to(unit) for shrinkage in SHRINKAGES]
+        yield _Part(unit, unit @ covariance.directions, factors)
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Hold features of unit length, and their coordinates along directions to damp."""
+    """Hold features x of unit length, and their coordinates x_r along the damped directions."""
 
     unit: Tensor  # (n, d)
     along: Tensor | None = None  # (n, r)
-    left: Sequence[Tensor] = ()  # of the directions, (r,), by several whitenings
+    factors: Sequence[Tensor] = ()  # l, (r,), of several whitenings
 
 
 @dataclass(frozen=True, eq=False)
 class _Products:
-    """Hold what scores are made of; that of two parts of the features is a weighted sum."""
+    """Hold the products that cosines to class means are made of."""
 
-    dots: Tensor  # (q, C): of queries and class means
-    squares: Tensor  # (C,): of the norms of class means
-    counts: Tensor  # (C,): images that these are of
-    is_old: Tensor  # (C,)
+    dots: Tensor  # (q, C): dot products of queries of unit length and class means
+    squares: Tensor  # (C,): squared norms of the class means
+    counts: Tensor  # (C,): images that each mean is of
+    is_old: Tensor  # (C,) bool
 
     @classmethod
     def of(cls, part: _Part, base: BaseFeatures, session: Session) -> Iterator["_Products"]:
-        """Compute them for features that are damped to what is left of their directions."""
+        """Compute them for the features as they are, or whitened by each of the factors."""
         learnt = session.learnt.nonzero().squeeze(1)
         labels = base.labels[learnt]
         counts = torch.bincount(labels, minlength=len(base.names))
@@ -278,18 +282,19 @@ class _Products:
             return
         along, along_queries = part.along[learnt], part.along[session.queries]
         squares, squares_queries = along.square(), along_queries.square()
-        for left in part.left:
-            removed = 1 - left.square()
-            inverse = (1 - squares @ removed).clamp(min=1e-12).rsqrt()[:, None]
-            norms = (1 - squares_queries @ removed).clamp(min=1e-12).sqrt()[:, None]
-            of_classes = means(unit * inverse)
-            of_along = means(along * inverse)
-            dots = (queries @ of_classes.T - (along_queries * removed) @ of_along.T) / norms
-            lengths = of_classes.square().sum(1) - of_along.square() @ removed
-            yield cls(dots, lengths, counts, session.is_old)
+        for factors in part.factors:
+            removed = 1 - factors.square()
+            # The norms of whitened features, as those of the centered ones are 1.
+            inverse_norms = (1 - squares @ removed).clamp(min=1e-12).rsqrt()[:, None]
+            query_norms = (1 - squares_queries @ removed).clamp(min=1e-12).sqrt()[:, None]
+            of_classes = means(unit * inverse_norms)
+            along_classes = means(along * inverse_norms)
+            dots = queries @ of_classes.T - (along_queries * removed) @ along_classes.T
+            squared_norms = of_classes.square().sum(1) - along_classes.square() @ removed
+            yield cls(dots / query_norms, squared_norms, counts, session.is_old)
 
     def mixed(self, other: "_Products", share: float) -> "_Products":
-        """Return them for both parts side by side, the other one with a share."""
+        """Return those of both features side by side, of which the other ones have a share."""
         dots = torch.lerp(self.dots, other.dots, share)
         squares = torch.lerp(self.squares, other.squares, share)
         return replace(self, dots=dots, squares=squares)
