@@ -1,5 +1,7 @@
 """Share a cache folder of its own for each test, and images as cameras write them."""
 
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,3 +44,17 @@ def photographed(
         return Image.fromarray(np.ascontiguousarray(stored)), exif
 
     return photographed
+
+
+@pytest.fixture
+def bomb() -> bytes:
+    """Return a decompression bomb: a small PNG file of 60,000 × 60,000 pixels."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        checksum = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + checksum
+
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(bytes(1000))
+    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunks

@@ -2,9 +2,7 @@
 
 import io
 import os
-import struct
 import threading
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -151,23 +149,9 @@ def test_broken_images_are_named_with_a_remedy(tmp_path: Path) -> None:
         assert str(path) in str(caught.value)
 
 
-def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content))
-            + kind
-            + content
-            + struct.pack(">I", zlib.crc32(kind + content))
-        )
-
-    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+def test_a_decompression_bomb_is_refused(tmp_path: Path, bomb: bytes) -> None:
     path = tmp_path / "bomb.png"
-    path.write_bytes(
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(bytes(1000)))
-        + chunk(b"IEND", b"")
-    )
+    path.write_bytes(bomb)
     with pytest.raises(ImageError, match="more than 178,956,970 pixels"):
         decode(path)
 
