@@ -177,7 +177,9 @@ def test_the_first_screen_of_the_results_answers_the_question() -> None:
     first_screen = "\n".join(lines[:30])
     for name in ("CIFAR100", "miniImageNet", "CUB200"):
         assert re.search(
-            rf"^- \*\*\[{name}\]\S+: (yes|in part|no|not measured yet)\.", first_screen, re.M
+            rf"^- \*\*\[{name}\]\S+: (yes|in part|no|not measured yet)(, narrowly)?\.",
+            first_screen,
+            re.M,
         )
     assert len(lines) < 250, "long tables have pages of their own"
 

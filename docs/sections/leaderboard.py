@@ -108,13 +108,10 @@ def overview() -> str:
     devices = ", ".join(sorted({str(row.machine["device"]) for row in rows.values()}))
     dates = sorted({row.date[:10] for row in rows.values()})
     about = (
-        f"{devices}, {dates[0]} to {dates[-1]}; seeds, commands, average, base and novel accuracy "
-        "of every row: [results](docs/results.md) and [leaderboard](docs/leaderboard.md)."
+        f"{devices}, {dates[0]} to {dates[-1]}; seeds, commands and all measures of every row: "
+        "[results](docs/results.md) and [leaderboard](docs/leaderboard.md)."
     )
-    about += (
-        " A number without ± is one seed. Scores are averaged over the test views (test-time "
-        "augmentation)."
-    )
+    about += " Without ±: one seed. Test views: test-time augmentation."
     if any(map(mark, rows.values())):
         about += f" {EARLIER} Measured with an earlier recipe, to be measured again."
     return "\n".join([*table, "", paragraph(about)]) + "\n"
