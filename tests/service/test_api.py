@@ -85,7 +85,12 @@ def test_forms_without_images_are_refused(client: Any, image: MakeImage):
     problem(send(json={"images": []}), 422, "images: Field required")
     problem(send(data={"images": "text"}), 422, "images")
     problem(send(files={"other": image("jay")}), 422, "images: Field required")
-    problem(send(data={"images": "text"}, files={"images": image("jay")}), 422, "UploadFile")
+    forgotten = send(files={"images": (None, "jay.png")})  # the @ of curl's -F images=@jay.png
+    problem(
+        forgotten, 422, r"images\.0: a text came instead of a file; curl sends one by -F images=@"
+    )
+    text = r"images\.\d: a text came instead of a file; curl sends one by -F images=@FILE"
+    problem(send(data={"images": "text"}, files={"images": image("jay")}), 422, text)
     head = {"Content-Type": "multipart/form-data; boundary=x"}
     problem(send(content=b"--x\r\n\r\n", headers=head), 400, "")
     response = send(data={"other": "text"}, files={"images": image("jay")})
@@ -377,6 +382,9 @@ def test_bad_names_are_refused(client: Any):
         "no class can be named 'none of these'",
     )
     problem(client.http.patch("/api/classes?name=robin", content=b"{"), 422, "not as it should be")
+    form = {"content-type": "application/x-www-form-urlencoded"}  # curl's own, of -d
+    untyped = client.http.patch("/api/classes?name=robin", content=b'{"name": "x"}', headers=form)
+    problem(untyped, 422, "lacks the header Content-Type: application/json")
     problem(client.http.post("/api/classes", data={"name": "x"}), 422, "images: Field required")
     problem(client.http.get("/nowhere"), 404, "there is nothing here")
     problem(client.http.put("/api/classes"), 405, "cannot be done here")

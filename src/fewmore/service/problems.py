@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -89,10 +90,19 @@ async def _validation_problem(_: Request, error: Exception) -> Response:
     messages = []
     for part in error.errors()[:MOST_ERRORS]:
         where = ".".join(map(str, part["loc"][1:])) or part["loc"][0]
-        messages.append(f"{where}: {part['msg']}")
+        messages.append(f"{where}: {_plain_message(part)}")
     listed = "; ".join(messages)
     detail = f"the request is not as it should be ({listed}): GET /openapi.json describes it"
     return problem(422, detail)
+
+
+def _plain_message(part: Mapping[str, Any]) -> str:
+    """Say what is wrong with a part of a request, in the sender's words where it is common."""
+    if "UploadFile" in part["msg"]:
+        return "a text came instead of a file; curl sends one by -F images=@FILE"
+    if part["type"] == "model_attributes_type" and part["loc"] == ("body",):
+        return "it is not JSON, or lacks the header Content-Type: application/json"
+    return str(part["msg"])
 
 
 async def _fewmore_problem(_: Request, error: Exception) -> Response:
