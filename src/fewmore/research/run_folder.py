@@ -2,7 +2,7 @@
 
 runs/<benchmark>-<method>-<time>/
     config.json              the experiment
-    code.json                files and hashes of a user's own method, features or benchmark
+    code.json                files and hashes of a user's own method, features, benchmark or images
     result.json              its result, once all runs are done
     run.lock                 there while a process runs it
     report.html              the result on one page
