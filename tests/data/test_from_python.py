@@ -241,3 +241,12 @@ def test_a_benchmark_of_ones_own_keeps_its_description(parts: tuple[Pair, Pair])
     task = task_from_images("birds", *parts)
     assert isinstance(task.benchmark, Benchmark)
     assert task.benchmark.describe_sessions() == "4 base classes, then 1 session of 2-way 5-shot"
+
+
+def test_tasks_of_other_images_are_told_apart(parts: tuple[Pair, Pair]) -> None:
+    (images, labels), test = parts
+    first = task_from_images("birds", *parts).benchmark.source or {}
+    assert first["file"] == "birds"
+    assert task_from_images("birds", *parts, Sessions(base=2)).benchmark.source == first
+    other = task_from_images("birds", (255 - images, labels), test).benchmark.source or {}
+    assert other["sha256"] != first["sha256"]

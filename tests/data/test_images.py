@@ -46,6 +46,11 @@ def test_images_come_back_as_they_were(images: ImageSet, pixels: list[np.ndarray
     assert images.class_counts().tolist() == [2, 2, 2]
 
 
+def test_a_set_is_shown_without_its_pixels(images: ImageSet) -> None:
+    sizes = "4 × 5 pixels" if images.size else "several sizes"
+    assert repr(images) == f"ImageSet(6 images of {sizes}, 3 classes)"
+
+
 def test_size_is_known_where_all_images_share_it(images: ImageSet) -> None:
     assert images.size == ((4, 5) if isinstance(images.storage, torch.Tensor) else None)
 

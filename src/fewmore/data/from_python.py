@@ -339,6 +339,7 @@ def _make_task(
         pretrained=False,
         transform=transform,
         plan=plan,
+        source={"file": name, "sha256": train.content_hash() + images.test.content_hash()},
     )
     split = loading.draw_split(benchmark, train, (), sessions.draw, sessions.class_order)
     return Task(benchmark, train, images.test, split)

@@ -134,6 +134,10 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def __repr__(self) -> str:
+        pixels = "several sizes" if self.size is None else f"{self.size[0]} × {self.size[1]} pixels"
+        return f"ImageSet({len(self):,} images of {pixels}, {len(self.class_names)} classes)"
+
     @property
     def device(self) -> torch.device:
         """Return the device of the storage."""
