@@ -106,11 +106,12 @@ def record(tmp_path: Path) -> Record:
     """Return a function that writes results.
 
     record("rotation-cifar100", result(…), …) writes a study, record("", …) the main results,
-    record("explain", …) experiments, record("re-encoded", …) rows of re-encoded files.
+    record("explain", …) experiments, record("re-encoded", …) rows of re-encoded files and
+    record("earlier", …) rows that newer ones replaced.
     """
 
     def record(name: str, *rows: RunResult) -> None:
-        study = name not in ("", "explain", "re-encoded")
+        study = name not in ("", "explain", "re-encoded", "earlier")
         folder = tmp_path / "results" / (f"studies/{name}/results" if study else name)
         for row in rows:
             results.write(folder / f"{results.file_name(row)}.json", row)
@@ -473,7 +474,7 @@ def test_a_study_that_was_run_with_settings_of_its_own(
     )
     assert set(verdicts(claims.ablation.query_node(evidence))) == {"holds"}
     assert evidence.settings("ablation", "cifar100") == ["pseudo.encoder=last"]
-    said = "On cifar100, the study was run with `pseudo.encoder=last`."
+    said = "On CIFAR100: the study was run with `pseudo.encoder=last`."
     assert sections.verdicts.claims().count(said) == 6, "the claims that the ablation decides"
     record("comparison-cifar100", *(dataclasses.replace(r, command=command) for r in rows[:1]))
     assert sections.recorded.read_results("cifar100") == [], "these are no rows of the recipe"
@@ -817,6 +818,44 @@ def test_rows_without_fused_layers_are_named(sections: ModuleType, record: Recor
     assert sections.accuracy.unfused([result("cec", [49.0])]) == ""
 
 
+def test_base_and_last_sessions_are_set_beside_published_ones(
+    sections: ModuleType, record: Record
+) -> None:
+    assert sections.main_rows.gap("cifar100") == "Not measured yet.\n"
+    record(
+        "",
+        result("cec", [48.0, 48.2], base=72.0),
+        result("decoupled-cosine", [46.0, 46.4], base=72.55),
+        result("decoupled-deepemd", [44.0], base=69.0),
+    )
+    text = flat(sections.main_rows.gap("cifar100"))
+    assert text == (
+        "The base session beside the published one, in points: CEC -1.07, Decoupled-Cosine -2.00, "
+        "Decoupled-DeepEMD -0.75; the last session: CEC -1.04, Decoupled-Cosine -1.48, "
+        "Decoupled-DeepEMD -0.41. After the last session CEC is 1.90 ± 0.14 above "
+        "Decoupled-Cosine (2 seeds), and 1.46 in the paper: stage 2 gains 0.44 points more here."
+    )
+    record("", result("cosine", [3.0], base=74.0))
+    text = flat(sections.main_rows.gap("cifar100"))
+    assert text.endswith("head has 74.00 here (1 seed), and class means have 72.55 ± 0.00.")
+
+
+def test_settings_that_changed_since_a_study_are_named(sections: ModuleType) -> None:
+    today = setting_values(recipe("official", BENCHMARKS["cifar100"], "cec"))
+    rows = [
+        result("cec", [49.0], all_settings={**today, "pretrain.epochs": "90"}),
+        result("cec", [49.0], all_settings={**today, "pseudo.encoder": "last"}),
+    ]
+    changed_since = sections.accuracy.changed_since
+    assert changed_since(rows) == (
+        "All rows are of an earlier recipe (`pretrain.epochs`, `pseudo.encoder`)."
+    )
+    assert changed_since(rows, ["pseudo.encoder=last"]) == (
+        "1 of 2 rows are of an earlier recipe (`pretrain.epochs`)."
+    )
+    assert changed_since(rows[1:], ["pseudo.encoder=last"]) == ""
+
+
 def test_commands_that_differ_by_the_seed_are_one(sections: ModuleType, record: Record) -> None:
     commands = sections.commands
     several = "fewmore run a -m b --seed 0 --x; fewmore run a --seed 1; fewmore run a --seed 2"
@@ -861,7 +900,10 @@ def test_re_encoded_files_are_compared_with_the_original_ones(
     assert "| CEC | base session | 70.00 | 71.00 ± 0.00 | +1.00 | *72.00* |" in cost
     assert "| Decoupled-Cosine | last session | 41.00 | 42.50 | +1.50 | *45.63* |" in cost
     assert flat(cost).endswith(
-        "Re-encoded files cost 1.10 points of CEC's last session and 1.50 points of "
-        "Decoupled-Cosine's last session. The code differs too: commit 0123456789ab for "
-        "re-encoded, ba9876543210 for original files."
+        "Rows of re-encoded files end 1.10 (CEC) and 1.50 (Decoupled-Cosine) points lower. The "
+        "code differs too: commit 0123456789ab for re-encoded, ba9876543210 for original files."
+    )
+    record("earlier", result("cec", [44.0, 45.0], benchmark="miniimagenet"))
+    assert flat(sections.encoding.cost()).endswith(
+        "With the first rows of original files (commit 0123456789ab, 2 seeds) it is 2.50."
     )

@@ -105,6 +105,23 @@ def failed_to_load(row: RunResult) -> bool:
     return str(row.machine.get("accel", "")).startswith("graphs alone: ")
 
 
+def changed_since(rows: Sequence[RunResult], on_purpose: Sequence[str] = ()) -> str:
+    """Say how many rows of a study have other settings than their recipe has today, and which.
+
+    Settings that the study was run with on purpose ("NAME=VALUE") are not counted.
+    """
+    known = {setting.partition("=")[0] for setting in on_purpose}
+    changes = [
+        {change.name for change in recipe_changes(row) if change.name not in known} for row in rows
+    ]
+    count = sum(map(bool, changes))
+    if not count:
+        return ""
+    names = ", ".join(f"`{name}`" for name in sorted(set().union(*changes)))
+    which = "All rows are" if count == len(rows) else f"{count} of {len(rows)} rows are"
+    return f"{which} of an earlier recipe ({names})."
+
+
 def provenance(benchmark: str) -> str:
     """Write command, seeds, machine, date and time of each result."""
     rows = recorded.read_results(benchmark)

@@ -397,9 +397,10 @@ def pretrained() -> str:
     novel = mean(run[-1] for run in cec.novel) - mean(run[-1] for run in bare.novel)
     text = (
         f"Nothing is trained in the first three rows. Class means on ImageNet's weights end "
-        f"{abs(gap):.2f} points {'above' if gap > 0 else 'below'} CEC: what CEC trains changes the "
-        f"base session by {first:+.2f} points and the new classes by {novel:+.2f}. ImageNet has "
-        f"birds among its classes. {bare.machine['device']}, {bare.date[:10]}, commit "
+        f"{abs(gap):.2f} points {'above' if gap > 0 else 'below'} CEC, whose seeds have a standard "
+        f"deviation of {stdev(cec.last):.2f}: what CEC trains changes the base session by "
+        f"{first:+.2f} points and the new classes by {novel:+.2f}. ImageNet has birds among its "
+        f"classes. {bare.machine['device']}, {bare.date[:10]}, commit "
         f"{bare.commit}: `{bare.command}`"
     )
     return "\n".join(table) + f"\n\n{paragraph(text)}\n"

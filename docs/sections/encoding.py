@@ -44,11 +44,10 @@ def cost() -> str:
 def _text(pairs: list[tuple[RunResult, RunResult]]) -> str:
     """Say in words what re-encoding costs, and what else differs between the rows."""
     costs = " and ".join(
-        f"{_accuracy(now, -1) - _accuracy(before, -1):.2f} points of "
-        f"{ROW_OF_METHOD[now.method]}'s last session"
+        f"{_accuracy(now, -1) - _accuracy(before, -1):.2f} ({ROW_OF_METHOD[now.method]})"
         for before, now in pairs
     )
-    text = f"Rows of re-encoded files are lower by {costs}."
+    text = f"Rows of re-encoded files end {costs} points lower."
     before, now = (
         ", ".join(sorted({(row.commit or "unknown")[:12] for row in rows}))
         for rows in zip(*pairs, strict=True)

@@ -2,6 +2,7 @@
 
 from statistics import fmean
 
+from fewmore.classifier.text import count_noun
 from fewmore.research.published import ROW_OF_METHOD, published_row
 from fewmore.research.results import RunResult
 from sections import answer, recorded
@@ -61,10 +62,11 @@ def _head(benchmark: str, rows: dict[str, RunResult]) -> str:
     if head is None:
         return ""
     trained, means = (over_runs([run[0] for run in row.accuracy]) for row in (head, rows[COSINE]))
+    seeds = count_noun(head.runs, "seed")
     return (
         "In the base session the authors' program tests the trained head too, and for "
         "Decoupled-Cosine reports the better of head and class means. On the same stage 1 the "
-        f"trained head has {trained} here ({head.runs} seeds), and class means have {means}."
+        f"trained head has {trained} here ({seeds}), and class means have {means}."
     )
 
 

@@ -14,6 +14,7 @@ from sections.markdown import markdown_table, over_runs, paragraph
 
 MEASURES = ("first", "average", "last", "base", "novel", "harmonic")
 CHOSEN = {"shrinkage": 0.2, "correction": 0.6, "alpha": 0.0}
+POWER = 0.75  # of the features, as chosen
 BEST = "lr2"  # the features that the grid of classifiers is shown on
 # Settings of all variants, which the table leaves out.
 COMMON = ("pretrain.schedule=cosine", "pretrain.warm_up=5", "pretrain.epochs=100")
@@ -126,7 +127,26 @@ def views() -> str:
         f"last and average accuracy are shown. {first['date']}, commit {first['commit']}: "
         f"`{_without_folders(first['command'])}` and the like."
     )
-    return "\n".join([*table, "", paragraph(about)]) + "\n"
+    sizes = [_sizes(name, record) for name, record in records.items()]
+    text = paragraph(" ".join(filter(None, (about, *sizes))))
+    return "\n".join([*table, "", text]) + "\n"
+
+
+def _sizes(benchmark: str, record: Json) -> str:
+    """Say what two sizes of enlarged images reach on the same network, if one has both."""
+    rows = [row for row in record["rows"] if row["views"] == "all" and row["power"] == POWER]
+    best: dict[str, dict[str, float]] = {}
+    for row in sorted(rows, key=_last_and_average):
+        network, _, size = row["features"].partition("-large")
+        best.setdefault(network, {})[size] = row["last"]
+    texts = [
+        ", ".join(f"{last:.2f} with × {size}" for size, last in sorted(by_size.items()))
+        for by_size in best.values()
+        if len(by_size) > 1
+    ]
+    if not texts:
+        return ""
+    return f"On the network of {NAMES[benchmark]} with two sizes, all views end at {texts[0]}."
 
 
 def _view_rows(record: Json) -> Iterator[list[str]]:

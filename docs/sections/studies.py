@@ -6,7 +6,7 @@ from claims.evidence import MAIN, PAPERS, Evidence
 from claims.paper import CLAIMS, command
 
 from sections import commands, recorded
-from sections.accuracy import earlier_recipes, several_commits
+from sections.accuracy import changed_since, earlier_recipes, several_commits
 from sections.markdown import paragraph
 from sections.verdicts import link_to
 
@@ -71,9 +71,10 @@ def _measured(name: str, benchmark: str) -> str:
         f"{runs} run{'s' if runs > 1 else ''}, {seconds / 60:.1f} minutes in all, "
         f"on {machines}, {dates}: {commands.joined(sorted({row.command for row in rows}))}"
     )
-    commits = several_commits(rows)
-    if commits:
-        about += "\n\n" + paragraph(commits)
+    changed = changed_since(rows, evidence.settings(name, benchmark))
+    notes = " ".join(filter(None, (several_commits(rows), changed)))
+    if notes:
+        about += "\n\n" + paragraph(notes)
     table = recorded.read_text(folder / "table.md")
     details = f"<details><summary>The table</summary>\n\n{table}\n</details>"
     return "\n\n".join([*figures, about, details]) + "\n"

@@ -18,6 +18,7 @@ from claims.paper import CLAIMS, Claim, command
 
 from fewmore.research.reporting import tables
 from sections import recorded
+from sections.accuracy import changed_since
 from sections.contents import NAMES
 from sections.markdown import bullet, markdown_table, mean_and_std, paragraph
 
@@ -135,10 +136,21 @@ def _claim(number: int, claim: Claim) -> str:
     evidence = Evidence(recorded.RESULTS)
     for benchmark in NAMES:
         settings = evidence.settings(claim.study, benchmark)
-        if settings and any(each.where == benchmark for each in comparisons):
-            changed = ", ".join(f"`{setting}`" for setting in settings)
-            lines += ["", paragraph(f"On {benchmark}, the study was run with {changed}.")]
+        if not any(_is_measured(each, benchmark) for each in comparisons):
+            continue
+        changed = ", ".join(f"`{setting}`" for setting in settings)
+        notes = [
+            f"The study was run with {changed}." if settings else "",
+            changed_since(evidence.rows(claim.study, benchmark), settings),
+        ]
+        text = " ".join(filter(None, notes))
+        if text:
+            lines += ["", paragraph(f"On {NAMES[benchmark]}: {text[0].lower()}{text[1:]}")]
     return "\n".join(lines) + "\n"
+
+
+def _is_measured(comparison: Comparison, benchmark: str) -> bool:
+    return comparison.where.partition(",")[0] == benchmark and comparison.verdict != UNMEASURED
 
 
 def _comparison_table(claim: Claim, comparisons: Sequence[Comparison]) -> list[str]:
