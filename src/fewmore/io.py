@@ -1,13 +1,15 @@
-"""Write files atomically and durably, and hash their content."""
+"""Write files atomically and durably, lock them, and hash their content."""
 
 import errno
 import hashlib
 import os
 import stat
 import threading
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock
 
 BLOCK = 1 << 18  # bytes read at a time
 # What file systems give that cannot flush a folder, or let it be opened: CIFS, FUSE, drvfs.
@@ -35,6 +37,23 @@ def write_bytes(path: Path, data: bytes) -> None:
         sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file; threads and processes that want it too wait.
+
+    They may be of several machines where the file system has locks. One that is killed holds none.
+    """
+    lock = FileLock(path)
+    # Where there are no locks, or the folder may only be read, nobody waits.
+    with suppress(OSError, NotImplementedError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def file_hash(path: Path, algorithm: str = "sha256") -> str:

@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from fewmore.accel import warm_up
+from fewmore.io import locked
 
 SECONDS = 60  # that a test waits at most
 GPU = torch.device("cuda")
@@ -67,6 +69,16 @@ def test_a_failure_is_kept_with_its_first_line() -> None:
 
     assert warm_up.WarmUp([failing, failing]).finish() == "RuntimeError: out of memory"
     assert tried == [True]
+
+
+def test_one_process_at_a_time_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path))
+    ran = threading.Event()
+    with locked(tmp_path / "kernels.lock"):
+        made = warm_up.WarmUp([ran.set])
+        assert not ran.wait(0.1)
+    assert made.finish() is None
+    assert ran.is_set()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ the GPU.
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
@@ -19,6 +20,8 @@ from fewmore.accel.batch_norm import FusedBatchNormAct2d
 from fewmore.accel.conv import COLORS, FEW, few_channels, few_channels_weight_grad
 from fewmore.accel.max_pool import FastMaxPool2d
 from fewmore.accel.triton_import import triton
+from fewmore.data.paths import cache_folder
+from fewmore.io import locked
 
 IMAGES = 16
 SIDE = 32  # kernels are compiled for sizes that are multiples of 16
@@ -45,13 +48,24 @@ class WarmUp:
     def _run(self, tasks: list[Task]) -> None:
         first, *others = tasks
         try:
-            first()  # makes the context, of which there must be one
-            with ThreadPoolExecutor(max(1, len(others))) as pool:
-                for future in [pool.submit(task) for task in others]:
-                    future.result()
+            with _compiling():
+                first()  # makes the context, of which there must be one
+                with ThreadPoolExecutor(max(1, len(others))) as pool:
+                    for future in [pool.submit(task) for task in others]:
+                        future.result()
         except Exception as error:  # Triton raises errors of many kinds
             first_line = str(error).strip().partition("\n")[0]
             self.failure = f"{type(error).__name__}: {first_line}"
+
+
+def _compiling() -> AbstractContextManager[None]:
+    """Return a context in which no other process puts kernels into Triton's cache.
+
+    A process that finds none there compiles them all, and replaces what others have just loaded.
+    Five that began together once got the launcher of one kernel for another: "function takes
+    exactly 33 arguments (27 given)".
+    """
+    return locked(cache_folder() / "kernels.lock")
 
 
 _lock = threading.Lock()
@@ -106,8 +120,7 @@ def tasks(device: torch.device) -> list[Task]:
             listed.append(partial(_convolution, channels, channels, part, device))
     for part in ("output", "weight"):
         listed.append(partial(_convolution, COLORS, few, part, device))
-    for bilinear in (False, True):
-        listed.append(partial(_augmentation, bilinear, device))
+    listed.append(partial(_augmentation, device))
     return [partial(_on_device, device, task) for task in listed]
 
 
@@ -150,11 +163,12 @@ def _convolution(inputs: int, outputs: int, part: str, device: torch.device) -> 
         few_channels(x if part == "output" else out, weight, backward=part == "input")
 
 
-def _augmentation(bilinear: bool, device: torch.device) -> None:
-    """Run the kernels of the operations of AutoAugment."""
+def _augmentation(device: torch.device) -> None:
+    """Run the kernels of the operations of AutoAugment, those that they share in one thread."""
     pixels = torch.zeros(IMAGES, 3, SIDE, SIDE, dtype=torch.uint8, device=device)
     kinds = torch.zeros(IMAGES, dtype=torch.int64, device=device)
-    apply_operations(pixels, kinds, torch.zeros(IMAGES, device=device), bilinear)
+    for bilinear in (False, True):
+        apply_operations(pixels, kinds, torch.zeros(IMAGES, device=device), bilinear)
 
 
 def _maps(channels: int, device: torch.device, side: int = SIDE) -> Tensor:

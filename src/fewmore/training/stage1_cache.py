@@ -7,16 +7,15 @@ through. After an edit of any of them, stage 1 is trained anew.
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 import torch
-from filelock import FileLock
 
 import fewmore
-from fewmore import plugins
+from fewmore import io, plugins
 from fewmore.data.paths import cache_folder
 from fewmore.errors import ConfigError
 from fewmore.io import file_hash, hash_files
@@ -91,17 +90,8 @@ def source_digest(*more: str) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Let one run at a time use a file: of runs with the same stage 1, the first trains it.
-
-    They may be threads or processes, of several machines too where the file system has locks. One
-    that is killed holds no lock.
-    """
-    lock = FileLock(path.with_suffix(".lock"))
-    # Where there are no locks, or the folder may only be read, nobody waits.
-    with yield_gpu(), suppress(OSError, NotImplementedError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    try:
+    """Let one run at a time use a file: of runs with the same stage 1, the first trains it."""
+    with ExitStack() as held:
+        with yield_gpu():
+            held.enter_context(io.locked(path.with_suffix(".lock")))
         yield
-    finally:
-        lock.release()
