@@ -185,6 +185,35 @@ def test_ten_thousand_classes_are_shown_at_once(open_page: OpenPage) -> None:
     expect(page.locator("#map text").first).not_to_have_text(first or "")
 
 
+def test_every_kind_of_change_looks_alike_in_the_history(
+    open_page: OpenPage, hand: Hand, photos: Callable[..., Path]
+) -> None:
+    page = open_page()
+    page.locator("#files").set_input_files(hand.files(photos, "okapi", 3))
+    hand.teach(page, "okapi")
+    page.get_by_role("button", name="Images of okapi").click()
+    hand.card(page, "okapi").locator(".strip .remove").first.click()
+    expect(page.locator("#history li")).to_have_count(3)
+    page.get_by_role("button", name="Rename okapi").click()
+    page.keyboard.type("giraffe")
+    page.keyboard.press("Enter")
+    expect(page.locator("#history li")).to_have_count(4)
+    page.get_by_role("button", name="Forget giraffe").click()
+    expect(page.locator("#history li")).to_have_count(5)
+    looks = page.locator("#history li").evaluate_all(
+        """rows => rows.map((row) => {
+            const { position, display, color, backgroundColor } = getComputedStyle(row);
+            const [text, time] = row.children;
+            const isBelow = time.getBoundingClientRect().top >= text.getBoundingClientRect().bottom;
+            const { width } = row.getBoundingClientRect();
+            return [position, display, color, backgroundColor, isBelow, width].join();
+        })"""
+    )
+    assert len(looks) == 5
+    assert len(set(looks)) == 1, looks
+    assert "true" in looks[0]
+
+
 def test_a_long_history_comes_in_parts(open_page: OpenPage) -> None:
     page = open_page()
 

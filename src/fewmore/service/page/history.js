@@ -32,7 +32,8 @@ export class History {
       const { when, kind } = session;
       const time = make("time", { dateTime: when, textContent: day.format(new Date(when)) });
       const text = make("span", { textContent: describe(session) });
-      return make("li", { className: kind }, text, time);
+      // Not every kind: "rename" and "remove" are classes of other elements.
+      return make("li", { className: kind === "learn" ? "learn" : "" }, text, time);
     });
     refill(find("history"), rows.reverse());
     find("earlier").hidden = !(this.#sessions[0]?.number > 0);
