@@ -49,7 +49,7 @@ class LabeledImages:
     def files(self) -> list[int]:
         """Return the positions of the images that are files."""
         given = self.images.images if isinstance(self.images, _Permuted) else self.images
-        if isinstance(given, (ImageSetSequence, _Column)):  # reading an image would decode it
+        if isinstance(given, (ImageSetSequence, _ImageColumn)):  # reading an image would decode it
             return []
         return [i for i, image in enumerate(self.images) if isinstance(image, (str, Path))]
 
@@ -208,7 +208,7 @@ def _of_dataset(dataset: Any) -> LabeledImages:
     return _by_class(
         [names[value] if names else str(value) for value in present],
         [label_of[value] for value in values],
-        _Column(dataset, "image"),
+        _ImageColumn(dataset),
     )
 
 
@@ -245,18 +245,17 @@ def _is_batch(array: np.ndarray | Tensor) -> bool:
     return array.ndim > 3
 
 
-class _Column(Sequence[Any]):
-    """Give access to a column of a Hugging Face dataset one row at a time."""
+class _ImageColumn(Sequence[Any]):
+    """Give access to the images of a Hugging Face dataset one row at a time."""
 
-    def __init__(self, dataset: Any, column: str) -> None:
+    def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
-        self.column = column
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.dataset[index][self.column]
+        return self.dataset[index]["image"]
 
 
 class ImageSetSequence(Sequence[Any]):
@@ -294,7 +293,7 @@ def _by_class(names: Sequence[str], labels: Sequence[int], images: Sequence[Any]
     counts = [0] * len(clean)
     order = sorted(range(len(labels)), key=labels.__getitem__)
     titles = []
-    in_memory = not isinstance(images, (ImageSetSequence, _Column))
+    in_memory = not isinstance(images, (ImageSetSequence, _ImageColumn))
     for position in order:
         label = labels[position]
         counts[label] += 1

@@ -35,22 +35,30 @@ def distribute_settings(
             raise ConfigError(
                 f"--set {setting}: write it as name=value, such as --set pretrain.epochs=50"
             )
-        method, _, own = name.partition(".")
-        chosen = list(range(len(recipes)))
-        names_method = bool(own) and not any(_has(recipe, method) for recipe in recipes)
-        if names_method and method in methods:
-            name = own
-            chosen = [index for index in chosen if methods[index] == method]
-        elif names_method and methods and method in METHODS:
-            raise ConfigError(
-                f"--set {setting}: {method} is not a method of this command, which has "
-                f"{', '.join(methods)}: leave the setting out, or name {method} too"
-            )
+        name, chosen = _without_method(name, setting, recipes, methods)
         _check_name(name, [recipes[index] for index in chosen], {*METHODS, *methods})
         for index in chosen:
             if _has(recipes[index], name):
                 texts[index][name] = text
     return texts
+
+
+def _without_method(
+    name: str, setting: str, recipes: Sequence[Recipe], methods: Sequence[str]
+) -> tuple[str, list[int]]:
+    """Return a name without the method that it may begin with, and the recipes that it is for."""
+    first, _, rest = name.partition(".")
+    everyone = list(range(len(recipes)))
+    if not rest or any(_has(recipe, first) for recipe in recipes):
+        return name, everyone
+    if first in methods:
+        return rest, [index for index in everyone if methods[index] == first]
+    if methods and first in METHODS:
+        raise ConfigError(
+            f"--set {setting}: {first} is not a method of this command, which has "
+            f"{', '.join(methods)}: leave the setting out, or name {first} too"
+        )
+    return name, everyone
 
 
 def apply_settings(recipe: Recipe, texts: Mapping[str, str]) -> Recipe:

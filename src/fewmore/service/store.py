@@ -168,8 +168,7 @@ class Store:
             if isinstance(error.__cause__, OSError):
                 raise error.__cause__ from error
             raise ModelFileError(
-                f"{self.path} is served or changed by another process: stop that one first "
-                f"({error})"
+                f"{self.path} is served or changed by another process: stop that one first"
             ) from error
 
     def _open_for_reading(self, reason: str) -> None:
@@ -234,14 +233,13 @@ class Store:
 
             def respond(changed: IncrementalClassifier, result: Result) -> JSON:
                 count = _image_count(changed, name)
+                warnings = result.warnings if isinstance(result, LearnResult) else []
                 return {
                     "version": changed.version,
                     "name": name,
                     "images": count,
                     "added": count - before,
-                    "warnings": _shorten(result.warnings)
-                    if isinstance(result, LearnResult)
-                    else [],
+                    "warnings": _shorten(warnings),
                     "session": len(changed.history_) - 1,
                 }
 
@@ -357,31 +355,35 @@ class Store:
             if not has_changed and request.key is None:
                 return Outcome(response)  # nothing to write
             text = json.dumps(response, ensure_ascii=False)
-            if operation.kind == "undo":
-                when, description = utc_now(), f"undo of the {before.history_[-1]}"
-            else:
-                when, description = changed.history_[-1].when, str(changed.history_[-1])
-            operation = replace(operation, when=when)
-            try:
-                self._database.append(
-                    operation if has_changed else None,
-                    changed.version,
-                    description,
-                    None if request.key is None else (request.key, text),
-                )
-            except OSError as error:
-                self.failures += 1
-                self.trouble = _reason(error)
-                raise
-            self.trouble = None
-            if request.key is not None:
-                self._responses.put(request.key, text)
+            change = _describe(operation, before, changed)
+            operation = replace(operation, when=change.when)
+            self._write(self._database, operation if has_changed else None, change, request, text)
             if has_changed:
-                self._publish(changed, VersionChange(changed.version, description, operation.when))
+                self._publish(changed, change)
             self._pending += len(operation.features) + len(text)
             if self._pending > MERGE_BYTES and time.monotonic() >= self._retry_at:
                 self._try_to_merge()
             return Outcome(response)
+
+    def _write(
+        self,
+        database: Database,
+        operation: Operation | None,
+        change: VersionChange,
+        request: Request,
+        response: str,
+    ) -> None:
+        """Write an operation, if it changes anything, and the response to a request with a key."""
+        keyed = None if request.key is None else (request.key, response)
+        try:
+            database.append(operation, change.version, change.change, keyed)
+        except OSError as error:
+            self.failures += 1
+            self.trouble = _reason(error)
+            raise
+        self.trouble = None
+        if keyed is not None:
+            self._responses.put(*keyed)
 
     def _publish(self, changed: IncrementalClassifier, change: VersionChange) -> None:
         self._versions.append(change)
@@ -469,6 +471,16 @@ class Store:
             self._database.close()
             self._database = None
         self._resources.close()
+
+
+def _describe(
+    operation: Operation, before: IncrementalClassifier, after: IncrementalClassifier
+) -> VersionChange:
+    """Say what an operation has changed, and when."""
+    if operation.kind == "undo":
+        return VersionChange(after.version, f"undo of the {before.history_[-1]}", utc_now())
+    last = after.history_[-1]
+    return VersionChange(after.version, str(last), last.when)
 
 
 def _is_unexpected(error: Exception) -> bool:

@@ -66,6 +66,9 @@ class _Image:
     sharpness: float
 
 
+_Decoded = tuple[Tensor, _Image] | FewmoreError  # the square to embed, or why there is none
+
+
 def measure(images: LabeledImages, embedder: Embedder, progress: Progress) -> Measured:
     """Decode, measure and embed all images in a stream; those that cannot be read are noted.
 
@@ -75,27 +78,25 @@ def measure(images: LabeledImages, embedder: Embedder, progress: Progress) -> Me
     embedder = copy.copy(embedder)
     embedder.whitening = None
 
-    def decode(start: int) -> list[tuple[Tensor, _Image] | FewmoreError]:
+    def decode(start: int) -> list[_Decoded]:
         stop = min(start + embedder.batch_size, len(images))
         return [
             _measure_one(images.images[i], images.titles[i], embedder.transform)
             for i in range(start, stop)
         ]
 
-    def embed(results: list[tuple[Tensor, _Image] | FewmoreError]) -> Tensor:
+    def embed(results: list[_Decoded]) -> tuple[list[_Decoded], Tensor]:
         squares = [result[0] for result in results if not isinstance(result, FewmoreError)]
         if not squares:
-            return torch.empty(0, embedder.dim)
-        return embedder.features(torch.stack(squares)).cpu()
+            return results, torch.empty(0, embedder.dim)
+        return results, embedder.features(torch.stack(squares)).cpu()
 
     features = [torch.empty(0, embedder.dim)]
     measured: list[_Image] = []
     positions: list[int] = []
     broken: dict[int, str] = {}
     starts = range(0, len(images), embedder.batch_size)
-    batches = embedder.map_batches(
-        lambda results: (results, embed(results)), threaded_map(decode, starts)
-    )
+    batches = embedder.map_batches(embed, threaded_map(decode, starts))
     for start, (results, of_batch) in zip(starts, batches, strict=True):
         features.append(of_batch)
         for position, result in enumerate(results, start):
@@ -119,9 +120,7 @@ def measure(images: LabeledImages, embedder: Embedder, progress: Progress) -> Me
     )
 
 
-def _measure_one(
-    image: Any, title: str, transform: Transform
-) -> tuple[Tensor, _Image] | FewmoreError:
+def _measure_one(image: Any, title: str, transform: Transform) -> _Decoded:
     try:
         square = center_square(image, title, transform)
         short_side = _short_side(image)

@@ -17,7 +17,7 @@ export function learn(known, name, photos) {
 }
 
 // The mean of few photos is longer than that of many, because noise adds to its length.
-export function prototype({ sum, count }, variance) {
+function prototype({ sum, count }, variance) {
   const mean = sum.map((value) => value / count);
   const square = Math.max(dot(mean, mean), 1e-24);
   const ofMany = Math.max(square - variance / count, square / 4);
@@ -25,7 +25,7 @@ export function prototype({ sum, count }, variance) {
 }
 
 // Among more classes there is a more similar one for every photo, known or not.
-export function threshold(about, classes) {
+function threshold(about, classes) {
   if (about.threshold === null || !about.growth) return about.threshold;
   return about.threshold + about.growth * Math.log(classes / about.classes.length);
 }
