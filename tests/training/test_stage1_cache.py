@@ -12,6 +12,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 import fewmore
@@ -430,7 +431,7 @@ def test_without_locks_nobody_waits(cache: Cache, monkeypatch: pytest.MonkeyPatc
     def no_lock(*_: object) -> None:
         raise OSError("no locks here")
 
-    monkeypatch.setattr(stage1_cache.FileLock, "acquire", no_lock)
+    monkeypatch.setattr(FileLock, "acquire", no_lock)
     cache.fit()
     cache.fit()
     assert cache.trainings == 1
