@@ -335,6 +335,8 @@ def test_a_prediction(clf: IncrementalClassifier, queries: Queries):
         clf.predict(queries["class 4"], top=0)
     with pytest.raises(DataError, match=r"\(images, 64\), and have \(3, 5\)"):
         clf.predict_features(torch.zeros(3, 5))
+    with pytest.raises(DataError, match="some features are not finite numbers"):
+        clf.predict_features(torch.full((1, 64), torch.nan))
     with pytest.raises(ImageError, match="image 2"):
         clf.predict([queries["class 4"][0], b"nothing"])
 

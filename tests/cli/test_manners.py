@@ -98,7 +98,10 @@ def test_a_change_says_that_it_waits(
     assert (code, out) == (2, "")
     first, second = err.splitlines()
     assert first == "waiting for another process that changes birds.fewmore …"
-    assert second.startswith("fewmore: another process is writing birds.fewmore")
+    assert second == (
+        "fewmore: another process is writing birds.fewmore: try again; where it is "
+        "`fewmore serve`, teach there, or end that first"
+    )
     assert fewmore("forget", model, "wren")[2] == ""
 
 

@@ -471,6 +471,8 @@ class IncrementalClassifier(SklearnManners):
                 f"features must have the shape (images, {state.model.dim}), "
                 f"and have {tuple(features.shape)}"
             )
+        if not bool(torch.isfinite(features).all()):
+            raise DataError("some features are not finite numbers: leave these images out")
         return _predict(features.float().to(state.embedder.device), top, state)
 
     def embed(self, images: Any) -> Tensor:

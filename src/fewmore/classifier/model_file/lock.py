@@ -33,7 +33,10 @@ def locked(
             on_wait()
             on_wait = None
         if time.monotonic() >= deadline:
-            raise ModelFileError(f"another process is writing {path}: try again")
+            raise ModelFileError(
+                f"another process is writing {path}: try again; where it is `fewmore serve`, teach "
+                "there, or end that first"
+            )
         time.sleep(0.02)
     with file:
         try:
