@@ -320,7 +320,8 @@ def test_cells_are_last_and_harmonic_of_the_plain_settings(
     assert said.startswith(
         "With cec as the classifier on 2 kinds of features, the last accuracy goes from 51.00 "
         "(cec) to 55.00 (closer). On closer's features with 2 classifiers, the last accuracy goes "
-        "from 54.00 (decoupled-cosine) to 55.00 (cec). –: not measured yet"
+        "from 54.00 (decoupled-cosine) to 55.00 (cec). 2 of 4 cells are one seed. –: not "
+        "measured yet"
     )
     assert rows["cec"]["lda"] == "–"
 

@@ -5,7 +5,7 @@ docs/leaderboard.md is the one source; leaderboard.html is that page, with leade
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -465,18 +465,29 @@ def features(benchmark: str) -> str:
     known = (name for name in FEATURES if name != PRETRAINED or entry.pretrained)
     rows = dict.fromkeys((*known, *(of for of, _ in measured)))
     lines = [
-        [f"**{of}**", *(_last_and_harmonic(measured.get((of, name))) for name in classifiers)]
+        [
+            f"**{of}**{_features_views(row for (its, _), row in measured.items() if its == of)}",
+            *(_last_and_harmonic(measured.get((of, name))) for name in classifiers),
+        ]
         for of in rows
     ]
     answer = _features_or_classifier(
         {key: fmean(row.last) for key, row in measured.items() if key[1] in CLASSIFIERS}
     )
+    runs = [row.runs for (_, name), row in measured.items() if name in classifiers]
+    seeds = f"{runs.count(1)} of {len(runs)} cells are one seed. " if 1 in runs else ""
     note = (
-        f"–: not measured yet; `fewmore run {benchmark} --features closer -m cec`, for one, "
+        f"{seeds}–: not measured yet; `fewmore run {benchmark} --features closer -m cec`, for one, "
         "measures CEC's stage 2 on CLOSER's features."
     )
     table = markdown_table(["features", *classifiers], lines)
     return "\n".join([paragraph(f"{answer}{note}"), "", *table]) + "\n"
+
+
+def _features_views(rows: Iterable[RunResult]) -> str:
+    """Say how many test views the rows of some features average, if several."""
+    views = max(map(test_views, rows), default=1)
+    return f", {_views_text([views])}" if views > 1 else ""
 
 
 def _features_or_classifier(last: Mapping[tuple[str, str], float]) -> str:
