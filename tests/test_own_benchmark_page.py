@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fewmore.data import benchmark_files, loading
+from fewmore.errors import BenchmarkError
 from fewmore.research import results
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,6 +68,10 @@ def test_the_benchmark_in_python_is_that_of_the_package(tmp_path: Path) -> None:
     (tmp_path / "stripes.py").write_text(text)
     task = loading.load_task(f"{tmp_path / 'stripes.py'}:STRIPES")
     assert [len(session.classes) for session in task.split.sessions] == [4, 3, 1]
+    with pytest.raises(
+        BenchmarkError, match=r"is a file: name the benchmark, .*stripes\.py:STRIPES"
+    ):
+        loading.load_task(str(tmp_path / "stripes.py"))
 
 
 def test_all_keys_are_described() -> None:

@@ -125,6 +125,7 @@ def test_ctrl_c_says_how_to_go_on(tune, monkeypatch):
     ("words", "message"),
     [
         ((), "there is nothing to try"),
+        (("-m", "cec"), "--method decoupled-cosine, cec: a search is of one method"),
         (("--grid", "pretrain.lr"), "--grid pretrain.lr: write it as name=value,value"),
         (("--grid", "pretrain.lr=0.1", "--grid", "pretrain.lr=0.2"), "given twice"),
         (("--grid", "pretrain.lrr=0.1"), "did you mean lr"),

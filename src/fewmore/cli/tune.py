@@ -16,7 +16,8 @@ if TYPE_CHECKING:  # torch waits until the command runs
 
 BenchmarkName = Annotated[str, typer.Argument(help="A benchmark, as in fewmore run.")]
 MethodName = Annotated[
-    str, typer.Option("--method", "-m", help="A method, file.py:Class or module:Class.")
+    list[str],  # which lets several be refused, where the last would hide the others
+    typer.Option("--method", "-m", help="One method: its name, file.py:Class or module:Class."),
 ]
 Grid = Annotated[
     list[str] | None,
@@ -62,7 +63,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the record alone, as J
 
 def tune(
     benchmark: BenchmarkName,
-    method: MethodName,
+    methods: MethodName,
     grid: Grid = None,
     ranges: Ranges = None,
     random: Random = None,
@@ -94,6 +95,7 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Try settings on held-out images of the base classes; the test images are never used."""
+    method = _single(methods)
     check_names(benchmark, [method])
     from fewmore.cli.live import StudyWatcher
     from fewmore.research.tuning import Search
@@ -133,6 +135,17 @@ def tune(
                 shown.begin,
             )
     _print_record(record, shown.folder, as_json)
+
+
+def _single(methods: list[str]) -> str:
+    """Return the method, if there is one alone."""
+    [method, *others] = ",".join(methods).split(",")
+    if others:
+        raise ConfigError(
+            f"--method {method}, {', '.join(others)}: a search is of one method; "
+            "search for each of them by a command of its own"
+        )
+    return method
 
 
 def _space(grid: list[str], ranges: list[str]) -> "dict[str, Values | Range]":

@@ -19,7 +19,7 @@ without PyTorch: `fewmore benchmarks` answers at once.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fewmore import plugins
 from fewmore.data.folders import list_train_test, listing_hash
@@ -200,12 +200,26 @@ def find(name: str) -> Benchmark:
     where, colon, attribute = name.rpartition(":")
     if colon and (where.endswith(".py") or plugins.is_module(where, BenchmarkError)):
         return _user_benchmark(name, where, attribute)
+    if name.endswith(".py"):
+        _refuse_file(name)
     if Path(name).expanduser().is_dir():
         raise ConfigError(
             f"'{name}' is a folder, not the name of a benchmark: type {FOLDER_PREFIX}{name}"
         )
     more = (f"{FOLDER_PREFIX}PATH", f"FILE{FILE_SUFFIX}", "path/to/file.py:NAME")
     raise UnknownName("benchmark", name, [*BENCHMARKS, *installed, *more])
+
+
+def _refuse_file(path: str) -> NoReturn:
+    """Say which benchmark of a file to name."""
+    found = vars(plugins.load(path, "the benchmark", BenchmarkError))
+    names = [f"{path}:{name}" for name, value in found.items() if isinstance(value, Benchmark)]
+    if names:
+        raise BenchmarkError(f"{path} is a file: name the benchmark, {' or '.join(names)}")
+    raise BenchmarkError(
+        f"{path} is a file without a benchmark: make one in it with "
+        "fewmore.data.benchmarks.Benchmark(…)"
+    )
 
 
 def _user_benchmark(name: str, where: str, attribute: str) -> Benchmark:
