@@ -104,10 +104,9 @@ def _choose(values: Mapping[str, Tensor], kinds: Tensor, otherwise: Tensor) -> T
 
 def source_matrix(side: int, kinds: Tensor, strengths: Tensor) -> Tensor:
     """Return the matrices (n, 2, 3) that take places in the result to places in the image."""
-    shear_x, shear_y, right, down, degrees = (
-        torch.where(kinds == KINDS.index(kind), strengths, 0.0)
-        for kind in ("shear-x", "shear-y", "translate-x", "translate-y", "rotate")
-    )
+    moving = torch.arange(KINDS.index("shear-x"), KINDS.index("brightness"), device=kinds.device)
+    own = torch.where(kinds[:, None] == moving, strengths[:, None], 0.0)
+    shear_x, shear_y, right, down, degrees = own.unbind(1)
     angle = degrees * (math.pi / 180)
     cos, sin = angle.cos(), angle.sin()
     middle = side / 2
