@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from PIL import Image
 
 from fewmore import IncrementalClassifier
 from fewmore.classifier import web
@@ -223,6 +224,47 @@ def ask(page: "Page", photo: Path) -> str:
     page.set_input_files("#photo", photo)
     page.locator("#label:not(:empty)").wait_for()
     return page.locator("#label").inner_text()
+
+
+# In place of onnxruntime-web: a wide photo is of the first class, and is answered when told so.
+SLOW_RUNTIME = """
+export const env = { wasm: {} };
+export class Tensor {
+  constructor(type, data, dims) { this.width = dims[1]; }
+}
+const run = async ({ image: { width } }) => {
+  if (width > 100) await new Promise((resolve) => { window.answer = resolve; });
+  const probabilities = width > 100 ? [1, 0, 0] : [0, 1, 0];
+  return {
+    probabilities: { data: probabilities }, familiarity: { data: [9] }, features: { data: [1, 0] },
+  };
+};
+export const InferenceSession = { create: async () => ({ run }) };
+"""
+
+
+def test_the_answer_to_an_earlier_photo_does_not_replace_that_to_a_later_one(
+    classifier: IncrementalClassifier,
+    serve: Callable[[Path], str],
+    chromium: "Browser",
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    export_without_graphs(classifier, tmp_path / "page", monkeypatch)
+    (tmp_path / "page" / "ort.wasm.bundle.min.mjs").write_text(SLOW_RUNTIME)
+    for name, width in (("wide", 200), ("narrow", 50)):
+        Image.new("RGB", (width, 50)).save(tmp_path / f"{name}.png")
+    page = chromium.new_page()
+    page.goto(serve(tmp_path / "page"))
+    page.wait_for_selector("body[data-ready]")
+    page.set_input_files("#photo", tmp_path / "wide.png")
+    page.wait_for_function("window.answer")
+    second = classifier.classes_[1]
+    assert ask(page, tmp_path / "narrow.png") == second
+    page.evaluate("() => { window.answer(); return new Promise((end) => setTimeout(end, 300)); }")
+    assert page.locator("#label").inner_text() == second
+    assert page.locator("#preview").evaluate("image => image.naturalWidth") == 50
+    page.close()
 
 
 def test_what_is_written_and_what_is_not(

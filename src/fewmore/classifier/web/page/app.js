@@ -11,6 +11,7 @@ const SHOWN = 5; // classes in an answer
 let model;
 let learnt = [];
 let last = null; // what the model says of the photo that is shown
+let looks = 0; // photos that were given: only the answer to the latest one is shown
 
 start();
 
@@ -61,19 +62,23 @@ async function start() {
 async function look(files) {
   const file = files[0];
   if (!file) return;
+  const current = ++looks;
+  find("photo").value = "";
+  find("answer").setAttribute("aria-busy", "true");
   try {
-    find("answer").setAttribute("aria-busy", "true");
-    last = await model.run(await readPixels(file));
+    const said = await model.run(await readPixels(file));
+    if (current !== looks) return;
+    last = said;
     URL.revokeObjectURL(find("preview").src);
     find("preview").src = URL.createObjectURL(file);
     showAnswer();
   } catch {
+    if (current !== looks) return;
     last = null;
     find("answer").hidden = true;
     find("problem").textContent = `${file.name} cannot be read as an image: take a JPEG or PNG.`;
   } finally {
-    find("answer").removeAttribute("aria-busy");
-    find("photo").value = "";
+    if (current === looks) find("answer").removeAttribute("aria-busy");
   }
 }
 
