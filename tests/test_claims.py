@@ -443,7 +443,10 @@ def test_claims_are_judged_on_cub200_once_it_was_measured(
         if (each.where, each.measure) == ("cub200", "last session")
     ]
     assert last.verdict == "holds"
-    assert "| cub200 | CEC | TOPIC | PD | 23.57 / 42.40 |" in sections.verdicts.claims()
+    judged = sections.verdicts.claims()
+    assert re.search(
+        r"^\| cub200 \| CEC \| TOPIC \| PD \| holds .*\| 23.57 / 42.40 \|$", judged, re.M
+    )
     assert "![cub200: bars" in sections.studies.study("ablation")
 
 
@@ -542,8 +545,8 @@ def test_a_measured_study_is_shown(sections: ModuleType, record: Record, tmp_pat
     judged = sections.verdicts.claims()
     assert "Verdict: **holds**; not measured on miniImageNet and CUB200. Study" in judged
     assert (
-        "| cifar100 | CEC | TOPIC | PD | 23.93 / 34.73 | 20.81 ± 0.07 / 40.58 ± 0.07 "
-        "| +19.77 ± 0.00 | 0.00 | 2 | holds |" in judged
+        "| cifar100 | CEC | TOPIC | PD | holds | +19.77 ± 0.00 | 0.00 | 2 "
+        "| 20.81 ± 0.07 / 40.58 ± 0.07 | 23.93 / 34.73 |" in judged
     )
 
 

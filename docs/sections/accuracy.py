@@ -6,6 +6,7 @@ from statistics import fmean
 from fewmore.classifier.text import count_noun
 from fewmore.data.benchmarks import BENCHMARKS
 from fewmore.research import results
+from fewmore.research.machine import BUSY
 from fewmore.research.outdated import recipe_changes
 from fewmore.research.published import PROTOCOL
 from fewmore.research.reporting import formats, nothing_learnt, tables
@@ -14,6 +15,11 @@ from fewmore.research.results.schema import FEATURES_SETTING
 from sections import commands, encoding, recorded
 from sections.markdown import UNMEASURED, bullet, markdown_table, paragraph
 
+COLUMNS_OF_PROVENANCE = (
+    "Seconds are a run's share of the wall clock, with stage 1, also where other runs shared it. "
+    "Side by side: so many runs of the command at once. Other work: more ran on the machine, which "
+    "made it slower."
+)
 MOST_NAMED = 15  # rows of a table that are named one by one
 
 
@@ -127,39 +133,56 @@ def provenance(benchmark: str) -> str:
     rows = recorded.read_results(benchmark)
     if not rows:
         return UNMEASURED
-    titles = (
-        "method",
-        "seeds",
-        "seconds a run",
-        "peak memory",
-        "machine",
-        "date",
-        "commit",
-        "command",
-    )
+    titles = {  # and how they are aligned
+        "method": "l",
+        "seeds": "r",
+        "command": "r",
+        "seconds a run": "r",
+        "stage 1": "r",
+        "side by side": "r",
+        "other work": "r",
+        "peak memory": "r",
+        "machine": "r",
+        "date": "r",
+        "commit": "r",
+    }
     numbers, listed = commands.numbered([row.command for row in rows])
-    lines = []
-    for name, result, number in zip(results.names(rows), rows, numbers, strict=True):
-        machine = f"{result.machine['device']}, torch {result.machine['torch']}"
-        side_by_side = result.machine.get("side_by_side", 1)
-        if side_by_side > 1:
-            machine += f", {side_by_side} runs side by side"
-        lines.append(
-            (
-                name,
-                ", ".join(map(str, dict.fromkeys(result.seeds))),
-                tables.seconds_text(result),
-                f"{max(result.peak_memory_mb):,.0f} MB",
-                machine,
-                result.date[:10],
-                (result.commit or "–")[:12],
-                number,
-            )
+    lines = [
+        (
+            name,
+            ", ".join(map(str, dict.fromkeys(result.seeds))),
+            number,
+            *_seconds(result),
+            str(result.machine.get("side_by_side", 1)),
+            "yes" if result.machine.get(BUSY) else "no",
+            f"{max(result.peak_memory_mb):,.0f} MB",
+            str(result.machine["device"]),
+            result.date[:10],
+            (result.commit or "–")[:12],
         )
-    table = "\n".join(markdown_table(titles, lines, "llrrllll"))
+        for name, result, number in zip(results.names(rows), rows, numbers, strict=True)
+    ]
+    table = "\n".join(markdown_table([*titles], lines, "".join(titles.values())))
     notes = (encoding.files(rows), several_commits(rows), unfused(rows), _other_seeds(rows))
     origin = paragraph(" ".join(filter(None, notes)))
-    return "\n\n".join(filter(None, (origin, table, "The commands:", listed))) + "\n"
+    about = paragraph(f"{COLUMNS_OF_PROVENANCE} {_versions(rows)} The commands:")
+    return "\n\n".join(filter(None, (origin, table, about, listed))) + "\n"
+
+
+def _seconds(row: RunResult) -> tuple[str, str]:
+    """Return the mean seconds of a run, and whose stage 1 is in them."""
+    seconds, _, notes = tables.seconds_text(row).partition(" (")
+    if notes.startswith("without"):
+        return seconds, "not in them"
+    return seconds, "shared" if notes.startswith("stage 1 shared") else "own"
+
+
+def _versions(rows: Sequence[RunResult]) -> str:
+    """Name the versions of PyTorch on each machine."""
+    known: dict[str, dict[str, None]] = {}
+    for row in rows:
+        known.setdefault(str(row.machine["device"]), {})[str(row.machine["torch"])] = None
+    return " ".join(f"{device}: torch {', '.join(of)}." for device, of in known.items())
 
 
 def _other_seeds(rows: Sequence[RunResult]) -> str:

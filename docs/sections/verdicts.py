@@ -159,15 +159,15 @@ def _comparison_table(claim: Claim, comparisons: Sequence[Comparison]) -> list[s
         "row",
         "compared with",
         "by",
-        "published (CUB200)" if on_cub200 else "published",
-        "measured",
+        "verdict",
         "gain",
         "required",
         "seeds",
-        "verdict",
+        "measured",
+        "published (CUB200)" if on_cub200 else "published",
     ]
     rows = [_comparison_cells(comparison) for comparison in comparisons]
-    align = "lllrrrrrl"
+    align = "llllrrrrr"
     if len({comparison.where for comparison in comparisons}) > 1:
         titles.insert(0, "on")
         rows = [[each.where, *cells] for each, cells in zip(comparisons, rows, strict=True)]
@@ -176,21 +176,20 @@ def _comparison_table(claim: Claim, comparisons: Sequence[Comparison]) -> list[s
 
 
 def _comparison_cells(comparison: Comparison) -> list[str]:
-    names = [comparison.better, comparison.worse, comparison.measure]
-    if comparison.published == (None, None):
-        names.append("–")
-    else:
-        names.append(" / ".join(map(tables.number, comparison.published)))
+    names = [comparison.better, comparison.worse, comparison.measure, comparison.verdict]
+    printed = "–"
+    if comparison.published != (None, None):
+        printed = " / ".join(map(tables.number, comparison.published))
     if comparison.measured is None or comparison.gain is None:
-        return [*names, "–", "–", "–", "–", comparison.verdict]
+        return [*names, "–", "–", "–", "–", printed]
     required = None if math.isnan(comparison.required) else comparison.required
     return [
         *names,
-        " / ".join(map(_estimate, comparison.measured)),
         ("+" if comparison.gain.mean > 0 else "") + _estimate(comparison.gain),
         tables.number(required),
         str(comparison.gain.seeds),
-        comparison.verdict,
+        " / ".join(map(_estimate, comparison.measured)),
+        printed,
     ]
 
 
