@@ -268,10 +268,19 @@ def test_latex_is_balanced_and_has_one_cell_a_column(table):
     assert "% cec: 3 seeds × 2 draws" in lines
 
 
+def test_draws_of_several_seeds_are_no_further_measurements(make_result):
+    def measurements(**about):
+        return build([make_result(**about)]).rows[0].measurements
+
+    assert measurements(seeds=(0, 1, 2), draws=(0, 1)) == 3
+    assert measurements(seeds=(0,), draws=(0, 1)) == 2, "one seed: the draws are"
+    assert measurements(seeds=(0, 1)) == 2
+
+
 def test_latex_has_the_best_measured_numbers_in_bold_and_all_that_noise_does_not_tell_from_them():
     def row(name, last, drop, std=None, **about):
         cells = (Cell(70.0), Cell(last, std), Cell(60.0), Cell(drop), *(Cell(),) * 4)
-        return Row(name, about.pop("source", "measured"), "", cells, runs=4, **about)
+        return Row(name, about.pop("source", "measured"), "", cells, measurements=4, **about)
 
     rows = (
         row("a", 50.0, 20.0, 1.0),

@@ -133,7 +133,10 @@ def to_latex(table: Table) -> str:
     within one standard error of them. Title, details and notes are comments.
     """
     notes = [f"{row.label}: {row.detail}" for row in table.rows if row.detail]
-    notes.append("bold: the best measured mean, and all within one standard error of it")
+    notes.append(
+        "bold: the best measured mean, and all within one standard error of it, over seeds where "
+        "there are several"
+    )
     return _latex_sessions(table) + "\n" + _latex_summary(table, [*notes, *table.notes])
 
 
@@ -223,7 +226,7 @@ def _best_rows(table: Table, column: str) -> list[Row]:
         return _cell(table, row, column).mean or 0
 
     best = (min if column in LOWER_IS_BETTER else max)(candidates, key=mean)
-    error = (_cell(table, best, column).std or 0) / math.sqrt(best.runs or 1)
+    error = (_cell(table, best, column).std or 0) / math.sqrt(best.measurements or 1)
     return [row for row in candidates if abs(mean(row) - mean(best)) <= error]
 
 

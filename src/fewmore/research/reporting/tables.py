@@ -74,6 +74,8 @@ class Row:
     runs: int | None = None
     costs: tuple[Cell, ...] = ()  # in the order of COSTS
     reference: bool = False  # whether it trains on all images, and so competes with no other
+    # Independent runs: the draws of one seed share its stage 1, and are one where there are several.
+    measurements: int | None = None
 
     @property
     def label(self) -> str:
@@ -282,6 +284,7 @@ def _measured_row(result: RunResult, name: str, remarks: Iterable[str]) -> Row:
         result.runs,
         costs,
         reference=result.method == "joint",
+        measurements=len(set(result.seeds)) if len(set(result.seeds)) > 1 else result.runs,
     )
 
 
