@@ -13,6 +13,7 @@ from fewmore.cli import torchrun
 
 if TYPE_CHECKING:  # rich waits until a command runs
     from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 PAGE_WIDTH = 120  # columns, where output goes to a file
 LINE_SECONDS = 30.0  # between two lines of progress, where output goes to a file
@@ -74,14 +75,10 @@ def stages(
         BarColumn,
         MofNCompleteColumn,
         Progress,
-        TaskID,
         TextColumn,
         TimeRemainingColumn,
     )
 
-    bars: dict[str, TaskID] = {}
-    started: dict[str, tuple[float, int]] = {}  # when a stage was first reported, and its steps
-    printed = 0.0  # when the last line was
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -92,30 +89,62 @@ def stages(
     hidden = quiet or not out.is_terminal
     with Progress(
         *columns, console=out, transient=True, disable=hidden, redirect_stdout=False
-    ) as progress:
+    ) as bars:
+        lines = None if quiet or out.is_terminal else _Lines(out, patient)
+        yield _Stages(bars, lines, rate).report
 
-        def speed(stage: str, done: int) -> str:
-            when, already = started[stage]
-            if not rate or done <= already:
-                return ""
-            return f", {(done - already) / (time.monotonic() - when):,.0f} a second"
 
-        def report(stage: str, done: int, total: int) -> None:
-            nonlocal printed
-            now = time.monotonic()
-            if stage not in bars:
-                bars[stage] = progress.add_task(stage, rate="")
-                started[stage] = now, done
-                printed = now
-                if not (quiet or patient or out.is_terminal):
-                    out.print(f"{stage} …")
-            elif not quiet and not out.is_terminal and now - printed >= LINE_SECONDS:
-                printed = now
-                left = _time_left(started[stage], done, total)
-                out.print(f"{stage}: {done:,} of {total:,}{speed(stage, done)}{left}")
-            progress.update(bars[stage], completed=done, total=total, rate=speed(stage, done))
+class _Stages:
+    """Show how far each stage is: by a bar, and by lines where these are wanted."""
 
-        yield report
+    def __init__(self, bars: "Progress", lines: "_Lines | None", rate: bool) -> None:
+        self.bars = bars
+        self.lines = lines
+        self.rate = rate
+        self.tasks: dict[str, TaskID] = {}
+        self.started: dict[str, tuple[float, int]] = {}  # time and steps of the first report
+
+    def report(self, stage: str, done: int, total: int) -> None:
+        """Report that so many steps of a stage are done."""
+        is_new = stage not in self.tasks
+        if is_new:
+            self.tasks[stage] = self.bars.add_task(stage, rate="")
+            self.started[stage] = time.monotonic(), done
+        rate = _steps_a_second(self.started[stage], done) if self.rate else ""
+        if self.lines is not None and is_new:
+            self.lines.begin(stage)
+        elif self.lines is not None:
+            left = _time_left(self.started[stage], done, total)
+            self.lines.go_on(f"{stage}: {done:,} of {total:,}{rate}{left}")
+        self.bars.update(self.tasks[stage], completed=done, total=total, rate=rate)
+
+
+class _Lines:
+    """Print a line as a stage begins, unless patient, and further ones while it takes long."""
+
+    def __init__(self, out: "Console", patient: bool) -> None:
+        self.out = out
+        self.patient = patient
+        self.printed = 0.0  # when the last line was, or the last stage began
+
+    def begin(self, stage: str) -> None:
+        """Print that a stage begins."""
+        self.printed = time.monotonic()
+        if not self.patient:
+            self.out.print(f"{stage} …")
+
+    def go_on(self, text: str) -> None:
+        """Print a text, if the last line was long ago."""
+        if time.monotonic() - self.printed >= LINE_SECONDS:
+            self.printed = time.monotonic()
+            self.out.print(text)
+
+
+def _steps_a_second(started: tuple[float, int], done: int) -> str:
+    when, already = started
+    if done <= already:
+        return ""
+    return f", {(done - already) / (time.monotonic() - when):,.0f} a second"
 
 
 def _time_left(started: tuple[float, int], done: int, total: int) -> str:
