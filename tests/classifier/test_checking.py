@@ -249,9 +249,7 @@ def test_photos_that_were_not_learnt(model: IncrementalClassifier, tmp_path: Pat
     assert result.notes[-1].endswith("% of 20 photos that were not learnt are predicted right")
 
 
-def test_learnt_photos_of_small_classes_are_not_judged(
-    folder: Path, weights: Path, tmp_path: Path
-) -> None:
+def test_learnt_photos_of_small_classes_are_not_judged(folder: Path, weights: Path) -> None:
     for name in ("kiwi", "emu"):
         for number in range(2):
             write_photo(folder / name / f"{number}.png", name, number)

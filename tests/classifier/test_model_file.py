@@ -474,9 +474,7 @@ def test_hostile_content_is_refused(tmp_path: Path, whole: bytes, what: str):
     )
 
 
-def test_a_vast_empty_file_is_refused_unread(
-    tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_vast_empty_file_is_refused_unread(tmp_path: Path, whole: bytes):
     """A header promises a terabyte, and a sparse file has it: nothing of it is read."""
     header = json.loads(whole[8 : 8 + struct.unpack("<Q", whole[:8])[0]])
     about = json.loads(header["__metadata__"]["fewmore"])

@@ -108,7 +108,7 @@ def test_train_with_mirror_images(photos: Photos, fewmore: Fewmore) -> None:
 
 @pytest.mark.usefixtures("small_pretrained")
 def test_train_checks_first_whether_it_may_write(
-    photos: Photos, fewmore: Fewmore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fewmore: Fewmore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)
     code, out, err = fewmore("train", "photos", "-o", "a.fewmore")

@@ -544,6 +544,8 @@ WRONG_BENCHMARKS = {
     "gone.py:MINE": (None, "there is no file gone.py"),
     "odd.py:MINE": ("MINE = 3", "MINE in odd.py is of type int, not a Benchmark"),
     "fails.py:MINE": ("1 / 0", "fails.py fails when it is loaded: ZeroDivisionError"),
+    "odd.py": ("MINE = 3", "odd.py is a file without a benchmark: make one in it with"),
+    "gone.py": (None, "there is no file gone.py"),
     "no_such_module:MINE": (None, "no benchmark is named 'no_such_module:MINE'"),
 }
 
@@ -808,7 +810,7 @@ def test_a_run_is_repeated_from_its_config(run, fewmore):
         assert results.read(second).accuracy == results.read(first).accuracy
 
 
-def test_a_config_of_another_benchmark_file_is_refused(run, fewmore, tiny_folder):
+def test_a_config_of_another_benchmark_file_is_refused(fewmore, tiny_folder):
     names = sorted(path.name for path in tiny_folder.iterdir() if path.is_dir())
 
     def write(order: list[str]) -> None:
@@ -832,7 +834,7 @@ def test_a_config_of_another_benchmark_file_is_refused(run, fewmore, tiny_folder
     assert "The test images of the run were not there." in (folder / "report.html").read_text()
 
 
-def test_a_config_that_cannot_be_used(fewmore, tmp_path):
+def test_a_config_that_cannot_be_used(fewmore):
     def complaint(*words: str) -> str:
         return refusal(fewmore("run", "--config", "config.json", *words))
 
@@ -871,7 +873,7 @@ def test_a_config_that_cannot_be_used(fewmore, tmp_path):
     ],
     ids=lambda value: " ".join(value) if value[0] == "-m" else "",
 )
-def test_wrong_options_are_refused_in_a_sentence(words, keys, run, tmp_path):
+def test_wrong_options_are_refused_in_a_sentence(words, keys, run):
     Path("file").write_text("")
     message = refusal(run(*words, small=False))
     assert all(key in message for key in keys)

@@ -150,7 +150,7 @@ def test_a_relative_path(mine, monkeypatch, tmp_path):
     assert find("mine.py:Mine").title == "A method of my own."
 
 
-def test_a_class_without_a_docstring_has_its_name_as_title(mine, tmp_path):
+def test_a_class_without_a_docstring_has_its_name_as_title(tmp_path):
     for text in ("", '"""   """'):
         (tmp_path / "mine.py").write_text(
             MINE.format(keeps=None, tag="") + f"\nclass Silent(Mine):\n    {text or 'pass'}\n"

@@ -304,7 +304,7 @@ def test_images_in_the_state_and_in_modules_are_counted(tiny_task):
     refused(InModule(), tiny_task, "holds 6 images and declares 0")
 
 
-def test_images_of_several_sizes_are_counted_one_by_one(tiny_task):
+def test_images_of_several_sizes_are_counted_one_by_one():
     arrays = [np.zeros((3, 4 + i, 9), np.uint8) for i in range(5)]
     ragged = ImageSet.from_images(Ragged.from_arrays(arrays), torch.zeros(5), ["a"])
     method = Plain()

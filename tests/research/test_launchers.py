@@ -384,7 +384,7 @@ def test_processes_use_all_gpus_in_turn(monkeypatch):
 # Slurm
 
 
-def test_slurm_gives_the_same_bytes_though_a_job_is_killed(own, tmp_path, monkeypatch):
+def test_slurm_gives_the_same_bytes_though_a_job_is_killed(own, tmp_path):
     experiment, task = own(seeds=(0, 1))
     folder, expected = run_in(experiment, task, tmp_path / "local")
     (tmp_path / "killed").unlink()

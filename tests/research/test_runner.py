@@ -109,7 +109,7 @@ def test_a_run_folder_has_everything(make_experiment, run, tiny_task):
     assert result.machine["source"] == source_digest()
 
 
-def test_a_precision_that_does_not_exist_is_refused(make_experiment, run, tmp_path):
+def test_a_precision_that_does_not_exist_is_refused(make_experiment, run):
     with pytest.raises(ConfigError, match="fp32"):
         RunOptions(precision="fp12").notes()
     with pytest.raises(ConfigError, match="fp32"):
@@ -200,7 +200,7 @@ def test_how_many_views_are_averaged_at_test_time_is_written(make_experiment, ru
 # Several seeds and draws
 
 
-def test_seeds_and_draws(make_experiment, run, tiny_task):
+def test_seeds_and_draws(make_experiment, run):
     experiment = make_experiment(seeds=(0, 1), draws=(0, 1))
     recorder = Recorder()
     folder, result = run(experiment, watcher=recorder)

@@ -433,9 +433,7 @@ def test_limits_are_enforced(model: Path, inside: Inside, image: MakeImage):
         }
 
 
-def test_a_busy_service_says_when_to_retry(
-    model: Path, inside: Inside, image: MakeImage, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_busy_service_says_when_to_retry(model: Path, inside: Inside, image: MakeImage):
     with inside(model, limits=Limits(images_waiting=2, changes_waiting=0)) as client:
         for response in (client.predict(*[image("a")] * 3), client.teach("okapi", image("a"))):
             problem(response, 503, "more is waiting than can be done soon")
@@ -493,7 +491,7 @@ def test_every_response_has_the_security_headers(client: Any):
         assert "server" not in headers
 
 
-def test_other_sites_pages_cannot_use_it(client: Any, image: MakeImage):
+def test_other_sites_pages_cannot_use_it(client: Any):
     for origin in (
         "http://evil.example",
         "null",

@@ -170,7 +170,7 @@ def test_it_starts_and_predicts_on_a_read_only_disk(model: Path):
     assert "Read-only" in found["trouble"]
 
 
-def test_read_only_leaves_the_disk_as_it_is(model: Path, inside: Inside):
+def test_read_only_leaves_the_disk_as_it_is(model: Path):
     store = Store(model)
     store.teach("okapi", images())
     copy = shutil.copytree(model.parent, model.parent.parent / "copy")

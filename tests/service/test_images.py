@@ -68,9 +68,7 @@ def test_a_removed_image_is_as_if_it_had_never_been_taught(
     assert torch.allclose(found.feature_sum, expected.feature_sum, atol=1e-6)
 
 
-def test_removing_survives_a_restart_and_is_undone(
-    model: Path, inside: Inside, image: Callable[..., bytes]
-) -> None:
+def test_removing_survives_a_restart_and_is_undone(model: Path, inside: Inside) -> None:
     with inside(model) as client:
         client.teach("okapi")
     with inside(model) as client:  # the database has dropped the lesson, and kept its features
@@ -97,9 +95,7 @@ def test_removing_survives_a_restart_and_is_undone(
         assert "forget the class instead" in refused.json()["detail"]
 
 
-def test_a_crash_between_removing_and_merging_loses_nothing(
-    model: Path, image: Callable[..., bytes], inside: Inside
-) -> None:
+def test_a_crash_between_removing_and_merging_loses_nothing(model: Path, inside: Inside) -> None:
     with inside(model) as client:
         client.teach("okapi")
         name = images_of(client, "okapi")["listed"][0]["id"]

@@ -220,7 +220,7 @@ def test_changes_are_synced_by_sqlite(model: Path):
 # The end
 
 
-def test_what_outlasts_the_end_is_503(model: Path, serving: Serving, image: MakeImage):
+def test_what_outlasts_the_end_is_503(model: Path, serving: Serving):
     """Send half of a body, end the service, and wait."""
     with serving(model, "--limit", "end-seconds=1") as served:
         host, port = served.url.removeprefix("http://").split(":")

@@ -208,7 +208,7 @@ def test_confusion_names_classes_where_there_is_room():
 
 
 @pytest.mark.parametrize("classes", [5, 200, 400])
-def test_every_class_has_three_pixels_or_more(classes, tmp_path):
+def test_every_class_has_three_pixels_or_more(classes):
     figure = confusion_figure(np.eye(classes, dtype=int), np.zeros(classes, dtype=int))
     width = figure.axes[0].get_position().width * figure.get_figwidth()
     assert width * 200 / classes >= 3, "figures are written with 200 dots an inch"
