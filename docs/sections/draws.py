@@ -1,6 +1,6 @@
 """Write how much the last session depends on which images the shots are."""
 
-from statistics import fmean
+from statistics import fmean, stdev
 
 from fewmore.research import results
 from fewmore.research.published import ROW_OF_METHOD
@@ -22,30 +22,46 @@ def draws(benchmark: str) -> str:
     lines = [_line(row, official[row.method]) for row in rows]
     titles = ("method", "draws", "drawn anew", "lowest", "highest", "official lists", "difference")
     table = markdown_table(titles, lines, "lrrrrrr")
-    return "\n".join([*table, "", paragraph(_text(rows))]) + "\n"
+    return (
+        "\n".join([*table, "", paragraph(_text(rows, [official[row.method] for row in rows]))])
+        + "\n"
+    )
 
 
 def _line(drawn: RunResult, official: RunResult) -> tuple[str, ...]:
-    """Return the cells of a method: last accuracy over draws, and of the official lists."""
-    difference = fmean(drawn.last) - fmean(official.last)
+    """Return the cells of a method: last accuracy over draws, and of the official lists.
+
+    The official lists are those of the same seeds, as seeds differ more than draws do.
+    """
+    same = [
+        last
+        for seed, last in zip(official.seeds, official.last, strict=True)
+        if seed in drawn.seeds
+    ]
+    difference = fmean(drawn.last) - fmean(same) if same else None
     return (
         ROW_OF_METHOD[drawn.method],
         str(len(set(drawn.draws))),
         over_runs(drawn.last),
         f"{min(drawn.last):.2f}",
         f"{max(drawn.last):.2f}",
-        over_runs(official.last),
+        over_runs(same) if same else "–",
         tables.Cell(difference, signed=True).text,
     )
 
 
-def _text(rows: list[RunResult]) -> str:
+def _text(rows: list[RunResult], official: list[RunResult]) -> str:
     """Say which runs these are, and how they pair with each other."""
     first = rows[0]
     seeds = ", ".join(str(seed) for seed in sorted(set(first.seeds)))
+    again = ", ".join(sorted({(row.commit or "unknown")[:12] for row in official}))
+    apart = " and ".join(
+        f"{stdev(row.last):.2f} ({ROW_OF_METHOD[row.method]})" for row in official if row.runs > 1
+    )
     text = (
         f"Seed {seeds}; shots of the new classes drawn anew from their training images, ± over "
-        f"draws. The official lists have all seeds of the table above. Commit "
+        f"draws. The official lists are of the same seed, with stage 1 trained again (commit "
+        f"{again}); seeds have a standard deviation of {apart} there. Commit "
         f"{(first.commit or 'unknown')[:12]}, {first.machine['device']}, {first.date[:10]}: "
         f"`{first.command}`."
     )
