@@ -74,7 +74,7 @@ class Row:
     runs: int | None = None
     costs: tuple[Cell, ...] = ()  # in the order of COSTS
     reference: bool = False  # whether it trains on all images, and so competes with no other
-    # Independent runs: the draws of one seed share its stage 1, and are one where there are several.
+    # Independent runs: seeds, where there are several, as the draws of one share its stage 1.
     measurements: int | None = None
 
     @property
