@@ -97,7 +97,11 @@ def overview() -> str:
     lines = [[PUBLISHED_BEST, *_best_cells()], [PUBLISHED_ONE_VIEW, *_best_cells(1)]]
     for method in methods:
         own = [rows.get((method, name)) for name in NAMES]
-        cells = [cell for row in own for cell in _last_and_published(row)]
+        pairs = (
+            _last_and_published(row) if row else (MISSING, _published_of(method, name))
+            for row, name in zip(own, NAMES, strict=True)
+        )
+        cells = [cell for pair in pairs for cell in pair]
         lines.append([f"**{method}**{_remark(own)}", *cells])
         if any(row and row.one_view for row in own):
             one = (_mean(row.one_view) + mark(row) if row else MISSING for row in own)
@@ -151,11 +155,21 @@ def _views_text(counts: Sequence[int | None]) -> str:
     return f"{numbers} test view{'' if numbers == '1' else 's'}"
 
 
-def _last_and_published(row: RunResult | None) -> tuple[str, str]:
+def _last_and_published(row: RunResult) -> tuple[str, str]:
     """Return the last accuracy of a result, and the published one."""
-    if row is None:
-        return MISSING, MISSING
     return _mean(row.last) + mark(row), _published_cells(row).get(PUBLISHED[0], MISSING)
+
+
+def _published_of(method: str, benchmark: str) -> str:
+    """Return the published last accuracy of a method that is not measured on a benchmark."""
+    known = ROW_OF_METHOD.get(method, method).lower()
+    found = (
+        published.accuracy_of(name, about, benchmark)[0]
+        for about in published.contents()
+        for name in about.methods
+        if name.lower() == known
+    )
+    return italic(next(found, None))
 
 
 def mark(row: RunResult | None) -> str:
