@@ -139,9 +139,12 @@ def _claim(number: int, claim: Claim) -> str:
         if not any(_is_measured(each, benchmark) for each in comparisons):
             continue
         changed = ", ".join(f"`{setting}`" for setting in settings)
+        rows = evidence.rows(claim.study, benchmark)
+        commits = {row.commit for row in rows}
         notes = [
             f"The study was run with {changed}." if settings else "",
-            changed_since(evidence.rows(claim.study, benchmark), settings),
+            f"The rows are of {len(commits)} commits ({study})." if len(commits) > 1 else "",
+            changed_since(rows, settings),
         ]
         text = " ".join(filter(None, notes))
         if text:
