@@ -72,6 +72,20 @@ def test_class_order() -> None:
     assert "class order 5" in sample_split(train, 4, 2, 3, order=5).name
 
 
+@pytest.mark.parametrize("seed", [-5, 2**63, 10**30])
+def test_any_whole_number_is_a_seed(seed: int) -> None:
+    assert sorted(class_order(9, seed)) == list(range(9))
+    assert class_order(9, seed) == class_order(9, seed)
+    first = sample_split(images([5] * 6), 2, 2, 3, seed=seed)
+    assert shown(first) == shown(sample_split(images([5] * 6), 2, 2, 3, seed=seed))
+    assert first.name == f"draw {seed}: 2 base, 2-way 3-shot"
+
+
+def test_negative_seeds_are_those_of_pytorch() -> None:
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(-5))
+    assert list(class_order(9, -5)) == order.tolist()
+
+
 def test_a_session_shows_its_own_images_numbered_from_0() -> None:
     train = images([6] * 8)
     split = sample_split(train, 4, 2, 3, order=5)

@@ -269,6 +269,17 @@ def test_a_setting_of_one_method_by_the_methods_name():
         recipes_for("quick", BENCHMARKS["glyphs"], methods, ["cek.pseudo.lr=1"])
 
 
+def test_a_complaint_names_the_method_whose_settings_are_wrong():
+    both = ["cec", "evolve"]
+    with pytest.raises(ConfigError, match=r"^evolve: --set pretrain.epochs=1: .*: lower it too"):
+        recipes_for("official", CIFAR, both, ["pretrain.epochs=1"])
+    settings = ["pretrain.epochs=1", "evolve.pretrain.warm_up=1"]
+    made = recipes_for("official", CIFAR, both, settings)
+    assert [recipe.pretrain.warm_up for recipe, _ in made] == [0, 1]
+    with pytest.raises(ConfigError, match=r"^--set pretrain.epochs=1"):
+        recipes_for("official", CIFAR, both[1:], ["pretrain.epochs=1"])
+
+
 def test_of_several_settings_those_that_a_complaint_is_about_are_named():
     with pytest.raises(ConfigError, match=r"^--set pretrain.epochs=0: epochs must"):
         changed("pretrain.lr=0.5", "pretrain.epochs=0")

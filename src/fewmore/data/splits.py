@@ -47,7 +47,12 @@ def class_order(classes: int, seed: int | None) -> tuple[int, ...]:
     """Return all labels in order, or shuffled by a seed."""
     if seed is None:
         return tuple(range(classes))
-    return tuple(torch.randperm(classes, generator=torch.Generator().manual_seed(seed)).tolist())
+    return tuple(torch.randperm(classes, generator=_generator(seed)).tolist())
+
+
+def _generator(seed: int) -> torch.Generator:
+    """Make a generator of any whole number; PyTorch takes 64 bits."""
+    return torch.Generator().manual_seed(seed % 2**64)
 
 
 def sample_split(
@@ -95,8 +100,7 @@ def _images_of(label: int, train_labels: Tensor) -> Tensor:
 
 def _sample_shots(images: Tensor, shot: int, class_seed: int) -> Tensor:
     """Sample some images of a class; its seed is its own, so no other class matters for them."""
-    generator = torch.Generator().manual_seed(class_seed)
-    return images[torch.randperm(len(images), generator=generator)[:shot]]
+    return images[torch.randperm(len(images), generator=_generator(class_seed))[:shot]]
 
 
 def order_of(split: Split) -> str:

@@ -7,7 +7,8 @@ method's own file. A variant is `dataclasses.replace`, or on the command line
 `--set pretrain.epochs=50`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from fewmore.data.benchmarks import Benchmark
@@ -131,8 +132,20 @@ def recipes_for(
     made = []
     for info, recipe, texts in zip(infos, plain, own_settings, strict=True):
         other = {} if recipe.features == info.features else {FEATURES_SETTING: recipe.features}
-        made.append((apply_settings(recipe, texts), {**other, **texts}))
+        with _named(info.name if len(infos) > 1 else ""):
+            made.append((apply_settings(recipe, texts), {**other, **texts}))
     return made
+
+
+@contextmanager
+def _named(method: str) -> Iterator[None]:
+    """Put the name of a method before what is wrong with its settings, where it is not empty."""
+    try:
+        yield
+    except ConfigError as error:
+        if not method:
+            raise
+        raise ConfigError(f"{method}: {error}") from None
 
 
 def take_features(

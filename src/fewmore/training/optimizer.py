@@ -65,7 +65,7 @@ class OptimizerConfig:
         if self.warm_up > rounds:
             raise ConfigError(
                 f"optimizer: warm_up must be at most the number of rounds, {rounds}, "
-                f"and is {self.warm_up}"
+                f"and is {self.warm_up}: lower it too"
             )
 
     def lr_factor(self, round_: int, rounds: int) -> float:
