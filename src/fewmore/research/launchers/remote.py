@@ -89,9 +89,7 @@ class Remote(Launcher):
         active: dict[Hashable, Sent] = {}
         try:
             while waiting or active:
-                batch = [waiting.popleft() for _ in range(min(len(waiting), limit - len(active)))]
-                batch = [sent for sent in batch if not sent.job.stop.is_set()]
-                active.update(zip(self.submit(batch), batch, strict=True))
+                self._send(waiting, active, limit)
                 for handle, event in self.events(active):
                     sent = active[handle]
                     if isinstance(event, (Round, Outcome)):
@@ -103,12 +101,21 @@ class Remote(Launcher):
                         waiting.append(sent)
                     else:
                         yield sent.job, partial(_outcome, end)
-                for handle in [key for key, sent in active.items() if sent.job.stop.is_set()]:
-                    self.cancel(handle)
-                    del active[handle]
+                self._cancel_stopped(active)
         finally:
             for handle in active:
                 self.cancel(handle)
+
+    def _send(self, waiting: deque[Sent], active: dict[Hashable, Sent], limit: int) -> None:
+        """Submit jobs that wait, up to the limit; those that were stopped are dropped."""
+        batch = [waiting.popleft() for _ in range(min(len(waiting), limit - len(active)))]
+        batch = [sent for sent in batch if not sent.job.stop.is_set()]
+        active.update(zip(self.submit(batch), batch, strict=True))
+
+    def _cancel_stopped(self, active: dict[Hashable, Sent]) -> None:
+        for handle in [key for key, sent in active.items() if sent.job.stop.is_set()]:
+            self.cancel(handle)
+            del active[handle]
 
     def _after_loss(self, sent: Sent, event: Lost) -> Failed | None:
         """Count a lost worker; return None if the run is to be sent again, else its failure."""
