@@ -1,10 +1,12 @@
 """What commands take as photos: nested folders, split folders, manifests and broken files."""
 
+import errno
 import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +34,26 @@ def test_photos_in_sub_folders_of_a_class_count(photos: Photos, fewmore: Fewmore
     assert code == 0
     assert class_counts("photos.fewmore") == {"robin": 5, "wren": 5}
     assert "images in sub-folders count for their class too: in wren" in out
+
+
+@pytest.mark.parametrize("words", [["predict"], ["evaluate", "photos", "--unknown"]])
+def test_the_folder_that_may_not_be_read_is_named(
+    model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    secret = Path("holiday/secret")
+    secret.mkdir(parents=True)
+    scandir = os.scandir
+
+    def refuse(folder: str) -> Any:
+        if str(folder) == str(secret):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    command, *others = words
+    code, _, err = fewmore(command, model, *others, "holiday")
+    assert code == 2
+    assert f"fewmore: {secret} cannot be read (Permission denied): check who may read it" in err
 
 
 @pytest.mark.usefixtures("small_pretrained")

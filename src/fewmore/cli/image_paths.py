@@ -35,7 +35,8 @@ def images_in(folder: Path, recursive: bool) -> list[Path]:
         return folders.find_images(folder, recursive)
     except OSError as error:
         raise DataError(
-            f"{folder} cannot be read ({error.strerror or error}): check who may read it"
+            f"{folders.printable(error.filename or folder)} cannot be read "
+            f"({error.strerror or error}): check who may read it"
         ) from error
 
 

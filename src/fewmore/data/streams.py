@@ -119,7 +119,8 @@ def _list_folder(folder: Path) -> Iterator[Place]:
                 yield _local_place(str(file))
     except OSError as error:
         raise DataError(
-            f"{folder} cannot be read ({error.strerror or error}): check who may read it"
+            f"{printable(error.filename or folder)} cannot be read ({error.strerror or error}): "
+            "check who may read it"
         ) from error
 
 
