@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -101,7 +101,17 @@ class _Job:
         return Embedded(self.all_features().cpu(), squares, hashes)
 
 
-_Item = tuple[_Job, int]  # a job and the index of one of its images
+class _Item(NamedTuple):
+    """Name an image of a job."""
+
+    job: _Job
+    number: int
+
+    @property
+    def is_large(self) -> bool:
+        return self.job.pixels[self.number] > LARGE
+
+
 _Result = tuple[_Job, "Predicted | Embedded | Exception"]
 
 
@@ -134,7 +144,7 @@ class _Turns:
     def remove(self, job: _Job) -> None:
         """Drop what is left of a job."""
         for client, queue in list(self._by_client.items()):
-            if kept := deque(item for item in queue if item[0] is not job):
+            if kept := deque(item for item in queue if item.job is not job):
                 self._by_client[client] = kept
             else:
                 del self._by_client[client]
@@ -167,12 +177,12 @@ class Batcher:
         self.images = 0
         self._to_predict = _Turns()
         self._to_learn = _Turns()
-        self._large = _Turns()  # of both
+        self._large = _Turns()  # to predict and to learn
         self._large_busy = False  # whether a worker decodes one of these
-        self._since_large = 0  # images of other batches
+        self._since_large = 0  # other images that were taken since the last large one
         self._pixels = 0  # of all jobs that are not done
         self._arrived = threading.Condition()
-        self._idle = 0  # workers
+        self._idle = 0  # workers that wait for images
         self._stopped = False
         self._threads = [
             threading.Thread(target=self._work, name=f"backbone-{i}", daemon=True)
@@ -242,9 +252,9 @@ class Batcher:
                 raise Busy
             self._pixels = pixels
             queue = self._to_learn if job.top is None else self._to_predict
-            indices = range(len(job.images))
-            queue.extend(((job, i) for i in indices if job.pixels[i] <= LARGE), client)
-            self._large.extend(((job, i) for i in indices if job.pixels[i] > LARGE), client)
+            items = [_Item(job, number) for number in range(len(job.images))]
+            queue.extend((item for item in items if not item.is_large), client)
+            self._large.extend((item for item in items if item.is_large), client)
             self._arrived.notify(self.workers)
 
     def close(self) -> None:
@@ -252,7 +262,7 @@ class Batcher:
         with self._arrived:
             self._stopped = True
             queues = (self._to_predict, self._to_learn, self._large)
-            cancelled = {job for queue in queues for job, _ in queue}
+            cancelled = {item.job for queue in queues for item in queue}
             for queue in queues:
                 queue.clear()
             self._arrived.notify_all()
@@ -268,8 +278,8 @@ class Batcher:
             try:
                 self._process(items)
             except Exception as error:
-                _deliver([(job, error) for job in {job for job, _ in items}])
-            if items[0][0].pixels[items[0][1]] > LARGE:
+                _deliver([(job, error) for job in {item.job for item in items}])
+            if items[0].is_large:
                 with self._arrived:
                     self._large_busy = False
                     self._arrived.notify()
@@ -289,8 +299,8 @@ class Batcher:
                 self._since_large = 0
                 return [self._large.popleft()]
             share = min(self.batch_size, -(-self._small // idle))
-            reserved = max(share // LEARN_SHARE, share - len(self._to_predict), 1)
-            learn = min(len(self._to_learn), reserved)
+            places_to_learn = max(share // LEARN_SHARE, share - len(self._to_predict), 1)
+            learn = min(len(self._to_learn), places_to_learn)
             predict = min(len(self._to_predict), share - learn)
             items = [self._to_learn.popleft() for _ in range(learn)]
             items += [self._to_predict.popleft() for _ in range(predict)]
@@ -310,21 +320,24 @@ class Batcher:
         began = time.perf_counter()
         decoded: list[tuple[_Item, Tensor]] = []
         complete: list[_Job] = []
-        for job, index in items:
+        for item in items:
+            job, index = item
             if job.future.cancelled():
                 continue
-            image = job.images[index]
             try:
-                square = center_square(image, job.titles[index], self.embedder.transform)
-                decoded.append(((job, index), square))
+                square = center_square(
+                    job.images[index], job.titles[index], self.embedder.transform
+                )
             except FewmoreError as error:
                 if job.fail(index, error):
                     complete.append(job)
+            else:
+                decoded.append((item, square))
         if decoded:
             features = self.embedder.features(torch.stack([square for _, square in decoded]))
-            for ((job, index), square), vector in zip(decoded, features, strict=True):
-                if job.finish(index, square, vector):
-                    complete.append(job)
+            for (item, square), vector in zip(decoded, features, strict=True):
+                if item.job.finish(item.number, square, vector):
+                    complete.append(item.job)
             self.batches += 1
             self.images += len(decoded)
             self.on_batch(time.perf_counter() - began)
