@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fewmore.classifier.text import NONE_OF_THESE, count_noun
+from fewmore.classifier.text import NONE_OF_THESE, count_noun, join_names
 
 if TYPE_CHECKING:  # rich is imported when a command runs
     from rich.console import Console
     from rich.table import Table
+
+    from fewmore.classifier.estimator import IncrementalClassifier
 
 MAX_LISTED = 30  # classes, changes or notes
 
@@ -71,6 +73,19 @@ def _calibration_lines(
         ),
         (NONE_OF_THESE, none_of_these),
     ]
+
+
+def stored_changes_note(model: Path, classifier: "IncrementalClassifier") -> str | None:
+    """Name changes that a service stored beside a model file, and that this does not have yet."""
+    from fewmore.service.repair import stored_changes
+
+    if not (changes := stored_changes(model, classifier)):
+        return None
+    return (
+        f"note: {model} lacks {count_noun(len(changes), 'change')} that `fewmore serve` has stored "
+        f"beside it ({join_names(changes)}): a start of the service adds them, and so does "
+        f"fewmore repair {quote(model)}"
+    )
 
 
 def make_table(*columns: str) -> "Table":

@@ -4,7 +4,13 @@ import json as json_format
 
 import typer
 
-from fewmore.cli.describe import MAX_LISTED, file_size, print_classifier, quote
+from fewmore.cli.describe import (
+    MAX_LISTED,
+    file_size,
+    print_classifier,
+    quote,
+    stored_changes_note,
+)
 from fewmore.cli.model_options import Json, ModelFile
 from fewmore.cli.terminal import plain
 
@@ -42,3 +48,5 @@ def info(model: ModelFile, json: Json = False) -> None:
         out.print(f"  {len(changes) - MAX_LISTED:,} earlier changes")
     for change in changes[-MAX_LISTED:]:
         out.print(f"  {change.when}  {change}")
+    if note := stored_changes_note(model, classifier):
+        out.print(f"\n{note}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fewmore.classifier.text import count_noun
-from fewmore.cli.describe import MAX_LISTED, quote
+from fewmore.cli.describe import MAX_LISTED, quote, stored_changes_note
 from fewmore.cli.image_paths import find_images, images_in
 from fewmore.cli.model_options import Engine, ModelFile, SkipBroken, check_order
 from fewmore.cli.terminal import interrupt_hint, plain, stages
@@ -173,6 +173,8 @@ def _change(model: Path, engine: str = "auto") -> "Iterator[IncrementalClassifie
     check_exists(model)
     with locked(model, LOCK_TIMEOUT, say_that_it_waits(model)):
         classifier = IncrementalClassifier.load(model, engine=engine)
+        if note := stored_changes_note(model, classifier):
+            typer.echo(note, err=True)
         version = classifier.version
         yield classifier
         if classifier.version != version:

@@ -79,6 +79,18 @@ def repair(path: Path) -> Report:
     return report
 
 
+def stored_changes(path: Path, classifier: IncrementalClassifier) -> list[str]:
+    """Name the changes that are stored beside a model file, and that it does not have yet."""
+    database = database_path(path.expanduser().resolve())
+    if not database.exists():
+        return []
+    state = state_digest(classifier.model.class_set)
+    with suppress(OSError), _readable(database, wal.rechain) as connection:
+        changes = _in_order(_changes(connection), _after(connection, state))
+        return [str(change) for change in changes if change is not None]
+    return []
+
+
 @dataclass(frozen=True)
 class Found:
     """Hold what can be read of one file."""
