@@ -73,12 +73,13 @@ def test_a_failure_is_kept_with_its_first_line() -> None:
 
 def test_one_process_at_a_time_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEWMORE_CACHE", str(tmp_path))
-    ran = threading.Event()
+    began, compiled = threading.Event(), threading.Event()
     with locked(tmp_path / "kernels.lock"):
-        made = warm_up.WarmUp([ran.set])
-        assert not ran.wait(0.1)
+        made = warm_up.WarmUp([began.set, compiled.set])
+        assert began.wait(SECONDS)
+        assert not compiled.wait(0.1)
     assert made.finish() is None
-    assert ran.is_set()
+    assert compiled.is_set()
 
 
 @pytest.mark.parametrize(

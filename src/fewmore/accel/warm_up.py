@@ -46,12 +46,12 @@ class WarmUp:
         return self.failure
 
     def _run(self, tasks: list[Task]) -> None:
-        first, *others = tasks
+        context, *kernels = tasks
         try:
-            with _compiling():
-                first()  # makes the context, of which there must be one
-                with ThreadPoolExecutor(max(1, len(others))) as pool:
-                    for future in [pool.submit(task) for task in others]:
+            context()  # of which there must be one
+            with _compiling(), ThreadPoolExecutor(len(tasks)) as pool:
+                for group in (kernels[:1], kernels[1:]):  # the first one makes Triton's driver
+                    for future in [pool.submit(task) for task in group]:
                         future.result()
         except Exception as error:  # Triton raises errors of many kinds
             first_line = str(error).strip().partition("\n")[0]
@@ -100,14 +100,17 @@ def why_unsupported(device: torch.device) -> str | None:
 
 
 def tasks(device: torch.device) -> list[Task]:
-    """List a step of each kind: in training, with fixed statistics, and in full precision."""
+    """List a step of each kind: in training, with fixed statistics, and in full precision.
+
+    The first needs PyTorch alone.
+    """
     few = FEW[0]
     # Constructors draw from the global generator, which is put back as it was.
     with torch.random.fork_rng(devices=[]):
         wide = [_wide_convolutions() for _ in range(2)]
     listed: list[Task] = [
-        partial(_forward, FusedBatchNormAct2d(few).eval(), few, device),
         partial(_forward, wide[0], WIDE, device),
+        partial(_forward, FusedBatchNormAct2d(few).eval(), few, device),
         partial(_step, wide[1], WIDE, device),
         partial(_step, FusedBatchNormAct2d(few), few, device),
         partial(_step, FusedBatchNormAct2d(few).eval(), few, device),
