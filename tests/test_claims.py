@@ -845,6 +845,37 @@ def test_base_and_last_sessions_are_set_beside_published_ones(
     assert text.endswith("head has 74.00 here (1 seed), and class means have 72.55 ± 0.00.")
 
 
+def test_published_rows_are_set_beside_one_more_seed(sections: ModuleType, record: Record) -> None:
+    separation = sections.differences.separation
+    on: dict[str, Any] = {"benchmark": "cub200"}
+    record("", result("cec", [50.0], **on), result("decoupled-cosine", [49.0], **on))
+    assert separation() == "Not measured yet.\n", "one seed has no deviation"
+    cosine = result("decoupled-cosine", [48.0, 49.0, 50.0], **on)
+    record("", result("cec", [50.0, 51.1, 51.9], **on), cosine)
+    text = flat(separation())
+    assert text.startswith("Both published rows lie within what one further seed of ours would")
+    # The mean ± 4.303 (Student's t, two degrees of freedom) · 1.00 · √(1 + 1/3).
+    assert "ends at 49.00 ± 1.00 over 3 seeds (44.0 to 54.0), 0.31 below the published" in text
+    assert "Stage 2 gains 2.00 ± 0.10 points (1.50 to 2.50) here, and 2.97 in the paper" in text
+    assert "| of it in stage 2: a smaller gain | 0.97 |" in text
+    record("", result("cec", [50.0, 50.1, 50.2], **on))
+    assert flat(separation()).startswith("Not both published rows lie within")
+
+
+def test_rows_are_compared_by_their_kernels(sections: ModuleType, record: Record) -> None:
+    def of(base: float, date: str, **about: Any) -> RunResult:
+        machine = {"device": "a GPU", "torch": "2.13", **about}
+        return result("cec", [50.0], base=base, date=f"{date}T03:04:05", machine=machine)
+
+    compare = sections.differences._with_large_kernels
+    before = [of(base, "2026-11-17") for base in (74.9, 75.1)]
+    rows = [*before, *(of(base, "2026-11-18") for base in (73.9, 74.1))]
+    assert compare(rows).startswith("-1.00 points (p = ")
+    failed = "graphs alone: TypeError: no such"
+    rows += [of(base, "2026-11-19", accel=failed) for base in (76.9, 77.1)]
+    assert compare(rows).startswith("-2.00 points (p = ")
+
+
 def test_settings_that_changed_since_a_study_are_named(sections: ModuleType) -> None:
     today = setting_values(recipe("official", BENCHMARKS["cifar100"], "cec"))
     rows = [
