@@ -818,9 +818,11 @@ import numpy as np
 NAMES = ("a", "b", "c", "d")
 
 def load(request):
-    images = np.zeros((12, 8, 8, 3), np.uint8)
-    made = image_set(images, [0, 1, 2, 3] * 3, NAMES, request.size)
-    return BenchmarkImages(made, made)
+    train, test = (
+        image_set(np.full((12, 8, 8, 3), shade, np.uint8), [0, 1, 2, 3] * 3, NAMES, request.size)
+        for shade in (0, 255)
+    )
+    return BenchmarkImages(train, test)
 
 def make(load):
     transform = Transform(8, (0.5,) * 3, (0.5,) * 3)
@@ -831,6 +833,7 @@ UNLOADED = make(None)
 FAILS = make(lambda request: 1 / 0)
 NINE = replace(MINE, classes=9)
 WRONG = make(lambda request: 3)
+SAME = make(lambda request: BenchmarkImages(load(request).train, load(request).train))
 ODD = make(lambda request: BenchmarkImages(
     load(request).train, image_set(np.zeros((1, 8, 8, 3), np.uint8), [0], ["z"])))
 NUMBER = 3
@@ -862,6 +865,8 @@ def test_a_benchmark_of_a_file_or_a_module(tmp_path: Path, monkeypatch: pytest.M
     }.items():
         with pytest.raises(BenchmarkError, match=sentence):
             load_task(f"{path}:{attribute}")
+    with pytest.raises(DataError, match=r"^12 of the 12 test images of .*:SAME are training image"):
+        load_task(f"{path}:SAME")
     with pytest.raises(UnknownName, match=r"no benchmark in .* is named 'MIN': did you mean MINE"):
         find(f"{path}:MIN")
     with pytest.raises(MissingData, match=r"there is no file .*nowhere\.py"):

@@ -250,3 +250,17 @@ def test_tasks_of_other_images_are_told_apart(parts: tuple[Pair, Pair]) -> None:
     assert task_from_images("birds", *parts, Sessions(base=2)).benchmark.source == first
     other = task_from_images("birds", (255 - images, labels), test).benchmark.source or {}
     assert other["sha256"] != first["sha256"]
+
+
+def test_test_images_are_no_training_images(parts: tuple[Pair, Pair]) -> None:
+    (images, labels), (test_images, test_labels) = parts
+    sentence = r"of the 24 test images of birds are training images too: leave them out"
+    with pytest.raises(DataError, match=rf"^24 {sentence}"):
+        task_from_images("birds", (images, labels), (images[::2], labels[::2]))
+    some = test_images.copy()
+    some[:2] = images[:2]
+    with pytest.raises(DataError, match=rf"^2 {sentence}"):
+        task_from_images("birds", (images, labels), (some, test_labels))
+    some[0] = test_images[0]
+    one = task_from_images("birds", (images, labels), (some, test_labels))
+    assert len(one.test) == 24, "a single copy may be one of the data set's own"

@@ -12,7 +12,7 @@ from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet, Ragged
 from fewmore.data.splits import sample_split
-from fewmore.errors import MethodError
+from fewmore.errors import DataError, MethodError
 from fewmore.methods.base import FrozenBackbone, Method, Recipe
 from fewmore.research import protocol
 from fewmore.training.checkpoint import Checkpoint
@@ -461,6 +461,15 @@ def test_features_that_cannot_be_are_refused(how, tiny_task):
     method.embed = lambda images: how(method.inner.features(images))
     with pytest.raises(MethodError, match=r"FrozenSpy .*features .*\(40, d\)"):
         protocol.run(method, tiny_task, Runtime())
+
+
+def test_a_test_set_without_base_classes_is_refused_before_anything_is_learnt(task):
+    late = ~torch.isin(task.test.labels, torch.tensor(task.split.seen(0)))
+    broken = replace(task, test=task.test.select(late.nonzero().squeeze(1)))
+    method = Spy()
+    with pytest.raises(DataError, match=r"^no test image of tiny is of a base class: add some$"):
+        protocol.run(method, broken, Runtime())
+    assert method.inner.learnt == []
 
 
 def test_session_sizes(task):

@@ -27,7 +27,7 @@ from fewmore.data.benchmarks import (
 from fewmore.data.cache import load_images
 from fewmore.data.decode import decode_image, suppress_warnings, try_decode
 from fewmore.data.folders import Listing
-from fewmore.data.images import ImageSet, Ragged
+from fewmore.data.images import ImageSet, Ragged, check_apart
 from fewmore.data.plans import SessionPlan
 from fewmore.data.transform import Transform
 from fewmore.errors import DataError, ImageError
@@ -316,6 +316,7 @@ def _make_task(
     """Choose the sessions, and describe the benchmark."""
     train = images.train
     _check_tested(name, images.test)
+    check_apart(name, train, images.test)
     counts = train.class_counts().tolist()
     plan = tuple(_session_plan(number, each, sessions) for number, each in enumerate(sessions.plan))
     if plan:

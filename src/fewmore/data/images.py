@@ -6,7 +6,7 @@ shots copies nothing. Code that reads pixels by index need not know which storag
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,8 @@ from fewmore.errors import DataError
 
 HASH_CHUNK = 4096  # images that are hashed at a time
 HASH_BYTES = 2**26  # of images of several sizes
+# The part of the test images that may be training images too: published data sets hold some copies.
+SHARED = 0.05
 
 
 @dataclass(frozen=True)
@@ -257,6 +259,24 @@ class ImageSet:
             storage = self.storage.select(self.indices).to(device)
         indices = torch.arange(len(self), device=device)
         return ImageSet(storage, indices, self.labels.to(device), self.class_names)
+
+
+def check_apart(name: str, train: ImageSet, test: ImageSet) -> None:
+    """Refuse test images of a user's own of which many are training images too."""
+    known = set(_pixel_hashes(train))
+    shared = sum(pixels in known for pixels in _pixel_hashes(test))
+    if shared > SHARED * len(test):
+        raise DataError(
+            f"{shared:,} of the {len(test):,} test images of {name} are training images too: "
+            "leave them out of one of the two"
+        )
+
+
+def _pixel_hashes(images: ImageSet) -> Iterator[int]:
+    """Yield a hash of the shape and the pixels of each image."""
+    for index in range(len(images)):
+        image = images.image(index).cpu().numpy()
+        yield hash((image.shape, image.tobytes()))
 
 
 def concatenate(sets: Sequence[ImageSet]) -> ImageSet:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fewmore.data import cifar, cub200, glyphs, miniimagenet, paths, session_lists, splits
 from fewmore.data.benchmarks import (
+    FILE_SUFFIX,
     FOLDER_PREFIX,
     Benchmark,
     BenchmarkImages,
@@ -19,7 +20,7 @@ from fewmore.data.benchmarks import (
 )
 from fewmore.data.cache import load_images
 from fewmore.data.folders import Listing, list_train_test
-from fewmore.data.images import ImageSet
+from fewmore.data.images import ImageSet, check_apart
 from fewmore.data.splits import Split
 from fewmore.data.transform import Transform
 from fewmore.errors import (
@@ -177,6 +178,8 @@ def read_images(benchmark: Benchmark, request: ImageRequest) -> BenchmarkImages:
             f"{len(images.train.class_names)}: set classes={len(images.train.class_names)} in the "
             "Benchmark, or load the images of all"
         )
+    if not benchmark.name.endswith(FILE_SUFFIX):  # those of a file are checked by its folder
+        check_apart(benchmark.name, images.train, images.test)
     return images
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fewmore.data.benchmarks import Task
 from fewmore.data.images import ImageSet
-from fewmore.errors import CheckpointError, MethodError
+from fewmore.errors import CheckpointError, DataError, MethodError
 from fewmore.methods.base import FrozenBackbone, Method
 from fewmore.research import integrity
 from fewmore.research.metrics import Summary, summarize
@@ -80,6 +80,8 @@ def run(
     )
     test = task.test.select_classes(classes).to(runtime.device)
     outcome = Outcome(test.labels.cpu(), session_of_class, {}, positions=_positions(task, classes))
+    if not bool((session_of_class[outcome.labels] == 0).any()):
+        raise DataError(f"no test image of {task.benchmark.name} is of a base class: add some")
     evaluator = _Evaluator(method, test, session_of_class.to(runtime.device), keep_scores)
     shown = ""
     if runtime.checkpoint is not None:  # else nothing is compared with it
