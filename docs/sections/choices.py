@@ -74,7 +74,14 @@ def _about(searches: Sequence[Json]) -> str:
     failed = sum("error" in row for each in searches for row in each["rows"])
     seeds = sorted({each["about"]["seeds"] for each in searches})
     splits = " and ".join(sorted({each["about"]["split"] for each in searches}))
-    commands = ", ".join(sorted({f"`{each['command']}`" for each in searches}))
+    methods = [each["about"]["method"] for each in searches]
+    templates = dict.fromkeys(
+        each["command"].replace(f"--methods {method} ", "--methods METHOD ")
+        for each, method in zip(searches, methods, strict=True)
+    )
+    commands = ", ".join(f"`{template}`" for template in templates)
+    if len(templates) == 1 and "--methods METHOD " in commands:
+        commands += f", METHOD = {', '.join(methods)}"
     machines = ", ".join(sorted({f"{each['machine']}, {each['date']}" for each in searches}))
     return paragraph(
         f"Trials: {trials}; {failed} diverged or failed and count as the worst. The first three "
