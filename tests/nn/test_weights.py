@@ -97,6 +97,14 @@ def test_a_file_of_something_else(tmp_path: Path, saved: object, words: str) -> 
         load_weights(build("resnet8"), tmp_path / "weights.pth")
 
 
+def test_a_text_is_no_weight_file_and_nobody_is_told_to_read_it_unsafely(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import torch\n")
+    with pytest.raises(DataError, match="it is not a file of tensors alone") as caught:
+        load_weights(build("resnet8"), path)
+    assert "weights_only" not in str(caught.value)
+
+
 def test_weights_of_another_network_change_nothing(tmp_path: Path) -> None:
     entries = build("resnet20").state_dict()
     entries["conv1.weight"] = torch.zeros(16, 3, 5, 5)

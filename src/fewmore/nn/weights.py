@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from safetensors.torch import load_file
@@ -87,6 +88,8 @@ def _read_entries(path: Path, expected: str) -> dict[str, Tensor]:
             entries = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a file that is not its own
         why = first_line(error)
+        if isinstance(error, UnpicklingError):  # torch advises to read it unsafely
+            why = "it is not a file of tensors alone, as torch.save writes it"
         raise DataError(
             f"{path} cannot be read as a weight file ({why}): give {expected}"
         ) from error
