@@ -233,38 +233,33 @@ class IncrementalClassifier(SklearnManners):
     def _pretrained_backbone(self, notes: list[str], progress: Progress) -> Backbone | None:
         """Build the backbone with its weights; None if it is to be trained from scratch."""
         if self.recipe is not None or self.weights is None:
-            if self.image_size is not None:
-                raise ConfigError(
-                    "image_size is for pretrained weights: a network that is trained from scratch "
-                    "has the size of its recipe"
-                )
-            if self.fine_tune is not None:
-                raise ConfigError(
-                    "fine_tune is for pretrained weights: a network that is trained from scratch "
-                    "is trained as long as its recipe says"
-                )
+            self._check_from_scratch()
             return None
         name = self.backbone or DEFAULT_BACKBONE
-        if is_of_timm(name) and self.weights == "imagenet":
+        if self.weights != "imagenet":
+            path = Path(self.weights).expanduser()
+            kind = path.name
+        elif is_of_timm(name):
             return build(f"{name.removesuffix(':pretrained')}:pretrained")
-        path = Path(self.weights).expanduser()
-        if self.weights == "imagenet":
-            try:
-                path = pretrained_weights(
-                    plain_name(name),
-                    on_progress=lambda done, total: progress(
-                        "downloading weights", done, total or done
-                    ),
-                )
-            except DownloadError as error:
-                raise DownloadError(
-                    f"{error}; or train from scratch, which takes hundreds of images a class and "
-                    "far longer: --weights none (in Python: weights=None)"
-                ) from error
-        kind = "ImageNet" if self.weights == "imagenet" else path.name
+        else:
+            path = _imagenet_weights(name, progress)
+            kind = "ImageNet"
         further = "" if self.fine_tune else ", not trained further"
         notes.append(f"{name} with {kind} weights{further}")
         return build(name, weights=path)
+
+    def _check_from_scratch(self) -> None:
+        """Refuse arguments that are for pretrained weights alone."""
+        if self.image_size is not None:
+            raise ConfigError(
+                "image_size is for pretrained weights: a network that is trained from scratch "
+                "has the size of its recipe"
+            )
+        if self.fine_tune is not None:
+            raise ConfigError(
+                "fine_tune is for pretrained weights: a network that is trained from scratch "
+                "is trained as long as its recipe says"
+            )
 
     def build_embedder(self, progress: Progress | None = None) -> Embedder:
         """Return what computes features: with pretrained weights as long as nothing is fitted."""
@@ -830,6 +825,21 @@ def _predict(features: Tensor, top: int, state: _State) -> list[Prediction]:
             positions.tolist(), best.tolist(), familiarities, strict=True
         )
     ]
+
+
+def _imagenet_weights(backbone: str, progress: Progress) -> Path:
+    """Return the file of a backbone's ImageNet weights, which is fetched if it is not there."""
+
+    def report(done: int, total: int | None) -> None:
+        progress("downloading weights", done, total or done)
+
+    try:
+        return pretrained_weights(plain_name(backbone), on_progress=report)
+    except DownloadError as error:
+        raise DownloadError(
+            f"{error}; or train from scratch, which takes hundreds of images a class and "
+            "far longer: --weights none (in Python: weights=None)"
+        ) from error
 
 
 def _resolve_device(device: str | torch.device) -> torch.device:
