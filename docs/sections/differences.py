@@ -364,10 +364,10 @@ def moved() -> str:
             ]
             texts.append(f"{_with_large_kernels(rows)} for {ROW_OF_METHOD[method]} on {name}")
     titles = ("benchmark", "method", "date", "commit", "kernels", "seeds", *ENDS)
-    table = markdown_table(titles, lines, "lllllrrr")
+    table = markdown_table(titles, lines, "llrrrrrr")
     text = (
-        "Kernels: whether fused layers with kernels for large images were trained with. Rows with "
-        f"them, beside all rows without them, have in the base session {'; '.join(texts)} "
+        "Kernels: whether a row was trained by fused layers with kernels for large images. Rows "
+        f"with them differ in the base session from all rows without them by {'; '.join(texts)} "
         f"(Welch's t test, {len(texts)} tests, not corrected for their number)."
     )
     return "\n".join(table) + f"\n\n{paragraph(text)}\n"
