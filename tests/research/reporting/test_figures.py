@@ -107,8 +107,8 @@ def test_every_line_has_its_name_and_none_overlap(results):
     named = {text.get_text() for text in figure.axes[0].texts}
     assert named == {
         "cec",
-        "finetune (Ft-CNN)",
-        "decoupled-l2",
+        "finetune (Ft-CNN), one run",
+        "decoupled-l2, one run",
         *(f"{row.name}, published" for row in rows),
     }
     assert not texts_overlap(figure)
@@ -117,10 +117,13 @@ def test_every_line_has_its_name_and_none_overlap(results):
 def test_rows_of_other_protocols_are_left_out(results):
     figure = sessions_figure(results, list(published.published("cub200").values()))
     assert [text.get_text() for text in figure.axes[0].texts] == [
-        "finetune",
-        "decoupled-l2",
+        "finetune, one run",
+        "decoupled-l2, one run",
         "cec",
     ], "and so are their names"
+    (axes,) = sessions_figure(results[1:]).axes
+    names = {text.get_text() for text in axes.texts}
+    assert names == {"finetune", "decoupled-l2"}, "none has several runs"
 
 
 def test_base_and_novel_share_one_scale(results):

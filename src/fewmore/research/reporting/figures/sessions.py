@@ -38,9 +38,9 @@ def sessions_figure(
     """Draw accuracy over all seen classes by session: means with bands of ± one deviation.
 
     Published rows are dashed, in the color of their method; the method's own line bears the
-    published name too where that differs. Where only the first and last session of a published row
-    are known, these are rings. The axis begins below the lowest line, so that methods are apart;
-    its label says where, unless at zero.
+    published name too where that differs. A line of one run says so where others have several.
+    Where only the first and last session of a published row are known, these are rings. The axis
+    begins below the lowest line, so that methods are apart; its label says where, unless at zero.
     """
     check_comparable(results)
     rows = [row for row in published_rows if len(row.sessions) == len(results[0].sessions)]
@@ -48,6 +48,7 @@ def sessions_figure(
     published_names = {
         row.method: row.name for row in rows if row.method and row.name.lower() != row.method
     }
+    several = any(result.runs > 1 for result in results)
     # The height of the axes leaves room for a name a line.
     height = max(3.25, LABEL_POINTS * (len(results) + len(rows)) / 72)
     with matplotlib.rc_context(STYLE):
@@ -64,6 +65,8 @@ def sessions_figure(
             mean = plot_mean(axes, result.accuracy, look)
             known_as = published_names.get(result.method)
             label = f"{name} ({known_as})" if known_as else name
+            if result.runs == 1 and several:
+                label += ", one run"
             ends.append(LineEnd(mean[-1], label, look.color, strong=True))
         set_session_axis(axes, results[0])
         bottom = lower_limit(axes)
