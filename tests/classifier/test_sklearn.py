@@ -1,5 +1,6 @@
 """IncrementalClassifier with the manners of scikit-learn, tried one by one."""
 
+import io
 import copy
 import pickle
 from collections.abc import Callable
@@ -169,6 +170,8 @@ def test_sentences_for_nothing(empty: IncrementalClassifier, train: Paths):
     empty.fit(*train)
     with pytest.raises(DataError, match="images were given as NoneType"):
         empty.predict(None)
+    with pytest.raises(DataError, match="images were given as BytesIO: give a path, a file's by"):
+        empty.predict(io.BytesIO(b"a line\nanother\n"))
     assert empty.predict([]).tolist() == []
 
 

@@ -229,7 +229,7 @@ def as_image_sequence(images: Any) -> Sequence[ImageLike]:
         return [images]
     if isinstance(images, ImageSet):
         return ImageSetSequence(images)
-    if not isinstance(images, Iterable):
+    if not isinstance(images, Iterable) or hasattr(images, "read"):  # a file has lines, not images
         raise DataError(
             f"images were given as {type(images).__name__}: give a path, a file's bytes, a Pillow "
             "image, an array, or a list of them"
