@@ -1,7 +1,7 @@
 """IncrementalClassifier with the manners of scikit-learn, tried one by one."""
 
-import io
 import copy
+import io
 import pickle
 from collections.abc import Callable
 from pathlib import Path
