@@ -692,7 +692,8 @@ def test_rows_of_an_earlier_recipe_are_marked(sections: ModuleType, record: Reco
     rows = [line.strip("| ").split(" | ") for line in readme.splitlines() if "| **" in line]
     assert [row[1] for row in rows] == ["51.00†", "49.00†", "48.00"]
     assert "† Measured with an earlier recipe" in flat(readme)
-    named = "earlier recipe, to be measured again: {} ([what changed](results/cifar100.md))."
+    page = "results/cifar100.md#session-by-session"
+    named = f"earlier recipe, to be measured again: {{}} ([what changed]({page}))."
     assert named.format("teen; cec") in flat(sections.leaderboard.ranking("cifar100"))
     assert named.format("cec") in flat(sections.answer.against_published("cifar100"))
     assert "pretrain.epochs was 90, is 100" in sections.accuracy.table("cifar100").replace("\\", "")

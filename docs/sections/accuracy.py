@@ -86,7 +86,7 @@ def earlier_recipes(rows: Sequence[RunResult], folder: str = "results/") -> str:
     earlier = [name for name, row in named if recipe_changes(row)]
     if not earlier:
         return ""
-    page = f"{folder}{rows[0].benchmark}.md"
+    page = f"{folder}{rows[0].benchmark}.md#session-by-session"
     return (
         f"Measured with an earlier recipe, to be measured again: {'; '.join(earlier)} "
         f"([what changed]({page}))."
