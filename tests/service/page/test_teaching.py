@@ -192,6 +192,19 @@ def test_an_unreadable_image_of_many_is_named_and_left_out(
     troubles.clear()
 
 
+def test_images_of_several_requests_are_counted_together(
+    open_page: OpenPage, hand: Hand, photos: Callable[..., Path]
+) -> None:
+    page = open_page()
+    hand.transfer(page, "drop", hand.files(photos, "okapi", 66))
+    hand.teach(page, "okapi")
+    expect(page.locator("#notice")).to_contain_text("Learnt okapi from 66 images.")
+    expect(page.locator("#notice")).not_to_contain_text("images more")
+    page.locator("#notice").get_by_role("button", name="Undo").click()
+    expect(page.locator("#notice")).to_contain_text("Undone: ")
+    expect(hand.card(page, "okapi")).to_have_count(0)
+
+
 def test_several_classes_are_prepared_before_teaching(
     open_page: OpenPage, hand: Hand, photos: Callable[..., Path]
 ) -> None:

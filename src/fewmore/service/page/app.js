@@ -100,13 +100,15 @@ function noteOwn(led) {
 
 /** Says what was learnt; `problem` is why the rest was not, or null. */
 function showTaught(all, problem) {
-  const sentences = all.map(({ name, added, known: more }) => {
+  const names = [...new Set(all.map(({ name }) => name))]; // many images come in several requests
+  const sentences = names.map((name) => {
+    const ofClass = all.filter((one) => one.name === name);
+    const added = ofClass.reduce((sum, one) => sum + one.added, 0);
     if (!added) return `${name} is as it was.`;
     const images = count(added, "image");
-    return more ? `${name} has ${images} more.` : `Learnt ${name} from ${images}.`;
+    return ofClass[0].known ? `${name} has ${images} more.` : `Learnt ${name} from ${images}.`;
   });
-  const names = new Set(all.map(({ name }) => name));
-  const short = `Learnt ${count(names.size, "class", "classes")}.`;
+  const short = `Learnt ${count(names.length, "class", "classes")}.`;
   const some = sentences.length > 5 ? [short] : sentences;
   const texts = [...some, ...all.flatMap(({ warnings }) => warnings)];
   showChanges(all, problem ? [problem.message, ...texts] : texts, Boolean(problem));
