@@ -108,14 +108,14 @@ def recorded(folder: Path) -> dict[str, RunResult]:
 
 
 def missing(rows: Iterable[Row], known: dict[str, RunResult], stale: bool) -> list[Row]:
-    """Return the rows with too few seeds, or of an earlier recipe.
+    """Return the rows with too few seeds, of an earlier recipe, or without fused layers.
 
     With `stale` also those that other code measured.
     """
 
     def is_missing(row: Row) -> bool:
         result = known.get(row.name)
-        if result is None or len(set(result.seeds)) < row.seeds or recipe_changes(result):
+        if result is None or len(set(result.seeds)) < row.seeds or not is_current(result):
             return True
         return stale and result.machine.get("source") != source_digest()
 
@@ -168,9 +168,14 @@ def jobs(rows: Sequence[Row]) -> list[Job]:
     ]
 
 
+def is_current(result: RunResult) -> bool:
+    """Say whether a row was measured with the recipe of today, and with fused layers on a GPU."""
+    return not (recipe_changes(result) or result.layer_failure)
+
+
 def is_done(file: Path) -> bool:
-    """Say whether a row was measured, with the recipe of today."""
-    return file.exists() and not recipe_changes(results.read(file))
+    """Say whether a row was measured as it is today."""
+    return file.exists() and is_current(results.read(file))
 
 
 class Measurement:

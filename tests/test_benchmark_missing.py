@@ -64,7 +64,7 @@ def test_recorded_rows_bear_the_names_of_wanted_ones(
         assert not settings, name
 
 
-def test_a_row_is_missing_without_its_seeds_or_of_another_recipe_or_code(
+def test_a_row_is_missing_without_its_seeds_or_layers_or_of_another_recipe_or_code(
     script: ModuleType, recorded: dict[str, RunResult]
 ) -> None:
     [row] = [row for row in script.wanted("cifar100") if row.name == "cifar100-cec"]
@@ -80,6 +80,8 @@ def test_a_row_is_missing_without_its_seeds_or_of_another_recipe_or_code(
     assert script.missing([row], {row.name: fewer}, stale=False) == [row]
     earlier = replace(found, all_settings={**found.all_settings, "pretrain.epochs": "90"})
     assert script.missing([row], {row.name: earlier}, stale=False) == [row]
+    plain = replace(found, machine={**found.machine, "accel": "graphs alone: TypeError: no such"})
+    assert script.missing([row], {row.name: plain}, stale=False) == [row]
     now = replace(found, machine={**found.machine, "source": script.source_digest()})
     assert script.missing([row], {row.name: now}, stale=True) == []
 

@@ -97,18 +97,13 @@ def unfused(rows: Sequence[RunResult]) -> str:
     """Name the rows that were trained on a GPU whose fused layers failed to load."""
     failures: dict[str, list[str]] = {}
     for name, row in zip(results.names(rows), rows, strict=True):
-        if failed_to_load(row):
-            failures.setdefault(str(row.machine["accel"]).partition(": ")[2], []).append(name)
+        if row.layer_failure:
+            failures.setdefault(row.layer_failure, []).append(name)
     return " ".join(
         f"Trained with PyTorch's own layers, as the fused ones failed to load (`{failure}`): "
         f"{'; '.join(names)}."
         for failure, names in failures.items()
     )
-
-
-def failed_to_load(row: RunResult) -> bool:
-    """Say whether a run on a GPU went on without the fused layers that it was to have."""
-    return str(row.machine.get("accel", "")).startswith("graphs alone: ")
 
 
 def changed_since(rows: Sequence[RunResult], on_purpose: Sequence[str] = ()) -> str:

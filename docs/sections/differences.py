@@ -17,7 +17,6 @@ from fewmore.research.reporting import tables
 from fewmore.research.results import RunResult
 from fewmore.research.results.schema import FEATURES_SETTING
 from sections import answer, commands, gaps, recorded
-from sections.accuracy import failed_to_load
 from sections.contents import NAMES
 from sections.markdown import UNMEASURED, italic, markdown_table, over_runs, paragraph
 
@@ -219,7 +218,7 @@ def _now() -> RunResult:
 
 def _details(row: RunResult) -> list[str]:
     """Name what sets a result of stage 1 apart from the earlier ones on a GPU."""
-    layers = [PLAIN_LAYERS] if failed_to_load(row) else []
+    layers = [PLAIN_LAYERS] if row.layer_failure else []
     return ["last batch filled up", "antialiased crops", "original files", *layers]
 
 
@@ -374,7 +373,7 @@ def moved() -> str:
 
 
 def _has_large_kernels(row: RunResult) -> bool:
-    return row.date[:10] >= LARGE_KERNELS and not failed_to_load(row)
+    return row.date[:10] >= LARGE_KERNELS and not row.layer_failure
 
 
 def _with_large_kernels(rows: Sequence[RunResult]) -> str:

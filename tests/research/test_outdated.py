@@ -93,3 +93,13 @@ def test_tables_name_rows_of_an_earlier_recipe(measure):
         "pretrain.milestones was 60,70, is empty"
     ]
     assert not any("earlier recipe" in note for note in build(rows[:1]).notes)
+
+
+def test_tables_name_rows_without_the_fused_layers_of_a_gpu(measure):
+    failed = {"accel": "graphs alone: TypeError: 27 given"}
+    rows = [measure(), replace(measure("teen"), machine=failed), replace(measure(), machine={})]
+    assert [note for note in build(rows).notes if "fused" in note] == [
+        "teen: trained with PyTorch's own layers, as the fused ones failed to load: "
+        "TypeError: 27 given"
+    ]
+    assert not any("fused" in note for note in build(rows[:1]).notes)

@@ -12,6 +12,7 @@ from fewmore.training.checkpoint import Checkpoint
 from fewmore.training.distributed import BATCH_NORMS, world_size
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+GRAPHS_ALONE = "graphs alone"  # how a fast path without fused layers is described
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -85,7 +86,7 @@ class Runtime:
             accel = f"off: {reason}"
         elif (failure := why_no_fused_layers(self)) is not None:
             graphs = self.accel is True or "graphs" in (self.accel or ())
-            accel = f"{'graphs alone' if graphs else 'off'}: {failure}"
+            accel = f"{GRAPHS_ALONE if graphs else 'off'}: {failure}"
         else:
             accel = "on" if self.accel is True else ", ".join(sorted(self.accel or ()))
         return {

@@ -39,6 +39,19 @@ def recipe_notes(results: Sequence[RunResult], labels: Sequence[str]) -> list[st
     ]
 
 
+def layer_notes(results: Sequence[RunResult], labels: Sequence[str]) -> list[str]:
+    """Name the rows that were trained on a GPU whose fused layers failed to load, and why."""
+    named: dict[str, list[str]] = {}
+    for result, label in zip(results, labels, strict=True):
+        if result.layer_failure:
+            named.setdefault(result.layer_failure, []).append(label)
+    return [
+        f"{', '.join(rows)}: trained with PyTorch's own layers, as the fused ones failed to load: "
+        f"{failure}"
+        for failure, rows in named.items()
+    ]
+
+
 def benchmark_notes(results: Sequence[RunResult]) -> list[str]:
     """Say where the benchmark was edited between the results, so that images may differ."""
     if same_benchmark(results):

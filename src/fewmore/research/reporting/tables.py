@@ -22,6 +22,7 @@ from fewmore.research.reporting import nothing_learnt
 from fewmore.research.reporting.notes import (
     benchmark_notes,
     exam_notes,
+    layer_notes,
     recipe_notes,
     shared_stage1_notes,
     source_notes,
@@ -196,6 +197,7 @@ def build(
         *benchmark_notes(results),
         *std_notes(results, labels),
         *recipe_notes(results, labels),
+        *layer_notes(results, labels),
         *shared_stage1_notes(results),
         *exam_notes(results),
         *source_notes(beside),

@@ -8,6 +8,7 @@ import numpy as np
 
 from fewmore.research import metrics
 from fewmore.research.metrics import Floats, Summary
+from fewmore.training.runtime import GRAPHS_ALONE
 
 SCHEMA = 2  # 1 lacked all_settings
 WALL_CLOCK = "share of the wall clock"  # keys of a run's seconds
@@ -137,6 +138,12 @@ class RunResult:
     def shared_stage1(self) -> tuple[bool, ...]:
         """Return whether stage 1 was taken over from another run, one a run."""
         return tuple(SHARED_STAGE1 in times for times in self.seconds)
+
+    @property
+    def layer_failure(self) -> str:
+        """Return why runs on a GPU went on without fused layers; empty where they had them."""
+        how, _, failure = str(self.machine.get("accel", "")).partition(": ")
+        return failure if how == GRAPHS_ALONE else ""
 
     def _accuracies(self) -> Floats:
         return np.array(self.accuracy, dtype=np.float64)
