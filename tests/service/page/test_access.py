@@ -113,6 +113,26 @@ def test_a_phone_needs_no_sideways_scrolling_and_text_stands_out(
     assert (sum(map(int, ground[4:-1].split(","))) < 200) == (scheme == "dark")
 
 
+def test_on_a_phone_the_buttons_below_several_classes_have_room_for_their_text(
+    open_page: OpenPage, photos: Callable[..., Path]
+) -> None:
+    page = open_page(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    page.locator("#folder").set_input_files(photos("lessons", {"okapi": 1, "zebra": 1}))
+    expect(page.locator("#teach-button")).to_have_text("Teach 2 classes")
+    for name in ("#teach-button", "#another-class"):
+        room = page.locator(name).evaluate(
+            """button => {
+                const text = document.createRange();
+                text.selectNodeContents(button);
+                const { paddingLeft, width } = getComputedStyle(button);
+                const most = parseFloat(width) - 2 * parseFloat(paddingLeft);
+                return most - text.getBoundingClientRect().width;
+            }"""
+        )
+        assert room >= 0, name
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
 # axe-core looks for violations of WCAG A and AA, and of good practice
 
 
