@@ -222,7 +222,12 @@ def test_ways_and_shots_are_drawn(reproduce):
     assert grid.rows[2][1][0].mean is None
     assert grid.notes[1].startswith("one run a cell")
     small = ", ".join(f"{way}-way {shot}-shot" for way in (5, 10) for shot in (1, 5, 10))
-    assert grid.notes[2:] == (f"–: the base session is too small for {small}",)
+    assert grid.notes[2:] == (
+        f"–: the base session is too small for {small}",
+        "measured with recipe quick",
+    )
+    assert ">measured with recipe quick</text>" in (out / "ways-shots.svg").read_text()
+    assert "measured with recipe quick" in (out / "table.md").read_text()
     assert (
         ">tiny: accuracy after the last session (%)</text>" in (out / "ways-shots.svg").read_text()
     )
@@ -232,8 +237,8 @@ def test_cells_that_were_not_run_are_told_from_those_that_cannot_be(reproduce, s
     setting = dataclasses.replace(setting, seeds=(0, 1))
     out, grid = reproduce("ways-shots", setting, ["1-way 1-shot", "1-way 10-shot"])
     assert grid.rows[0][1][1].mean is None
-    assert grid.notes[-1] == "–: not run: 1-way 5-shot"
-    assert "5-shot" not in grid.notes[-2].partition("5-way")[0], "it would have fitted"
+    assert grid.notes[-2] == "–: not run: 1-way 5-shot"
+    assert "5-shot" not in grid.notes[-3].partition("5-way")[0], "it would have fitted"
     last = [results.read(path).last for path in (out / "results").iterdir()]
     apart = sum(abs(a - b) for a, b in last) / 2
     assert grid.notes[1] == f"2 runs a cell, two of which are {apart:.2f} points apart on average"
@@ -307,3 +312,11 @@ def test_results_that_no_study_wrote_are_not_replaced(reproduce, tmp_path, make_
     assert foreign.exists()
     folder, _ = reproduce("tsne")
     studies.check_out(folder)
+
+
+def test_what_is_not_the_default_is_said(setting):
+    assert setting.remark == "measured with recipe quick"
+    changed = dataclasses.replace(setting, settings=("pretrain.epochs=3",))
+    assert changed.remark == "measured with recipe quick, pretrain.epochs=3"
+    assert dataclasses.replace(setting, recipe=None).remark == ""
+    assert dataclasses.replace(setting, benchmark="glyphs").remark == "", "its own recipe"

@@ -279,6 +279,14 @@ def measured(make_result, request):
 
 
 @pytest.mark.parametrize("draw", [bars_figure, points_figure])
+def test_recipe_and_changed_settings_stand_above_averages_and_drops(make_result, draw):
+    quick = make_result(recipe="quick", settings={"pretrain.epochs": "2"})
+    heading = "60 classes, then 8 sessions of 5; measured with recipe quick, pretrain.epochs=2"
+    texts = [text.get_text() for text in draw({"a": quick, "b": quick}).texts]
+    assert f"{quick.benchmark}: {heading}" in texts
+
+
+@pytest.mark.parametrize("draw", [bars_figure, points_figure])
 def test_averages_and_drops_have_their_numbers_and_deviations_and_the_subject_is_colored(
     measured, draw
 ):

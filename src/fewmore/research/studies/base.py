@@ -1,7 +1,7 @@
 """Define a study: the experiments behind a table or figure, and how it is drawn from them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fewmore.data.benchmarks import Task
@@ -13,6 +13,7 @@ from fewmore.research.fitting import base_counts, fit_to_base
 from fewmore.research.reporting import formats
 from fewmore.research.reporting.tables import Grid, Table
 from fewmore.research.results import RunResult
+from fewmore.research.results.schema import default_recipe
 
 SUBJECT = "cec"  # the method that the paper's studies are about
 
@@ -27,6 +28,14 @@ class Setting:
     quick: bool = False
     seeds: tuple[int, ...] = (0,)
     settings: tuple[str, ...] = ()  # changes in all experiments that have them, as for --set
+
+    @property
+    def remark(self) -> str:
+        """Say what all was measured with that is not the benchmark's default; empty if nothing."""
+        unusual = self.recipe not in (None, default_recipe(self.benchmark))
+        chosen = [f"recipe {self.recipe}"] if unusual else []
+        parts = ", ".join([*chosen, *self.settings])
+        return f"measured with {parts}" if parts else ""
 
     def experiment(self, method: str, *changes: str) -> Experiment:
         """Return a method's experiment under the recipe with changed settings.
@@ -102,6 +111,7 @@ def write(
             "tex": formats.to_latex(table),
         }
     else:
+        table = replace(table, notes=(*table.notes, *filter(None, [setting.remark])))
         texts = {
             "md": formats.grid_to_markdown(table),
             "csv": formats.grid_to_csv(table),

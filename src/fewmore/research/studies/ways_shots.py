@@ -60,7 +60,8 @@ def draw(setting: Setting, finished: Mapping[str, Finished], out: Path) -> Grid:
     accuracy = np.array([[math.nan if c.mean is None else c.mean for c in row] for row in cells])
     noise, error = _noise([each.result.last for each in finished.values()])
     measure = f"{setting.benchmark}: accuracy after the last session"
-    figure = figures.ways_shots_figure(accuracy, sizes, sizes, f"{measure} (%)", noise, error)
+    below = "\n".join(filter(None, (noise, setting.remark)))
+    figure = figures.ways_shots_figure(accuracy, sizes, sizes, f"{measure} (%)", below, error)
     figures.save_all(figure, out / "ways-shots")
     queries = (
         f"{QUERIES} queries a class; "

@@ -19,7 +19,7 @@ from fewmore.research.reporting.figures.style import (
     STYLE,
     VERMILION,
 )
-from fewmore.research.reporting.tables import title
+from fewmore.research.reporting.tables import measured_with, title
 from fewmore.research.results import RunResult
 
 BAR = "#B8C7D6"  # of rows that are not highlighted
@@ -83,7 +83,8 @@ def _measures_figure(
             axes.set_title(heading)
             labels = list(results) if i == 0 else [""] * len(means)
             axes.set_yticks(range(len(means)), labels, parse_math=False)
-        heading = title(next(iter(results.values())))
+        compared = list(results.values())
+        heading = "; ".join(filter(None, (title(compared[0]), measured_with(compared))))
         figure.text(names / width, 0.995, heading, va="top", color=FAINT)
         deviation = (
             f"± one standard deviation over {runs} runs"
