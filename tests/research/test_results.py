@@ -204,6 +204,18 @@ def test_a_recorded_result_replaces_none_of_other_seeds(tmp_path, make_result):
         assert results.record(tmp_path, make_result(seeds=seeds)).name == name, seeds
 
 
+def test_a_recorded_result_replaces_none_of_a_later_version(tmp_path, make_result):
+    path = results.record(tmp_path, make_result())
+    later = path.read_text().replace('"schema": 2', '"schema": 3')
+    path.write_text(later)
+    assert results.record(tmp_path, make_result()).name == "cifar100-cec-2.json"
+    assert path.read_text() == later
+    for damaged in ("[]", '{"schema": null}', '{"schema": 1}'):
+        path.write_text(damaged)
+        assert results.record(tmp_path, make_result()) == path
+        assert read(path).seeds == (0,)
+
+
 def test_runs_without_test_images_of_the_base_are_refused(make_result):
     with pytest.raises(DataError, match="at least one run"):
         make_result(seeds=())

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from itertools import chain, count
 from pathlib import Path
@@ -54,8 +55,15 @@ def _is_of(path: Path, result: RunResult) -> bool:
     try:
         other = read(path)
     except DataError:  # damaged: written anew
-        return True
+        return not _is_newer(path)
     return _experiment(other) == _experiment(result) and {*run_keys(other)} <= {*run_keys(result)}
+
+
+def _is_newer(path: Path) -> bool:
+    """Return whether a file that cannot be read is a later version's, and so not damaged."""
+    with suppress(OSError, ValueError, TypeError, LookupError):
+        return int(json.loads(path.read_bytes())["schema"]) > SCHEMA
+    return False
 
 
 def _experiment(result: RunResult) -> object:
