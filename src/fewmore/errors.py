@@ -115,16 +115,22 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
 
 
+def own_lines(error: BaseException) -> list[tuple[str, int]]:
+    """Return the lines of a user's own code that an error went through: file and number."""
+    libraries = {*LIBRARIES, *sys.stdlib_module_names}
+    return [
+        (frame.f_code.co_filename, line)
+        for frame, line in walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in libraries
+    ]
+
+
 def describe(error: BaseException) -> str:
     """Describe an error that is not of the input: its kind, its first line, and where it was.
 
     That is the last line of a user's own code, or the last of all where there is none.
     """
-    lines = [
-        (frame.f_code.co_filename, line, frame.f_globals.get("__name__", "").partition(".")[0])
-        for frame, line in walk_tb(error.__traceback__)
-    ]
-    own = [each for each in lines if each[2] not in {*LIBRARIES, *sys.stdlib_module_names}]
-    where = "".join(f" ({file}:{line})" for file, line, _ in (own or lines)[-1:])
+    lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    where = "".join(f" ({file}:{line})" for file, line in (own_lines(error) or lines)[-1:])
     message = next((line for line in str(error).splitlines() if line.strip()), "")
     return type(error).__name__ + (message and f": {message}") + where

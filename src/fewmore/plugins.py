@@ -10,14 +10,13 @@ import importlib
 import importlib.util
 import sys
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 
-from fewmore.errors import FewmoreError, MissingData
+from fewmore.errors import FewmoreError, MissingData, own_lines
 
 _LOADING = threading.RLock()  # a user's file may load another one
 _LOADED: dict[Path, str] = {}  # the modules that users' files imported, with their hashes then
@@ -208,12 +207,11 @@ def _check_helpers(path: Path, helpers: Sequence[Path], error_type: type[Fewmore
 def _failure(where: str, error: Exception, error_type: type[FewmoreError]) -> FewmoreError:
     """Return the error of code that fails when it is loaded, with the line of it that failed."""
     if isinstance(error, SyntaxError):
-        place = f"{error.filename}, line {error.lineno}"
+        what, place = error.msg, f"{error.filename}, line {error.lineno}"
     else:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
-        place = f"{own[-1].filename}, line {own[-1].lineno}" if own else where
-    return error_type(f"{where} fails when it is loaded: {type(error).__name__}: {error} ({place})")
+        own = own_lines(error)
+        what, place = str(error), "{}, line {}".format(*own[-1]) if own else where
+    return error_type(f"{where} fails when it is loaded: {type(error).__name__}: {what} ({place})")
 
 
 def loaded_source(cls: type) -> dict[str, str] | None:

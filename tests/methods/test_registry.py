@@ -212,7 +212,8 @@ def test_an_abstract_class_is_refused(mine):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("def", "SyntaxError"),
+        ("def", r"SyntaxError: invalid syntax \("),
+        ("__import__('json').loads('{')", "JSONDecodeError: Expecting property name"),
         ("import nothing_of_that_name", "ModuleNotFoundError"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
     ],
