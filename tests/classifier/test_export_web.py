@@ -92,6 +92,23 @@ CALL = """async (input) => {
 }"""
 
 
+@pytest.fixture
+def exported(
+    classifier: IncrementalClassifier,
+    serve: Callable[[Path], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[str], str]:
+    """Return a function that exports the page, and serves it with this in place of its runtime."""
+
+    def exported(runtime: str) -> str:
+        export_without_graphs(classifier, tmp_path / "page", monkeypatch)
+        (tmp_path / "page" / "ort.wasm.bundle.min.mjs").write_text(runtime)
+        return serve(tmp_path / "page")
+
+    return exported
+
+
 def test_the_arithmetic_of_the_page_is_that_of_the_classifier(
     classifier: IncrementalClassifier,
     photos: Photos,
@@ -186,17 +203,10 @@ export const InferenceSession = {
 
 
 def test_two_tabs_learn_together(
-    classifier: IncrementalClassifier,
-    photos: Photos,
-    serve: Callable[[Path], str],
-    chromium: "Browser",
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    exported: Callable[[str], str], photos: Photos, chromium: "Browser"
 ) -> None:
-    export_without_graphs(classifier, tmp_path / "page", monkeypatch)
-    (tmp_path / "page" / "ort.wasm.bundle.min.mjs").write_text(RUNTIME)
+    address = exported(RUNTIME)
     context = chromium.new_context()
-    address = serve(tmp_path / "page")
     tabs = [context.new_page() for _ in range(2)]
     for page in tabs:
         page.goto(address)
@@ -245,20 +255,17 @@ export const InferenceSession = { create: async () => ({ run }) };
 
 def test_the_answer_to_an_earlier_photo_does_not_replace_that_to_a_later_one(
     classifier: IncrementalClassifier,
-    serve: Callable[[Path], str],
+    exported: Callable[[str], str],
     chromium: "Browser",
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    export_without_graphs(classifier, tmp_path / "page", monkeypatch)
-    (tmp_path / "page" / "ort.wasm.bundle.min.mjs").write_text(SLOW_RUNTIME)
     for name, width in (("wide", 200), ("narrow", 50)):
         Image.new("RGB", (width, 50)).save(tmp_path / f"{name}.png")
     page = chromium.new_page()
-    page.goto(serve(tmp_path / "page"))
+    page.goto(exported(SLOW_RUNTIME))
     page.wait_for_selector("body[data-ready]")
     page.set_input_files("#photo", tmp_path / "wide.png")
-    page.wait_for_function("window.answer")
+    page.wait_for_function("() => window.answer !== undefined")  # its value would be called
     second = classifier.classes_[1]
     assert ask(page, tmp_path / "narrow.png") == second
     page.evaluate("() => { window.answer(); return new Promise((end) => setTimeout(end, 300)); }")
