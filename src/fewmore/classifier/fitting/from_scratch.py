@@ -26,7 +26,7 @@ from fewmore.classifier.fitting.base import (
 )
 from fewmore.classifier.fitting.calibrate import calibrate, typical_closeness
 from fewmore.classifier.fitting.result import FitResult, hold_out_note
-from fewmore.classifier.fitting.sessions import simulate_sessions
+from fewmore.classifier.fitting.sessions import Session, simulate_sessions
 from fewmore.classifier.fitting.transform import transform_for
 from fewmore.classifier.heads import Head
 from fewmore.classifier.inputs import ImageSetSequence, LabeledImages
@@ -69,10 +69,8 @@ def fit_from_scratch(
     held_counts = held_out_counts(counts.tolist(), HELD_OUT_ONE_IN)
     folds = draw_folds(torch.tensor(images.labels), held_counts, generator)
     if recipe is None:
-        is_small = backbone is None and _typical_short_side(images) <= SMALL_IMAGE
-        name = backbone or ("resnet20" if is_small else "resnet18")
         trained = [n - out for n, out in zip(counts.tolist(), held_counts, strict=True)]
-        recipe = recipe_for(name, trained)
+        recipe = recipe_for(backbone or _network_for(images), trained)
     with decoded_to_disk(images, recipe.transform, progress) as decoded:
         trained_on = (folds == NEVER).nonzero().squeeze(1)
 
@@ -90,14 +88,21 @@ def fit_from_scratch(
         base = replace(base, folds=folds[positions].to(device)).with_trained()
     adapter = method.adapter.requires_grad_(False)
     head = Head(device, network.dim, _held_out_variance(base), adapter)
-    calibration = Calibration()
-    if sessions := list(simulate_sessions(base, generator)):
-        plain = replace(head, adapter=None)
-        calibration = replace(
-            calibrate(sessions, lambda _: (base, head)), closeness=typical_closeness(base, plain)
-        )
+    sessions = list(simulate_sessions(base, generator))
+    calibration = _calibrate(sessions, base, head) if sessions else Calibration()
     notes = (*base.notes, *hold_out_note(base))
     return FitResult(network, base, head, calibration, notes), recipe
+
+
+def _network_for(images: LabeledImages) -> str:
+    """Choose a network by the size of the images."""
+    return "resnet20" if _typical_short_side(images) <= SMALL_IMAGE else "resnet18"
+
+
+def _calibrate(sessions: Sequence[Session], base: BaseFeatures, head: Head) -> Calibration:
+    """Calibrate on simulated sessions, in which features and head stay as they were trained."""
+    calibration = calibrate(sessions, lambda kept: (base, head))
+    return replace(calibration, closeness=typical_closeness(base, replace(head, adapter=None)))
 
 
 def recipe_for(backbone: str, counts: Sequence[int]) -> Recipe:
