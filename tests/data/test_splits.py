@@ -111,6 +111,7 @@ def test_a_session_shows_its_own_images_numbered_from_0() -> None:
             3,
             "6 classes are left after 2 base classes.*: use --way 3",
         ),
+        (7, 2, 3, "1 class is left after 7 base classes, .* do not divide: use --way 1"),
         (
             4,
             2,

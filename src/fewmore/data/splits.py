@@ -123,8 +123,9 @@ def check_shape(classes: int, base: int, way: int, shot: int) -> None:
         )
     elif not problems and new % way:
         divisors = [w for w in range(1, new + 1) if new % w == 0]
+        left = "1 class is" if new == 1 else f"{new} classes are"
         problems.append(
-            f"{new} classes are left after {base} base classes, which sessions of {way} "
+            f"{left} left after {base} base classes, which sessions of {way} "
             f"do not divide: use --way {min(divisors, key=lambda w: abs(w - way))}"
         )
     if problems:
