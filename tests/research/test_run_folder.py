@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from fewmore.errors import CheckpointError
+from fewmore.errors import CheckpointError, DataError
 from fewmore.research import run_folder
 
 
@@ -134,3 +134,14 @@ def test_where_there_are_no_locks_runs_go_on(make_experiment, tmp_path, monkeypa
     folder = run_folder.create(tmp_path, make_experiment())
     with run_folder.in_use(folder), run_folder.in_use(folder):
         assert folder.exists()
+
+
+def test_a_damaged_record_of_the_code_is_of_no_code(make_experiment, tmp_path):
+    experiment = make_experiment()
+    folder = run_folder.create(tmp_path, experiment)
+    assert run_folder.find(tmp_path, [experiment]) == [folder]
+    (folder / "code.json").write_text("{")
+    assert run_folder.find(tmp_path, [experiment]) == [None]
+    assert run_folder.find_of_other_code(tmp_path, experiment) == [folder]
+    with pytest.raises(DataError, match=r"code\.json is not JSON .*: restore it, or run again"):
+        run_folder.read_experiment(folder / "config.json")

@@ -18,6 +18,7 @@ from fewmore.research import integrity, job, results, run_folder, runner
 from fewmore.research.experiment import Experiment, run_name
 from fewmore.research.machine import source_digest
 from fewmore.research.metrics import summarize
+from fewmore.research.metrics_log import MetricsLog
 from fewmore.research.recipes import recipe
 from fewmore.research.results import SHARED_STAGE1, WALL_CLOCK
 from fewmore.research.runner import Plan, RunOptions, Watcher
@@ -285,6 +286,20 @@ def test_a_stopped_run_goes_on_to_the_same_end(moment, make_experiment, run):
         assert torch.equal(predictions(folder, name), predictions(whole, name))
         model, expected_model = (f / name / "model.safetensors" for f in (folder, whole))
         assert model.read_bytes() == expected_model.read_bytes()
+
+
+@pytest.mark.parametrize("damage", [b"\0\0\xff\n", b"garbage\n", b"3\n", b'{"round": 2'])
+def test_damaged_lines_of_the_metrics_are_dropped(damage, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    first, second = ({"stage": "pretrain", "round": number, "seconds": 1.5} for number in (1, 2))
+    whole = f"{json.dumps(first)}\n".encode()
+    path.write_bytes(whole + damage)
+    log = MetricsLog(path)
+    assert path.read_bytes() == whole
+    assert not log.add(first)
+    assert log.add(second)
+    assert MetricsLog(path).lines == [first, second]
+    assert MetricsLog(path).seconds() == {"pretrain": 3.0}
 
 
 def test_a_run_that_is_done_is_not_done_again(make_experiment, run):

@@ -7,16 +7,25 @@ from typing import Any
 from fewmore.io import write_bytes
 
 
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
 class MetricsLog:
     """Log rounds and sessions once each, even if a resumed run repeats some of them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        text = path.read_text() if path.exists() else ""
-        complete = text[: text.rfind("\n") + 1]  # a kill may have cut the last line
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        # A kill may have cut the last line, and a power failure damaged several.
+        whole = [line for line in text.splitlines() if _is_object(line)]
+        complete = "".join(f"{line}\n" for line in whole)
         if complete != text:
             write_bytes(path, complete.encode())
-        self.lines = [json.loads(line) for line in complete.splitlines()]
+        self.lines: list[dict[str, Any]] = list(map(json.loads, whole))
         self._logged = {self._key(line) for line in self.lines}
 
     def add(self, line: dict[str, Any]) -> bool:

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fewmore.errors import CheckpointError, MissingData
+from fewmore.errors import CheckpointError, DataError, MissingData
 from fewmore.io import write_bytes
 from fewmore.research.experiment import Experiment
 from fewmore.research.own_code import (
@@ -189,12 +189,20 @@ def read_code(folder: Path) -> Sources | None:
     path = folder / CODE
     if not path.exists():
         return None
-    sources: Sources = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        sources: Sources = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataError(
+            f"{path} is not JSON ({error}): restore it, or run again into another folder"
+        ) from None
     return sources
 
 
 def _has_code(folder: Path, experiment: Experiment) -> bool:
-    recorded = read_code(folder)
+    try:
+        recorded = read_code(folder)
+    except DataError:  # of which code it is, is not known
+        return False
     return recorded is None or same_code(recorded, own_code(experiment))
 
 
