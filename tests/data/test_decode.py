@@ -290,9 +290,10 @@ HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100)
         (b"this is no image", "of no known image format"),
         (encode(Image.fromarray(noise(0, 64, 64)), "jpeg")[:900], "truncated"),
         (encode(Image.fromarray(noise(0, 64, 64)))[:5000], "truncated"),
+        (b"PK\x03\x04" + bytes(40), "it is a ZIP archive: unpack it, and give the folder"),
         (None, "it has more than 178,956,970 pixels"),
     ],
-    ids=["empty", "text", "half a JPEG", "half a PNG", "bomb"],
+    ids=["empty", "text", "half a JPEG", "half a PNG", "ZIP", "bomb"],
 )
 def test_files_that_cannot_be_read(
     tmp_path: Path, content: bytes | None, why: str, bomb: bytes

@@ -36,6 +36,7 @@ MAX_JPEG_PIXELS = 500_000_000  # in a JPEG file, which can be decoded at a fract
 
 _HEIC = re.compile(rb".{4}ftyp(hei[cmsx]|hev[cmsx]|mif1|msf1)", re.DOTALL)  # first bytes of a file
 JPEG = b"\xff\xd8"  # first bytes of a file
+ZIP = b"PK\x03\x04"  # the same
 _EXIF_ORIENTATION = 0x0112
 _TRANSPOSE_OF_ORIENTATION = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -130,7 +131,10 @@ def try_decode(
         if isinstance(source, Path) and not stat.S_ISREG(source.stat().st_mode):
             return "it is no file"  # to open a pipe waits for its other end
         with open(source, "rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
-            if _HEIC.match(stream.read(12)) and not _register_heic():
+            head = stream.read(12)
+            if head.startswith(ZIP):
+                return "it is a ZIP archive: unpack it, and give the folder"
+            if _HEIC.match(head) and not _register_heic():
                 return (
                     "it is a HEIC image, which takes one more package: "
                     "pip install 'fewmore[heic]'; or save it as JPEG"
