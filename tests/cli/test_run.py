@@ -787,8 +787,10 @@ def test_a_report_is_written_anew_from_the_folder(run, fewmore, tiny_folder):
     assert code == 0
     assert "the page has no images of confusions: " in err
     assert "The test images of the run were not there." in (folder / "report.html").read_text()
+    (folder / "config.json").write_bytes(b"{\xff")
+    assert "config.json is not JSON" in refusal(fewmore("report", folder))
     (folder / "config.json").unlink()
-    assert "config.json" in refusal(fewmore("report", folder))
+    assert "lacks runs/" in refusal(fewmore("report", folder))
     assert "has no result.json" in refusal(fewmore("report", tiny_folder))
     assert "is not a folder" in refusal(fewmore("report", "nowhere"))
 

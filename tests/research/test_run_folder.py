@@ -136,6 +136,14 @@ def test_where_there_are_no_locks_runs_go_on(make_experiment, tmp_path, monkeypa
         assert folder.exists()
 
 
+@pytest.mark.parametrize("damage", [b"{", b"\xff\xfe"])
+def test_a_damaged_config_is_that_of_no_experiment(damage, make_experiment, tmp_path):
+    experiment = make_experiment()
+    damaged, whole = (run_folder.create(tmp_path, experiment) for _ in range(2))
+    (damaged / "config.json").write_bytes(damage)
+    assert run_folder.find(tmp_path, [experiment]) == [whole]
+
+
 def test_a_damaged_record_of_the_code_is_of_no_code(make_experiment, tmp_path):
     experiment = make_experiment()
     folder = run_folder.create(tmp_path, experiment)

@@ -99,6 +99,12 @@ def _check_files(result: "RunResult", folder: Path) -> None:
         raise DataError(
             f"{folder} lacks {', '.join(missing)}: give a folder as fewmore run wrote it"
         )
+    try:
+        json.loads((folder / "config.json").read_bytes())
+    except ValueError as error:
+        raise DataError(
+            f"{folder / 'config.json'} is not JSON ({error}): give a folder as fewmore run wrote it"
+        ) from None
 
 
 def _load_task(folder: Path, data_root: Path | None) -> "Task":

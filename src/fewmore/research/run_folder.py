@@ -170,13 +170,13 @@ def _configs(runs: Path) -> list[tuple[Path, object]]:
     found = []
     for path in runs.glob(f"*/{CONFIG}"):
         with suppress(FileNotFoundError):  # another process removes it meanwhile
-            text = path.read_text(encoding="utf-8")
-            found.append((path.stat().st_mtime, path.parent, _parse(text)))
+            content = path.read_bytes()
+            found.append((path.stat().st_mtime, path.parent, _parse(content)))
     found.sort(key=itemgetter(0), reverse=True)
     return [(folder, config) for _, folder, config in found]
 
 
-def _parse(config: str) -> object:
+def _parse(config: str | bytes) -> object:
     """Return what a config.json says, in which settings may have another order; None if damaged."""
     try:
         return json.loads(config)
