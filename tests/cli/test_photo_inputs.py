@@ -36,6 +36,22 @@ def test_photos_in_sub_folders_of_a_class_count(photos: Photos, fewmore: Fewmore
     assert "images in sub-folders count for their class too: in wren" in out
 
 
+@pytest.mark.parametrize("output", ["out.csv", "out.parquet"])
+def test_files_that_predict_leaves_out_are_counted(
+    model: Path, photos: Photos, fewmore: Fewmore, output: str
+) -> None:
+    if output.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    folder = photos("holiday", {"wren": 2})
+    for name in ("a.CR2", "b.cr2", "wren/c.nef", "notes.txt", "README", ".hidden.nef"):
+        (folder / name).write_bytes(b"raw")
+    code, out, err = fewmore("predict", model, "holiday", "-o", output)
+    assert (code, out) == (0, f"{output}: 2 images\n")
+    assert err == (
+        "note: 3 files of other kinds left out (.cr2, .nef): save images of these as JPEG\n"
+    )
+
+
 @pytest.mark.parametrize("words", [["predict"], ["evaluate", "photos", "--unknown"]])
 def test_the_folder_that_may_not_be_read_is_named(
     model: Path, fewmore: Fewmore, monkeypatch: pytest.MonkeyPatch, words: list[str]

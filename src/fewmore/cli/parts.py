@@ -9,11 +9,15 @@ import json
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from fewmore.classifier.text import count_noun, join_names
 from fewmore.cli.prediction_rows import writing
 from fewmore.errors import ConfigError
 from fewmore.io import write_bytes
@@ -108,7 +112,7 @@ def open_parts(path: Path, given: list[str], about: Mapping[str, Any]) -> Iterat
         about: what else decides the rows: parts of another command are refused.
     """
     from fewmore.classifier.model_file import locked
-    from fewmore.data.streams import PlaceList, list_places
+    from fewmore.data.streams import PlaceList
 
     folder = path.with_name(f"{path.name}.unfinished")
     asked = {**about, "given": given}
@@ -120,7 +124,7 @@ def open_parts(path: Path, given: list[str], about: Mapping[str, Any]) -> Iterat
         try:
             with writing(path):
                 places = PlaceList(listed) if listed.exists() else None
-                places = places or PlaceList.write(listed, list_places(given))
+                places = places or write_places(listed, given)
                 parts = Parts(path, folder, places)
             try:
                 yield parts
@@ -134,6 +138,21 @@ def open_parts(path: Path, given: list[str], about: Mapping[str, Any]) -> Iterat
             raise
         with writing(path):
             shutil.rmtree(folder)
+
+
+def write_places(path: Path, given: list[str]) -> "PlaceList":
+    """Write the list of places that were given, and say which kinds of files are left out."""
+    from fewmore.data.folders import printable
+    from fewmore.data.streams import PlaceList, list_places
+
+    others: Counter[str] = Counter()
+    places = PlaceList.write(path, list_places(given, others))
+    if others:
+        files = count_noun(others.total(), "file")
+        kinds = printable(join_names(sorted(others)))
+        note = f"note: {files} of other kinds left out ({kinds}): save images of these as JPEG"
+        typer.echo(note, err=True)
+    return places
 
 
 def _check_same(path: Path, asked: Mapping[str, Any]) -> None:

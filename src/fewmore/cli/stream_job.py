@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fewmore.classifier.text import join_names
-from fewmore.cli.parts import Parts, open_parts
+from fewmore.cli.parts import Parts, open_parts, write_places
 from fewmore.cli.terminal import interrupt_hint, plain, stages
 from fewmore.errors import ConfigError, DataError
 from fewmore.io import file_hash
@@ -135,10 +135,8 @@ class StreamJob:
 @contextmanager
 def list_given(given: list[str]) -> "Iterator[PlaceList]":
     """List the images that a command was given, for as long as it runs."""
-    from fewmore.data.streams import PlaceList, list_places
-
     with tempfile.TemporaryDirectory(prefix="fewmore-") as folder:
-        yield PlaceList.write(Path(folder) / "places.jsonl", list_places(given))
+        yield write_places(Path(folder) / "places.jsonl", given)
 
 
 def run_stream(

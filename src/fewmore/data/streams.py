@@ -12,13 +12,14 @@ import os
 import re
 import tarfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from fewmore.data.folders import IMAGE_SUFFIXES, printable, walk_files
+from fewmore.data.folders import IMAGE_SUFFIXES, SIDE_SUFFIXES, printable, walk_files
 from fewmore.data.manifests import is_manifest, manifest_paths
 from fewmore.errors import ConfigError, DataError, ImageError, first_line
 
@@ -66,15 +67,17 @@ class Piece:
 # Listing
 
 
-def list_places(given: Sequence[str]) -> Iterator[Place]:
+def list_places(given: Sequence[str], others: Counter[str] | None = None) -> Iterator[Place]:
     """List the images and archives that were given: as files, folders, globs, lists or addresses.
 
-    A glob and a range of numbers such as birds-{000..099}.tar may be in any of them.
+    A glob and a range of numbers such as birds-{000..099}.tar may be in any of them. Files of other
+    kinds in folders are left out, and counted in `others` by how their names end.
     """
+    others = Counter() if others is None else others
     for text in given:
         for address in _expand_range(text):
             found = False
-            for place in _list_remote(address) if "://" in address else _list_local(address):
+            for place in _list(address, others):
                 found = True
                 yield place
             if not found:
@@ -99,12 +102,16 @@ def _expand_range(text: str) -> Iterator[str]:
         yield from _expand_range(text[: match.start()] + middle + text[match.end() :])
 
 
-def _list_local(text: str) -> Iterator[Place]:
+def _list(address: str, others: Counter[str]) -> Iterator[Place]:
+    return _list_remote(address) if "://" in address else _list_local(address, others)
+
+
+def _list_local(text: str, others: Counter[str]) -> Iterator[Place]:
     path = Path(text).expanduser()
     if is_manifest(path, labeled=False) and not _is_no_list(path):
         yield from (Place(str(image)) for image in manifest_paths(path))
     elif os.path.isdir(path):  # a path that cannot be looked at is an image that cannot be read
-        yield from _list_folder(path)
+        yield from _list_folder(path, others)
     elif _GLOB.search(text) and not os.path.exists(path):
         files = sorted(glob.glob(str(path), recursive=True))
         yield from (_local_place(file) for file in files if os.path.isfile(file))
@@ -112,11 +119,13 @@ def _list_local(text: str) -> Iterator[Place]:
         yield _local_place(str(path))
 
 
-def _list_folder(folder: Path) -> Iterator[Place]:
+def _list_folder(folder: Path, others: Counter[str]) -> Iterator[Place]:
     try:
         for file in map(Path, walk_files(str(folder), recursive=True)):
             if file.suffix.lower() in IMAGE_SUFFIXES or _is_archive(file.name):
                 yield _local_place(str(file))
+            elif file.suffix.lower() not in SIDE_SUFFIXES | {""}:
+                others[file.suffix.lower()] += 1
     except OSError as error:
         raise DataError(
             f"{printable(error.filename or folder)} cannot be read ({error.strerror or error}): "
