@@ -140,10 +140,13 @@ def test_the_fused_layer_is_the_three_layers(
 
 
 @training
-def test_the_fused_layer_sums_bfloat16_in_float32(fused: list[bool], training: bool) -> None:
+@pytest.mark.parametrize("shape", [(5, 32, 17, 13), SHAPES[-1]], ids=str)
+def test_the_fused_layer_sums_bfloat16_in_float32(
+    fused: list[bool], shape: tuple[int, ...], training: bool
+) -> None:
     """Without a ReLU, which would tip over at the rounding of the output."""
-    inputs = [t.bfloat16() for t in make_inputs((5, 32, 17, 13), True)]
-    ours, theirs = make_layers(32, False, training)
+    inputs = [t.bfloat16() for t in make_inputs(shape, True)]
+    ours, theirs = make_layers(shape[1], False, training)
     found = run(ours, ours, inputs)
     assert found["output"].dtype == torch.bfloat16
     assert found["gradient of weight"].dtype == torch.float32
