@@ -10,6 +10,7 @@ from fewmore.research.machine import BUSY
 from fewmore.research.outdated import recipe_changes
 from fewmore.research.published import PROTOCOL
 from fewmore.research.reporting import formats, nothing_learnt, tables
+from fewmore.research.reporting.notes import layer_failures
 from fewmore.research.results import RunResult
 from fewmore.research.results.schema import FEATURES_SETTING
 from sections import commands, encoding, recorded
@@ -95,10 +96,7 @@ def earlier_recipes(rows: Sequence[RunResult], folder: str = "results/") -> str:
 
 def unfused(rows: Sequence[RunResult]) -> str:
     """Name the rows that were trained on a GPU whose fused layers failed to load."""
-    failures: dict[str, list[str]] = {}
-    for name, row in zip(results.names(rows), rows, strict=True):
-        if row.layer_failure:
-            failures.setdefault(row.layer_failure, []).append(name)
+    failures = layer_failures(rows, results.names(rows))
     return " ".join(
         f"Trained with PyTorch's own layers, as the fused ones failed to load (`{failure}`): "
         f"{'; '.join(names)}."

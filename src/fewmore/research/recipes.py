@@ -8,7 +8,7 @@ method's own file. A variant is `dataclasses.replace`, or on the command line
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from fewmore.data.benchmarks import Benchmark
@@ -132,19 +132,17 @@ def recipes_for(
     made = []
     for info, recipe, texts in zip(infos, plain, own_settings, strict=True):
         other = {} if recipe.features == info.features else {FEATURES_SETTING: recipe.features}
-        with _named(info.name if len(infos) > 1 else ""):
+        with _named(info.name) if len(infos) > 1 else nullcontext():
             made.append((apply_settings(recipe, texts), {**other, **texts}))
     return made
 
 
 @contextmanager
 def _named(method: str) -> Iterator[None]:
-    """Put the name of a method before what is wrong with its settings, where it is not empty."""
+    """Put the name of a method before what is wrong with its settings."""
     try:
         yield
     except ConfigError as error:
-        if not method:
-            raise
         raise ConfigError(f"{method}: {error}") from None
 
 

@@ -39,16 +39,21 @@ def recipe_notes(results: Sequence[RunResult], labels: Sequence[str]) -> list[st
     ]
 
 
-def layer_notes(results: Sequence[RunResult], labels: Sequence[str]) -> list[str]:
-    """Name the rows that were trained on a GPU whose fused layers failed to load, and why."""
-    named: dict[str, list[str]] = {}
+def layer_failures(results: Sequence[RunResult], labels: Sequence[str]) -> dict[str, list[str]]:
+    """Return the rows that a GPU trained without fused layers, by why these failed to load."""
+    rows: dict[str, list[str]] = {}
     for result, label in zip(results, labels, strict=True):
         if result.layer_failure:
-            named.setdefault(result.layer_failure, []).append(label)
+            rows.setdefault(result.layer_failure, []).append(label)
+    return rows
+
+
+def layer_notes(results: Sequence[RunResult], labels: Sequence[str]) -> list[str]:
+    """Name the rows whose fused layers failed to load, and the error."""
     return [
         f"{', '.join(rows)}: trained with PyTorch's own layers, as the fused ones failed to load: "
         f"{failure}"
-        for failure, rows in named.items()
+        for failure, rows in layer_failures(results, labels).items()
     ]
 
 
