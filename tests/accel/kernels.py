@@ -65,26 +65,29 @@ def test_a_convolution_of_few_channels(
 @pytest.mark.parametrize("relu", [True, False], ids=["relu", "no relu"])
 @pytest.mark.parametrize("shortcut", [True, False], ids=["shortcut", "no shortcut"])
 @pytest.mark.parametrize("aside", [True, False], ids=["aside", "at once"])
-@pytest.mark.parametrize("large", [False, True], ids=["small map", "large map"])
+@pytest.mark.parametrize(
+    ("channels", "tile"),
+    [(32, batch_norm.SMALL), *((2 * tile.channels, tile) for tile in batch_norm.LARGE)],
+    ids=lambda value: value if isinstance(value, int) else f"{value.pixels}x{value.channels}",
+)
 def test_batch_norm_shortcut_and_relu(
     monkeypatch: pytest.MonkeyPatch,
     training: bool,
     relu: bool,
     shortcut: bool,
     aside: bool,
-    large: bool,
+    channels: int,
+    tile: batch_norm.Tile,
     at_once: SideStreams,
 ) -> None:
     """Pixels for several programs, the last of them not full; two blocks of channels."""
-    channels = 128 if large else 32
-    monkeypatch.setattr(batch_norm, "LARGE_MAP", 0 if large else 2**21)
+    monkeypatch.setattr(batch_norm, "tile_of", lambda x: tile)
     shape = (9, channels, 8, 7)
     x, other, gradient = (
         maps(*shape[:3], width)[..., :7].contiguous(memory_format=torch.channels_last)
         for width in (7, 8, 9)
     )
     layers = [nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)]
-    assert batch_norm.tile_of(x) is (batch_norm.LARGE if large else batch_norm.SMALL)
     found = []
     for layer, ours in zip(layers, (True, False), strict=True):
         with torch.no_grad():

@@ -121,14 +121,15 @@ def assert_close(ours: dict[str, Tensor], expected: dict[str, Tensor], tolerance
 
 
 # Pixels that do not fill a program, that fill several, one an image, more than the groups take at
-# once; one to three blocks of channels; and a large map.
-SHAPES = [(3, 16, 5, 7), (5, 48, 17, 13), (13, 32, 1, 1), (11, 16, 57, 59), (17, 128, 31, 33)]
+# once; one to three blocks of channels.
+SHAPES = [(3, 16, 5, 7), (5, 48, 17, 13), (13, 32, 1, 1), (11, 16, 57, 59)]
+LARGE_SHAPES = [(33, 128, 31, 33), (67, 32, 45, 47), (121, 16, 47, 53)]  # one of each tile
 
 
 @training
 @relu
 @shortcut
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES + LARGE_SHAPES, ids=str)
 def test_the_fused_layer_is_the_three_layers(
     fused: list[bool], shape: tuple[int, ...], training: bool, relu: bool, shortcut: bool
 ) -> None:
@@ -139,8 +140,15 @@ def test_the_fused_layer_is_the_three_layers(
     assert fused == [True]
 
 
+@pytest.mark.parametrize("shape", LARGE_SHAPES, ids=str)
+def test_each_large_map_has_a_tile_of_its_own(shape: tuple[int, ...]) -> None:
+    tile = batch_norm.LARGE[LARGE_SHAPES.index(shape)]
+    assert batch_norm.tile_of(torch.empty(shape)) == tile
+    assert batch_norm.tile_of(torch.empty(1, *shape[1:])) == batch_norm.SMALL
+
+
 @training
-@pytest.mark.parametrize("shape", [(5, 32, 17, 13), SHAPES[-1]], ids=str)
+@pytest.mark.parametrize("shape", [(5, 32, 17, 13), *LARGE_SHAPES], ids=str)
 def test_the_fused_layer_sums_bfloat16_in_float32(
     fused: list[bool], shape: tuple[int, ...], training: bool
 ) -> None:
@@ -155,7 +163,7 @@ def test_the_fused_layer_sums_bfloat16_in_float32(
     assert fused == [True]
 
 
-@pytest.mark.parametrize("shape", SHAPES[-2:], ids=str)
+@pytest.mark.parametrize("shape", [SHAPES[-1], *LARGE_SHAPES], ids=str)
 def test_the_fused_layer_repeats_bit_for_bit(shape: tuple[int, ...]) -> None:
     inputs = make_inputs(shape, True)
     first, second = (make_layers(shape[1])[0] for _ in range(2))

@@ -64,10 +64,12 @@ FULL = {
 }  # tensors in float32, others in bfloat16
 SMALL = {"PIXELS": 256, "CHANNELS": 16, "GROUPS": 128}
 LARGE = {"PIXELS": 128, "CHANNELS": 64, "GROUPS": 1}
+LARGE_OF_FEW = {"PIXELS": 256, "CHANNELS": 32, "GROUPS": 512}
 POOL = {"PIXELS": 64, "CHANNELS": 64}
 KERNELS = [
     (batch_norm._sums, {**SMALL, "BACKWARD": True}, 4),
     (batch_norm._sums, {**LARGE, "GROUPS": 256, "BACKWARD": True}, 4),
+    (batch_norm._sums, {**LARGE_OF_FEW, "BACKWARD": True}, 4),
     (batch_norm._apply, {**SMALL, "TRAINING": True}, 4),
     (batch_norm._apply, {**SMALL, "TRAINING": False}, 4),
     (batch_norm._apply, {**LARGE, "TRAINING": True}, 4),

@@ -4,8 +4,8 @@ A small network's time on a GPU is its number of kernels, not its arithmetic. As
 batch norm with the ReLU behind it is about ten kernels a training step; here it is four: sums and
 application, forward and backward. Feature maps are channels last, and partial sums are added in a
 fixed order, so results repeat. What may differ from layer to layer is an argument of a kernel, not
-a constant of its compilation, which takes longer than many steps. Maps of large images are bound by
-memory instead: there a program takes whole lines of it.
+a constant of its compilation, which takes longer than many steps. Maps of large images or batches
+are bound by memory instead: there a program takes whole lines of it, and more of them add up sums.
 """
 
 from dataclasses import dataclass
@@ -32,14 +32,20 @@ class Tile:
 
 
 SMALL = Tile(pixels=256, channels=16, groups=128, warps=4, add_first=False)
-LARGE = Tile(pixels=128, channels=64, groups=256, warps=4, add_first=True)
-LARGE_MAP = 2**21  # numbers, from which a map is large
+# The first whose channels divide those of a map.
+LARGE = (
+    Tile(pixels=128, channels=64, groups=256, warps=4, add_first=True),
+    Tile(pixels=256, channels=32, groups=512, warps=4, add_first=True),
+    Tile(pixels=256, channels=16, groups=512, warps=4, add_first=True),
+)
+LARGE_MAP = 2**22  # numbers, from which a map is large
 
 
 def tile_of(x: Tensor) -> Tile:
     """Return what a program takes of a map."""
-    large = x.numel() >= LARGE_MAP and x.shape[1] % LARGE.channels == 0
-    return LARGE if large else SMALL
+    if x.numel() < LARGE_MAP:
+        return SMALL
+    return next(tile for tile in LARGE if x.shape[1] % tile.channels == 0)
 
 
 class FusedBatchNormAct2d(BatchNormAct2d):

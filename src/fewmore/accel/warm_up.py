@@ -26,7 +26,7 @@ from fewmore.io import locked
 IMAGES = 16
 SIDE = 32  # kernels are compiled for sizes that are multiples of 16
 WIDE = 64  # channels of cuDNN's convolutions
-LARGE_SIDE = 48  # of maps that are large for batch norm's kernels
+LARGE_SIDES = {16: 128, 32: 96, WIDE: 64}  # by channels, of maps that are large for batch norm
 CAPABILITY = (8, 0)  # the oldest GPUs with bfloat16: Ampere
 
 Task = Callable[[], None]
@@ -37,7 +37,8 @@ class WarmUp:
 
     def __init__(self, tasks: list[Task]) -> None:
         self.failure: str | None = None
-        self._thread = threading.Thread(target=self._run, args=(tasks,), daemon=True)
+        # No daemon: Python would end beneath a compiler that is at work, which aborts the process.
+        self._thread = threading.Thread(target=self._run, args=(tasks,))
         self._thread.start()
 
     def finish(self) -> str | None:
@@ -114,10 +115,11 @@ def tasks(device: torch.device) -> list[Task]:
         partial(_step, wide[1], WIDE, device),
         partial(_step, FusedBatchNormAct2d(few), few, device),
         partial(_step, FusedBatchNormAct2d(few).eval(), few, device),
-        partial(_step, FusedBatchNormAct2d(WIDE), WIDE, device, LARGE_SIDE),
-        partial(_step, FusedBatchNormAct2d(WIDE).eval(), WIDE, device, LARGE_SIDE),
         partial(_step, FastMaxPool2d(3, 2, 1), WIDE, device),
     ]
+    for channels, side in LARGE_SIDES.items():
+        for layer in (FusedBatchNormAct2d(channels), FusedBatchNormAct2d(channels).eval()):
+            listed.append(partial(_step, layer, channels, device, side))
     for channels in FEW:
         for part in ("output", "input", "weight"):
             listed.append(partial(_convolution, channels, channels, part, device))
