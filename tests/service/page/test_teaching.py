@@ -153,6 +153,23 @@ def test_folders_become_classes_side_by_side_taught_and_undone_together(
     expect(hand.card(page, "jay")).to_contain_text("4 images")
 
 
+def test_folders_within_a_class_belong_to_it(
+    open_page: OpenPage, photos: Callable[..., Path]
+) -> None:
+    """As for `fewmore train`: the folders of one level are the classes."""
+    page = open_page()
+    folder = photos("lessons", {"okapi": 4, "zebra": 2})
+    days = [folder / "okapi" / day for day in ("monday", "tuesday")]
+    for number, path in enumerate(sorted((folder / "okapi").glob("*.png"))):
+        days[number % 2].mkdir(exist_ok=True)
+        path.rename(days[number % 2] / path.name)
+    page.locator("#folder").set_input_files(folder)
+    names = page.locator(".group input")
+    expect(names).to_have_count(2)
+    assert [names.nth(index).input_value() for index in range(2)] == ["okapi", "zebra"]
+    expect(page.locator(".group").first.locator(".choose")).to_have_count(4)
+
+
 def test_warnings_name_the_files(
     open_page: OpenPage, photos: Callable[..., Path], troubles: list[str]
 ) -> None:

@@ -90,12 +90,17 @@ async function list(directory) {
   }
 }
 
-/** Sorts images into those without a folder, and those of each folder that holds some. */
+/**
+ * Sorts images into those without a folder, and those of each class. A class is a folder within the
+ * one that arrives, as for `fewmore train`, with all that lies deeper; or one of several that arrive.
+ */
 function byFolder(found) {
   const files = [];
   const folders = new Map();
+  const arrived = new Set(found.filter(([, path]) => path.length > 1).map(([, path]) => path[0]));
+  const level = arrived.size > 1 ? 0 : 1;
   for (const [file, path] of found) {
-    const name = path.length > 1 ? cleanName(path.at(-2)) : undefined;
+    const name = path.length > 1 ? cleanName(path[Math.min(level, path.length - 2)]) : undefined;
     if (path.some((part) => part.startsWith(".")) || !isImage(file)) continue;
     if (name === undefined) files.push(file);
     else if (folders.has(name)) folders.get(name).push(file);
