@@ -8,7 +8,9 @@ names the stale files.
     results/BENCHMARK-METHOD….json     accuracy, a row each
     results/re-encoded/*.json          the same from re-encoded images, to show what that costs
     results/explain/*.json             runs with other settings, to explain gaps to published rows
-    results/earlier/*.json             rows that newer ones replaced, for tuning.md and the log
+    results/earlier/*.json             rows that newer ones replaced, and seeds of other versions of
+                                       the code than the row's, for tuning.md and the log
+    results/layers/*.json              CUB200's stage 1 with fused layers and without
     results/draws/*.json               the same with shots that were drawn anew
     results/choices/*.json             runs with settings chosen by benchmarks/tuning.py
     results/searches/*.json            searches of `fewmore tune` on validation splits
@@ -68,6 +70,7 @@ MEASURED = (
     "resolution",
     "oneseed",
     "stage1",
+    "same_bits",
     "check",
     "spread",
     "inference",
@@ -145,6 +148,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "details": differences.details,
     "precision": differences.precision,
     "moved": differences.moved,
+    "layers": differences.layers,
     "pretrained": differences.pretrained,
     "search cub200-ghost": partial(differences.search, "cub200-ghost"),
 }

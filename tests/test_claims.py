@@ -870,7 +870,7 @@ def test_rows_are_compared_by_their_kernels(sections: ModuleType, record: Record
 
     compare = sections.differences._with_large_kernels
     before = [of(base, "2026-11-17") for base in (74.9, 75.1)]
-    rows = [*before, *(of(base, "2026-11-18") for base in (73.9, 74.1))]
+    rows = [*before, *(of(base, "2026-11-18", accel="on") for base in (73.9, 74.1))]
     assert compare(rows).startswith("-1.00 points (p = ")
     failed = "graphs alone: TypeError: no such"
     rows += [of(base, "2026-11-19", accel=failed) for base in (76.9, 77.1)]

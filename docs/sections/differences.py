@@ -26,7 +26,11 @@ CUB200 = "cub200"
 COSINE = "decoupled-cosine"
 HEADS = ("decoupled-cosine-data_init-false", COSINE)  # the trained head, and class means
 LARGE_KERNELS = "2026-11-18"  # fused layers have had kernels for large images since then
-PLAIN_LAYERS = "PyTorch's own layers instead of fused ones"
+# Results of stage 1 on CUB200 have had these of the authors' details since then.
+DETAILED = "2026-11-19"
+DETAILS = ("last batch filled up", "antialiased crops", "original files")
+LAYERS = {True: "fused layers", False: "PyTorch's own layers"}
+DROPPED = 0.4  # points, below which fused layers are no longer suspected: set before the runs
 STAGE_1 = "stage 1"
 STAGE_2 = "stage 2 from best"
 SELECTION = recorded.RESULTS / "bench-selection-gpu.json"  # of benchmarks/selection.py
@@ -120,7 +124,37 @@ def separation() -> str:
         "and how good they really are, is not known."
     )
     table = markdown_table(("after the last session", "points", "measured with"), lines, "lrl")
-    return "\n\n".join((paragraph(text), "\n".join(table), paragraph(about))) + "\n"
+    return "\n\n".join((paragraph(text), "\n".join(table), paragraph(about), _all_gains())) + "\n"
+
+
+def _all_gains() -> str:
+    """Write what stage 2 has gained in all runs, those that newer ones replaced too."""
+    pairs = _pairs()
+    gains = [cec[-1] - cosine[-1] for _, cec, cosine in pairs]
+    lasts = [cec[-1] for _, cec, _ in pairs]
+    return paragraph(
+        f"Five seeds say little of a deviation. In all {len(pairs)} pairs of runs, the replaced "
+        f"ones too, CEC ends at {_spread(mean(lasts), stdev(lasts))}, from {min(lasts):.2f} to "
+        f"{max(lasts):.2f}, and stage 2 gains {_spread(mean(gains), stdev(gains))} points, from "
+        f"{min(gains):.2f} to {max(gains):.2f}."
+    )
+
+
+def _pairs() -> list[tuple[bool, list[float], list[float]]]:
+    """Return the sessions of CEC and of Decoupled-Cosine in each run that had both on CUB200.
+
+    The first of the three is whether fused layers with kernels for large images trained it.
+    """
+    rows = recorded.read_compared(CUB200)
+    of_commit: dict[str | None, list[RunResult]] = {}
+    for method in answer.OWN:
+        for row in (*_earlier(CUB200, method), rows[method]):
+            of_commit.setdefault(row.commit, []).append(row)
+    return [
+        (_has_large_kernels(cec), *(list(map(float, run)) for run in runs))  # type: ignore[arg-type]
+        for cec, cosine in of_commit.values()
+        for runs in zip(cec.accuracy, cosine.accuracy, strict=True)
+    ]
 
 
 def _is_further_seed(row: RunResult) -> bool:
@@ -155,14 +189,15 @@ def _further(average: float, deviation: float, count: int) -> tuple[float, float
 
 def tested() -> str:
     """Write each difference to the authors' program, how it was tested, and what came of it."""
-    now, before, on_cpu = _now(), _measured_before(), _on_cpu()
+    before, on_cpu = _measured_before(), _on_cpu()
+    detailed = [last for row in _with_details() for last in row.last]
+    fused, plain = (_base_sessions(_trained_by(which)) for which in (True, False))
     official = _official_arm()
     epoch = [_gain(official, f"{STAGE_1} {{}}: {end}") for end in ("base", "last session")]
     round_ = _gain(official, f"{STAGE_2}, {{}} round: last session")
     ghost = [_trial(name) for name in ("pretrain.ghost=0", "pretrain.ghost=32")]
-    low, high = _interval(now.last, [last for row in before for last in row.last])
-    together = mean(now.last) - mean(last for row in before for last in row.last)
-    above = (on_cpu.last[0] - mean(now.last)) / stdev(now.last)
+    without = [last for row in before for last in row.last]
+    above = (on_cpu.last[0] - mean(detailed)) / stdev(detailed)
     bf16, episodes = (_encoder_cosine(arm) for arm in ("bfloat16", "float32, other episodes"))
     last_stage, whole = _stage_2_gains()
     heads = [mean(run[0] for run in _ablation(name).accuracy) for name in HEADS]
@@ -174,9 +209,14 @@ def tested() -> str:
         ),
         ("round of stage 2 that is best on test", "one run, both rounds", f"{round_:+.2f}"),
         (
-            f"{', '.join(_details(now))}: all together",
-            f"{_seeds(now)} beside {sum(row.runs for row in before)} earlier ones, on a GPU",
-            f"{together:+.2f} (95 % interval {low:+.2f} to {high:+.2f})",
+            f"{', '.join(DETAILS)}: all together",
+            f"{len(detailed)} runs beside {len(without)} earlier ones, on a GPU",
+            _difference(detailed, without),
+        ),
+        (
+            "PyTorch's own layers instead of fused ones",
+            f"{len(plain)} runs beside {len(fused)}, on a GPU",
+            f"{_difference(plain, fused)}, in the base session",
         ),
         (
             "batch norm over 32 images, as on four GPUs",
@@ -184,9 +224,9 @@ def tested() -> str:
             f"{over_runs(ghost[1])} instead of {over_runs(ghost[0])}",
         ),
         (
-            "all of the two rows above",
+            "all of the three rows above",
             "one seed of stage 1, on a CPU",
-            f"{on_cpu.last[0]:.2f}: {above:.1f} standard deviations above those {_seeds(now)}",
+            f"{on_cpu.last[0]:.2f}: {above:.1f} standard deviations above those {len(detailed)}",
         ),
         (
             "float32 instead of bfloat16 in stage 2",
@@ -216,16 +256,11 @@ def _now() -> RunResult:
     return recorded.read_compared(CUB200)[COSINE]
 
 
-def _details(row: RunResult) -> list[str]:
-    """Name what sets a result of stage 1 apart from the earlier ones on a GPU."""
-    layers = [PLAIN_LAYERS] if row.layer_failure else []
-    return ["last batch filled up", "antialiased crops", "original files", *layers]
-
-
-def _interval(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the difference of two means (Welch)."""
+def _difference(values: Sequence[float], others: Sequence[float]) -> str:
+    """Write the difference of two means, and its 95 % interval (Welch)."""
     found = ttest_ind(values, others, equal_var=False).confidence_interval(0.95)
-    return float(found.low), float(found.high)
+    points = mean(values) - mean(others)
+    return f"{points:+.2f} (95 % interval {found.low:+.2f} to {found.high:+.2f})"
 
 
 def _trial(setting: str) -> list[float]:
@@ -271,10 +306,14 @@ def details() -> str:
     on_features = [row for row in explained if row.method != COSINE]
     printed = published_row(now)
     ends = [italic(printed.sessions[place]) for place in (0, -1)] if printed else ["–"] * 2
-    count = len(_details(now))
+    detailed = _with_details()
+    count = len(DETAILS)
     named = [
         *((f"on a GPU, {row.date[:10]}", row) for row in before),
-        (f"on a GPU, {now.date[:10]}, with {count} details", now),
+        *(
+            (f"on a GPU, {row.date[:10]}, with {count} details, {LAYERS[_is_fused(row)]}", row)
+            for row in detailed
+        ),
         (f"on a CPU, {on_cpu.date[:10]}, with these and batch norm over 32 images", on_cpu),
         *((f"{row.method} on the last one's features", row) for row in on_features),
     ]
@@ -285,16 +324,17 @@ def details() -> str:
     titles = ("Decoupled-Cosine", "seeds", "base session", *MEASURES)
     table = markdown_table(titles, rows, "l" + "r" * (len(titles) - 1))
     without = [last for row in before for last in row.last]
-    p = ttest_ind(now.last, without, equal_var=False).pvalue
+    lasts = [last for row in detailed for last in row.last]
+    p = ttest_ind(lasts, without, equal_var=False).pvalue
     sources: dict[str, list[str]] = {}
-    for row in (now, on_cpu, *on_features):
+    for row in (*detailed, on_cpu, *on_features):
         where = f"{row.machine['device']}, commit {row.commit}"
         sources.setdefault(where, []).append(row.command)
     listed = ". ".join(f"{where}: {commands.joined(of)}" for where, of in sources.items())
     text = (
-        f"The details: {', '.join(_details(now))}. The {len(without)} earlier runs on a GPU end at "
+        f"The details: {', '.join(DETAILS)}. The {len(without)} earlier runs on a GPU end at "
         f"{_spread(mean(without), stdev(without))}, from {min(without):.2f} to {max(without):.2f}, "
-        f"and the {now.runs} with the details at {_spread(mean(now.last), stdev(now.last))} "
+        f"and the {len(lasts)} with the details at {_spread(mean(lasts), stdev(lasts))} "
         f"(Welch's t test: p = {p:.2f}). {listed}"
     )
     return "\n".join(table) + f"\n\n{paragraph(text)}\n"
@@ -313,8 +353,65 @@ def _spread(value: float, deviation: float) -> str:
 def _measured_before() -> list[RunResult]:
     """Return all results of Decoupled-Cosine on CUB200 with crops that are not antialiased."""
     ablation = recorded.RESULTS / "studies" / "ablation-cub200" / "results"
-    rows = [*_earlier("cub200", COSINE), results.read(ablation / f"cub200-{COSINE}.json")]
-    return sorted(rows, key=lambda row: row.date)
+    rows = [*_earlier(CUB200, COSINE), results.read(ablation / f"cub200-{COSINE}.json")]
+    return sorted((row for row in rows if row.date < DETAILED), key=lambda row: row.date)
+
+
+def _with_details() -> list[RunResult]:
+    """Return all results of Decoupled-Cosine on CUB200 with the recipe's later details."""
+    beside = [results.read(path) for path in (recorded.RESULTS / "layers").glob("*.json")]
+    rows = [*_earlier(CUB200, COSINE), *beside, _now()]
+    return sorted((row for row in rows if row.date >= DETAILED), key=lambda row: row.date)
+
+
+def _trained_by(fused: bool) -> list[RunResult]:
+    return [row for row in _with_details() if _is_fused(row) is fused]
+
+
+def _is_fused(row: RunResult) -> bool:
+    """Say whether a result on a GPU was trained by the fused layers."""
+    return row.machine.get("accel") == "on"
+
+
+def _base_sessions(rows: Sequence[RunResult]) -> list[float]:
+    return [float(run[0] or 0.0) for row in rows for run in row.accuracy]
+
+
+def layers() -> str:
+    """Write what stage 1 reaches on CUB200 with fused layers, and without them."""
+    runs = {which: _trained_by(which) for which in (True, False)}
+    lines = [
+        [
+            LAYERS[which],
+            str(sum(row.runs for row in rows)),
+            over_runs(_base_sessions(rows)),
+            over_runs([last for row in rows for last in row.last]),
+        ]
+        for which, rows in runs.items()
+    ]
+    fused, plain = (_base_sessions(rows) for rows in runs.values())
+    p = ttest_ind(fused, plain, equal_var=False).pvalue
+    is_dropped = abs(mean(fused) - mean(plain)) < DROPPED
+    sources = [
+        f"With {LAYERS[which]}: commit {row.commit}, {commands.joined([row.command])}"
+        for which, rows in runs.items()
+        for row in rows
+    ]
+    added: dict[bool, list[float]] = {True: [], False: []}
+    for which, cec, cosine in _pairs():
+        added[which].append(cec[0] - cosine[0])
+    p_added = ttest_ind(added[True], added[False], equal_var=False).pvalue
+    text = (
+        f"The base session with fused layers differs by {_difference(fused, plain)} (Welch's t "
+        f"test: p = {p:.2f}). Below {DROPPED} points the suspicion was to be dropped, as [log.md]"
+        "(../log.md#2026-11-20-fused-layers-and-the-base-session-before-the-runs) said then: "
+        f"it is {'dropped' if is_dropped else 'not dropped'}. Stage 2 "
+        f"adds to the base session {over_runs(added[True])} points in {len(added[True])} runs with "
+        f"fused layers, of all that were ever measured, and {over_runs(added[False])} in "
+        f"{len(added[False])} without (p = {p_added:.2f}). {'. '.join(sources)}"
+    )
+    table = markdown_table(("Decoupled-Cosine, trained by", "runs", *ENDS), lines, "lrrr")
+    return "\n".join(table) + f"\n\n{paragraph(text)}\n"
 
 
 def _earlier(benchmark: str, method: str) -> list[RunResult]:
@@ -348,7 +445,7 @@ def moved() -> str:
             if len(rows) < 2:
                 continue
             if (benchmark, method) == (CUB200, COSINE):
-                rows = [*_measured_before(), now[method]]
+                rows = [*_measured_before(), *_with_details()]
             lines += [
                 [
                     name,
@@ -373,7 +470,7 @@ def moved() -> str:
 
 
 def _has_large_kernels(row: RunResult) -> bool:
-    return row.date[:10] >= LARGE_KERNELS and not row.layer_failure
+    return row.date[:10] >= LARGE_KERNELS and _is_fused(row)
 
 
 def _with_large_kernels(rows: Sequence[RunResult]) -> str:
