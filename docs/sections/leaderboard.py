@@ -299,7 +299,7 @@ def _measured_cells(row: RunResult) -> dict[str, str]:
         "seeds": str(len(set(row.seeds))),
         "test views": str(views),
         "images kept": str(row.keeps) if kept is None else f"{kept:,.0f}" if kept else "none",
-        "network": _network_cell(_network(row.benchmark, backbone), _parameters(backbone)),
+        "network": _network(row.benchmark, backbone),
         "seconds": _seconds(row),
         **_published_cells(row),
     }
@@ -310,10 +310,13 @@ def _mean(values: Sequence[float | None]) -> str:
 
 
 def _network(benchmark: str, backbone: str) -> str:
-    """Name a backbone as published rows do, if it is the benchmark's own."""
-    if backbone == BENCHMARKS[benchmark].backbone:
-        return published.backbones()[published.backbone_of_cec(benchmark)].name
-    return backbone
+    """Name a backbone as published rows do, if one of them has it."""
+    is_own = backbone == BENCHMARKS[benchmark].backbone
+    key = published.backbone_of_cec(benchmark) if is_own else backbone
+    known = published.backbones().get(key)
+    if known is None:
+        return _network_cell(backbone, _parameters(backbone))
+    return _with_stem(benchmark, known)
 
 
 @cache

@@ -400,7 +400,7 @@ def test_boxes_drawn_on_a_gpu_lie_inside() -> None:
 # The same numbers as on a CPU
 
 
-@pytest.mark.parametrize("name", ["resnet8", "resnet20", "resnet18"])
+@pytest.mark.parametrize("name", ["resnet8", "resnet20", "resnet12", "resnet18", "resnet18-3x3"])
 def test_a_step_on_a_gpu_is_the_step_on_a_cpu(name: str) -> None:
     """Features, gradients and statistics, in training and in evaluation.
 

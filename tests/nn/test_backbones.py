@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -35,7 +36,9 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     [
         ("resnet8", 77_392),
         ("resnet20", 271_824),
+        ("resnet12", 12_424_320),
         ("resnet18", 11_176_512),
+        ("resnet18-3x3", 11_168_832),
         ("mobilenet_v2", 2_223_872),
     ],
 )
@@ -48,7 +51,10 @@ def test_parameter_counts(name: str, count: int) -> None:
     [
         ("resnet8", 32, 8),
         ("resnet20", 32, 8),
+        ("resnet12", 32, 2),
+        ("resnet12", 84, 5),
         ("resnet18", 84, 3),
+        ("resnet18-3x3", 32, 4),
         ("resnet18", 224, 7),
         ("mobilenet_v2", 224, 7),
         ("mobilenet_v2", 33, 2),
@@ -66,16 +72,45 @@ def test_features_are_the_mean_of_the_last_map(name: str, side: int, map_side: i
     assert not torch.allclose(features[0], features[1])
 
 
-@pytest.mark.parametrize(("name", "size"), [("resnet8", 8), ("resnet18", 32), ("mobilenet_v2", 32)])
+@pytest.mark.parametrize(
+    ("name", "size"), [("resnet8", 8), ("resnet12", 16), ("resnet18", 32), ("mobilenet_v2", 32)]
+)
 @torch.no_grad()
 def test_early_and_late_parts_make_the_whole(name: str, size: int) -> None:
     backbone = build(name, 0).eval()
     images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     early = backbone.early(images)
     assert torch.equal(backbone.late(early), backbone(images))
-    expected = {"resnet8": (32, 4), "resnet18": (128, 4), "mobilenet_v2": (3, 32)}[name]
+    expected = {
+        "resnet8": (32, 4),
+        "resnet12": (160, 4),
+        "resnet18": (128, 4),
+        "mobilenet_v2": (3, 32),
+    }[name]
     assert early.shape[1:] == (expected[0], expected[1], expected[1])
     assert torch.equal(backbone.from_last(backbone.before_last(images)), backbone(images))
+
+
+@torch.no_grad()
+def test_a_block_of_resnet12_is_that_of_its_paper() -> None:
+    """Three convolutions, each with batch norm and a leaky ReLU, a shortcut and max pooling."""
+    block = build("resnet12", 0).eval().get_submodule("layer1")
+    x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    expected = x
+    for number in (1, 2, 3):
+        weight = block.get_parameter(f"conv{number}.weight")
+        # New batch norms divide by the root of 1 + eps.
+        expected = F.conv2d(expected, weight, padding=1) / (1 + 1e-5) ** 0.5
+        if number == 3:
+            expected += F.conv2d(x, block.get_parameter("downsample.0.weight")) / (1 + 1e-5) ** 0.5
+        expected = torch.where(expected > 0, expected, 0.1 * expected)
+    torch.testing.assert_close(block(x), F.max_pool2d(expected, 2), rtol=1e-4, atol=1e-4)
+
+
+def test_resnet12_refuses_images_that_are_halved_away() -> None:
+    build("resnet12").check_size(16)
+    with pytest.raises(ConfigError, match=r"images of 15 × 15 pixels: set transform\.size to 16"):
+        build("resnet12").check_size(15)
 
 
 def test_the_last_stage_is_the_last_group_of_blocks() -> None:

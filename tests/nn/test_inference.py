@@ -9,7 +9,7 @@ from fewmore.nn.inference import _FoldedAct, _PointwiseConv, for_inference
 from fewmore.nn.layers import BatchNormAct2d
 
 
-@pytest.mark.parametrize("name", ["resnet8", "resnet18", "mobilenet_v2"])
+@pytest.mark.parametrize("name", ["resnet8", "resnet12", "resnet18", "mobilenet_v2"])
 def test_batch_norms_are_folded_away(name: str) -> None:
     backbone = build(name, 1).double()  # deep networks of random numbers round too much for less
     norms = [part for part in backbone.modules() if isinstance(part, BatchNormAct2d)]

@@ -144,7 +144,7 @@ def test_facts_are_complete_and_say_where_they_were_read():
 
 def test_parameters_are_those_of_our_networks():
     known = published.backbones()
-    for name in ("resnet20", "resnet18"):
+    for name in ("resnet20", "resnet18", "resnet18-3x3", "resnet12"):
         network = BACKBONES[name].build()
         assert known[name].parameters == sum(weight.numel() for weight in network.parameters())
     assert known["resnet18-imagenet"].parameters == known["resnet18"].parameters

@@ -53,7 +53,8 @@ class Recipe:
     """Hold all settings of an experiment: those common to all methods, and those of its method."""
 
     name: str
-    backbone: str  # resnet8, resnet20, resnet18, mobilenet_v2, timm:NAME or mirrored:NAME
+    # resnet8, resnet12, resnet20, resnet18, resnet18-3x3, mobilenet_v2, timm:NAME or mirrored:NAME
+    backbone: str
     transform: Transform
     weights: str | None = None  # initial weights: None for random ones, "imagenet", or a file
     pretrain: PretrainConfig = field(default_factory=PretrainConfig)

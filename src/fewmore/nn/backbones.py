@@ -7,6 +7,7 @@ timm is `timm:NAME`, and `mirrored:NAME` averages the features of an image and o
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from fewmore.nn.weights import check_weight_file, initialize, load_weights
 TIMM_PREFIX = "timm:"
 MIRRORED_PREFIX = "mirrored:"
 EARLY_STAGES = 2  # of a ResNet, which `early` computes
+LEAK = 0.1  # of ResNet12's ReLUs
 ROWS = ("blocks", "stages", "layers")  # names of timm's children that hold stages or blocks
 _GLOBAL_GENERATOR = threading.Lock()  # runs in threads take turns with it
 
@@ -93,35 +95,24 @@ class Backbone(nn.Module):
         return self.maps(x).mean((2, 3))
 
 
-class ResNet(Backbone):
-    """Stack residual stages of basic blocks; each but the first halves the resolution."""
+class StagedBackbone(Backbone):
+    """Compute maps by a stem and stages: `layer1`, `layer2`, …"""
 
-    def __init__(self, widths: tuple[int, ...], blocks: tuple[int, ...], large_stem: bool) -> None:
+    def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
         self.dim = widths[-1]
-        if large_stem:
-            self.conv1 = nn.Conv2d(3, widths[0], 7, stride=2, padding=3, bias=False)
-        else:
-            self.conv1 = nn.Conv2d(3, widths[0], 3, padding=1, bias=False)
-        self.bn1 = BatchNormAct2d(widths[0])
-        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if large_stem else nn.Identity()
-        before = widths[0]
         self.depth = len(widths)
-        for number, (width, count) in enumerate(zip(widths, blocks, strict=True), 1):
-            strides = [1 if number == 1 else 2] + [1] * (count - 1)
-            layers = [
-                BasicBlock(before if i == 0 else width, width, stride)
-                for i, stride in enumerate(strides)
-            ]
-            self.add_module(f"layer{number}", nn.Sequential(*layers))
-            before = width
+
+    def stem(self, x: Tensor) -> Tensor:
+        """Compute what the first stage goes on from."""
+        return x
 
     def maps(self, x: Tensor) -> Tensor:
         return self._stages(self.early(x), EARLY_STAGES + 1, self.depth)
 
     def early(self, x: Tensor) -> Tensor:
         """Compute the maps of the first two stages."""
-        return self._stages(self.maxpool(self.bn1(self.conv1(x))), 1, EARLY_STAGES)
+        return self._stages(self.stem(x), 1, EARLY_STAGES)
 
     def late(self, x: Tensor) -> Tensor:
         return self._stages(x, EARLY_STAGES + 1, self.depth).mean((2, 3))
@@ -141,9 +132,79 @@ class ResNet(Backbone):
         return self.get_submodule(f"layer{self.depth}")
 
 
+class ResNet(StagedBackbone):
+    """Stack residual stages of basic blocks; each but the first halves the resolution."""
+
+    def __init__(self, widths: tuple[int, ...], blocks: tuple[int, ...], large_stem: bool) -> None:
+        super().__init__(widths)
+        if large_stem:
+            self.conv1 = nn.Conv2d(3, widths[0], 7, stride=2, padding=3, bias=False)
+        else:
+            self.conv1 = nn.Conv2d(3, widths[0], 3, padding=1, bias=False)
+        self.bn1 = BatchNormAct2d(widths[0])
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if large_stem else nn.Identity()
+        before = widths[0]
+        for number, (width, count) in enumerate(zip(widths, blocks, strict=True), 1):
+            strides = [1 if number == 1 else 2] + [1] * (count - 1)
+            layers = [
+                BasicBlock(before if i == 0 else width, width, stride)
+                for i, stride in enumerate(strides)
+            ]
+            self.add_module(f"layer{number}", nn.Sequential(*layers))
+            before = width
+
+    def stem(self, x: Tensor) -> Tensor:
+        out: Tensor = self.maxpool(self.bn1(self.conv1(x)))
+        return out
+
+
+class PooledBlock(nn.Module):
+    """Apply three 3×3 convolutions, add a shortcut, and halve the resolution; ReLUs are leaky."""
+
+    def __init__(self, before: int, channels: int) -> None:
+        super().__init__()
+        for number, inputs in enumerate((before, channels, channels), 1):
+            convolution = nn.Conv2d(inputs, channels, 3, padding=1, bias=False)
+            self.add_module(f"conv{number}", convolution)
+            self.add_module(f"bn{number}", BatchNormAct2d(channels, relu=False))
+        self.downsample = nn.Sequential(
+            nn.Conv2d(before, channels, 1, bias=False), BatchNormAct2d(channels, relu=False)
+        )
+        self.maxpool = nn.MaxPool2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = self.downsample(x)
+        for number in (1, 2, 3):
+            convolution, norm = (self.get_submodule(f"{kind}{number}") for kind in ("conv", "bn"))
+            x = F.leaky_relu(norm(convolution(x), shortcut if number == 3 else None), LEAK)
+        out: Tensor = self.maxpool(x)
+        return out
+
+
+class ResNet12(StagedBackbone):
+    """Stack four pooled blocks, as Oreshkin et al., TADAM (NeurIPS 2018); without DropBlock."""
+
+    def __init__(self) -> None:
+        widths = (64, 160, 320, 640)
+        super().__init__(widths)
+        for number, (before, width) in enumerate(zip((3, *widths), widths, strict=False), 1):
+            self.add_module(f"layer{number}", PooledBlock(before, width))
+
+    def check_size(self, size: int) -> None:
+        if size < 2**self.depth:
+            raise ConfigError(
+                f"resnet12 halves its maps {self.depth} times and cannot take images of {size} × "
+                f"{size} pixels: set transform.size to {2**self.depth} or more"
+            )
+
+
 def _small_resnet(blocks: int) -> ResNet:
     """Build the ResNet of three stages for 32-pixel images."""
     return ResNet((16, 32, 64), (blocks,) * 3, large_stem=False)
+
+
+def _resnet18(large_stem: bool) -> ResNet:
+    return ResNet((64, 128, 256, 512), (2, 2, 2, 2), large_stem)
 
 
 class ConvBNReLU6(nn.Sequential):
@@ -347,23 +408,34 @@ class BackboneInfo:
 
     build: Callable[[], Backbone]
     dim: int
+    side: int  # of the images that it is for, in pixels
     remark: str
 
 
 BACKBONES: dict[str, BackboneInfo] = {
     "resnet8": BackboneInfo(
-        lambda: _small_resnet(1), 64, "32-pixel images; a third of resnet20's work, for laptops"
+        lambda: _small_resnet(1), 64, 32, "32-pixel images; a third of resnet20's work, for laptops"
     ),
     "resnet20": BackboneInfo(
-        lambda: _small_resnet(3), 64, "32-pixel images; the paper's CIFAR100 network"
+        lambda: _small_resnet(3), 64, 32, "32-pixel images; the paper's CIFAR100 network"
+    ),
+    "resnet12": BackboneInfo(
+        ResNet12, 640, 32, "32 to 84 pixels; NC-FSCIL's network on CIFAR100 and miniImageNet"
     ),
     "resnet18": BackboneInfo(
-        lambda: ResNet((64, 128, 256, 512), (2, 2, 2, 2), large_stem=True),
+        partial(_resnet18, large_stem=True),
         512,
+        84,
         "84 pixels and more; the paper's miniImageNet and CUB200 network",
     ),
+    "resnet18-3x3": BackboneInfo(
+        partial(_resnet18, large_stem=False),
+        512,
+        32,
+        "32-pixel images: a stem of 3×3 without pooling; WaRP's network on CIFAR100",
+    ),
     "mobilenet_v2": BackboneInfo(
-        MobileNetV2, MobileNetV2.dim, "224 pixels; with ImageNet weights, photos on a laptop"
+        MobileNetV2, MobileNetV2.dim, 224, "224 pixels; with ImageNet weights, photos on a laptop"
     ),
 }
 

@@ -6,19 +6,19 @@ from fewmore.classifier.model_file.format import MAX_IMAGE_SIZE
 from fewmore.data.augment import Transform
 from fewmore.data.benchmarks import IMAGENET_MEAN, IMAGENET_STD
 from fewmore.errors import ConfigError
-from fewmore.nn.backbones import Backbone, plain_name
+from fewmore.nn.backbones import BACKBONES, Backbone, plain_name
 
 SMALLEST = 16  # side of an image
+RESIZED = {84: 92, 224: 256}  # the short side of an image, by the side of its crop
 
 
 def transform_for(backbone: str, pretrained: bool) -> Transform:
     """Return the transform at the size that a backbone was made for."""
-    backbone = plain_name(backbone)
-    if backbone in ("resnet8", "resnet20"):
-        return Transform(32, IMAGENET_MEAN, IMAGENET_STD, "pad")
-    if backbone == "resnet18" and not pretrained:
-        return Transform(84, IMAGENET_MEAN, IMAGENET_STD, "resized", resize=92)
-    return Transform(224, IMAGENET_MEAN, IMAGENET_STD, "resized", resize=256)
+    info = BACKBONES.get(plain_name(backbone))
+    side = 224 if info is None or (pretrained and info.side == 84) else info.side
+    if side == 32:
+        return Transform(side, IMAGENET_MEAN, IMAGENET_STD, "pad")
+    return Transform(side, IMAGENET_MEAN, IMAGENET_STD, "resized", resize=RESIZED[side])
 
 
 def pretrained_transform(name: str, backbone: Backbone, size: int | None = None) -> Transform:
