@@ -99,6 +99,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "contents programs": contents.programs,
     "batch leak": contents.batch_leak,
     "answers": answer.answers,
+    "short answers": answer.short,
     **{f"gap {name}": partial(main_rows.gap, name) for name in ("cifar100", "miniimagenet")},
     "encoding": encoding.cost,
     "resolution": encoding.resolution,

@@ -57,14 +57,39 @@ def _answer(benchmark: str) -> str:
             f"**{name}: not measured yet.** {' and '.join(missing)} would be by "
             f"`fewmore run {benchmark} {options} --seeds 5`."
         )
-    gain = cec_gain(benchmark, rows)
+    own = [rows[method] for method in OWN]
+    ends = ", and ".join(map(_end, own))
+    gain = _gain_text(cec_gain(benchmark, rows), own)
+    return f"**{name}: {_word(benchmark)}.** {ends}. {gain}{_uncertain(own)}"
+
+
+def _word(benchmark: str) -> str:
+    """Say in a word or two whether a benchmark's main rows are as published."""
+    rows = recorded.read_compared(benchmark)
+    if any(method not in rows for method in OWN):
+        return "not measured yet"
     own = [rows[method] for method in OWN]
     near = all(abs(gaps.last_gap(row)) <= NEAR for row in own)
-    word = WORDS[near + (gain.verdict == HOLDS)]
-    uncertain = _uncertain(own)
-    narrowly = ", narrowly" if near and uncertain else ""
-    ends = ", and ".join(map(_end, own))
-    return f"**{name}: {word}{narrowly}.** {ends}. {_gain_text(gain, own)}{uncertain}"
+    word = WORDS[near + (cec_gain(benchmark, rows).verdict == HOLDS)]
+    return f"{word}, narrowly" if near and _uncertain(own) else word
+
+
+def short() -> str:
+    """Write the answers in a sentence, for README."""
+    words: dict[str, list[str]] = {}
+    for benchmark, name in NAMES.items():
+        words.setdefault(_word(benchmark), []).append(name)
+    listed = "; ".join(f"on {' and '.join(names)} {word}" for word, names in words.items())
+    earlier = "; the earlier methods: no" if _earlier() else ""
+    effects = [effect[0] for benchmark in NAMES if (effect := graph_effect(benchmark))]
+    graph = " CEC's graph does not raise the last accuracy." if max(effects, default=1) <= 0 else ""
+    return (
+        paragraph(
+            f"Does fewmore reproduce the paper? CEC and Decoupled-Cosine: {listed}{earlier}."
+            f"{graph} [Results](docs/results.md) has the numbers and what was tried to explain them."
+        )
+        + "\n"
+    )
 
 
 def _uncertain(rows: Sequence[RunResult]) -> str:
