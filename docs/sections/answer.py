@@ -83,13 +83,11 @@ def short() -> str:
     earlier = "; the earlier methods: no" if _earlier() else ""
     effects = [effect[0] for benchmark in NAMES if (effect := graph_effect(benchmark))]
     graph = " CEC's graph does not raise the last accuracy." if max(effects, default=1) <= 0 else ""
-    return (
-        paragraph(
-            f"Does fewmore reproduce the paper? CEC and Decoupled-Cosine: {listed}{earlier}."
-            f"{graph} [Results](docs/results.md) has the numbers and what was tried to explain them."
-        )
-        + "\n"
+    text = (
+        f"Does fewmore reproduce the paper? CEC and Decoupled-Cosine: {listed}{earlier}.{graph} "
+        "[Results](docs/results.md) has the numbers and what was tried to explain them."
     )
+    return paragraph(text) + "\n"
 
 
 def _uncertain(rows: Sequence[RunResult]) -> str:
