@@ -651,18 +651,6 @@ def test_the_page_on_published_numbers_names_what_can_be_compared(
     assert "](https://github.com/icoz69/CEC-CVPR2021) | 3a5d335 |" in sections.contents.programs()
 
 
-def test_a_network_is_named_as_published_rows_name_it(sections: ModuleType, record: Record) -> None:
-    named = {"resnet12": "ResNet12, 12.4", "resnet18-3x3": "ResNet18, 11.2", "resnet8": "resnet8"}
-    names = ("cec", "lda", "icarl")
-    settings = [{"backbone": name} for name in named]
-    record("", *(result(n, [50.0], settings=s) for n, s in zip(names, settings, strict=True)))
-    rows = [
-        line for line in sections.leaderboard.ranking("cifar100").splitlines() if "| **" in line
-    ]
-    for network in named.values():
-        assert sum(f"| {network}" in row for row in rows) == 1
-
-
 def test_the_readmes_table_ranks_the_papers_methods(sections: ModuleType, record: Record) -> None:
     record("", *comparison("cifar100"), *ablation()[:4], result("joint", [70.0]))
     record("", result("cec", [52.0], benchmark="cub200"))

@@ -243,6 +243,14 @@ def test_our_networks_have_as_many_parameters_as_those_of_published_rows(
     assert board._parameters(BENCHMARKS[benchmark].backbone) == theirs.parameters
 
 
+def test_a_network_is_named_as_published_rows_name_it(board: ModuleType, record: Record) -> None:
+    named = {"resnet12": "ResNet12, 12.4", "resnet18-3x3": "ResNet18, 11.2", "resnet8": "resnet8"}
+    for method, backbone in zip(("cec", "lda", "icarl"), named, strict=True):
+        record(result(method, [50.0], settings={"backbone": backbone}))
+    measured = [line for line in board.ranking("cifar100").splitlines() if line.startswith("| **")]
+    assert [sum(f"| {name}" in line for line in measured) for name in named.values()] == [1, 1, 1]
+
+
 # Neighbours
 
 
