@@ -55,7 +55,8 @@ def pretrained_weights(
 ) -> Path:
     """Return the file of a backbone's ImageNet weights, downloaded if it is not there."""
     if backbone not in WEIGHTS:
-        raise UnknownName("backbone with ImageNet weights", backbone, WEIGHTS)
+        others = "the others are trained from scratch, with weights none"
+        raise UnknownName("backbone with ImageNet weights", backbone, WEIGHTS, others)
     file = WEIGHTS[backbone]
     folder = data_root(root)
     path = folder / file.path
