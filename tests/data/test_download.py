@@ -449,7 +449,7 @@ def test_pretrained_weights(
         f"{hashlib.sha256(b'other').hexdigest()}): remove it and run "
         f"`fewmore data get resnet18 --data-root {tmp_path}`"
     )
-    with pytest.raises(UnknownName, match="is named 'resnet20': .* with weights none"):
+    with pytest.raises(UnknownName, match=r"is named .resnet20.: .* with weights none"):
         pretrained_weights("resnet20", tmp_path)
 
 
