@@ -83,7 +83,7 @@ OUTPUTS = ("check", "train", "learn", "predict", "evaluate", "undo")  # of docs/
 
 PARTS: dict[str, Callable[[], str]] = {
     **{f"table {name}": partial(accuracy.table, name) for name in BENCHMARKS},
-    "overview": leaderboard.overview,
+    "overview": lambda: f"{leaderboard.overview()}\n{answer.short()}",
     **{f"provenance {name}": partial(accuracy.provenance, name) for name in BENCHMARKS},
     **{f"figure {name}": partial(answer.figure, name) for name in BENCHMARKS},
     **{f"published {name}": partial(answer.against_published, name) for name in contents.NAMES},
@@ -99,7 +99,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "contents programs": contents.programs,
     "batch leak": contents.batch_leak,
     "answers": answer.answers,
-    "short answers": answer.short,
     **{f"gap {name}": partial(main_rows.gap, name) for name in ("cifar100", "miniimagenet")},
     "encoding": encoding.cost,
     "resolution": encoding.resolution,

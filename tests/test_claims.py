@@ -747,9 +747,9 @@ def test_the_first_page_answers_whether_the_paper_is_reproduced(
     assert "CEC is 1.00 below Decoupled-Cosine (1 seed; published: 2.97 above)" in answers
     assert "from the published ones for 1 of 2 on CIFAR100 (+26.27). What was tried" in answers
     assert "at the bound" not in answers
-    assert flat(sections.answer.short()).startswith(
-        "Does fewmore reproduce the paper? CEC and Decoupled-Cosine: on CIFAR100 yes; on "
-        "miniImageNet in part; on CUB200 no; the earlier methods: no. [Results]"
+    assert flat(sections.answer.short()).endswith(
+        "(docs/results.md) CEC and Decoupled-Cosine: on CIFAR100 yes; on miniImageNet in part; "
+        "on CUB200 no; the earlier methods: no."
     )
 
 

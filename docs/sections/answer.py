@@ -75,7 +75,7 @@ def _word(benchmark: str) -> str:
 
 
 def short() -> str:
-    """Write the answers in a sentence, for README."""
+    """Write the answers in a sentence, for README, and what the own recipe was chosen on."""
     words: dict[str, list[str]] = {}
     for benchmark, name in NAMES.items():
         words.setdefault(_word(benchmark), []).append(name)
@@ -84,8 +84,9 @@ def short() -> str:
     effects = [effect[0] for benchmark in NAMES if (effect := graph_effect(benchmark))]
     graph = " CEC's graph does not raise the last accuracy." if max(effects, default=1) <= 0 else ""
     text = (
-        f"Does fewmore reproduce the paper? CEC and Decoupled-Cosine: {listed}{earlier}.{graph} "
-        "[Results](docs/results.md) has the numbers and what was tried to explain them."
+        "`evolve` is fewmore's own recipe, chosen on base classes alone ([how, and how often it "
+        "was tested](docs/tuning.md#fewmores-own-recipe)). [Does fewmore reproduce the paper?]"
+        f"(docs/results.md) CEC and Decoupled-Cosine: {listed}{earlier}.{graph}"
     )
     return paragraph(text) + "\n"
 
