@@ -235,7 +235,7 @@ def test_check_names_broken_images_of_train_and_test(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(
         ImageError,
-        match=r"^5 images .* cannot be read: .*; 1 image .* cannot be read: replace or remove them",
+        match=r"^5 images cannot be read .*: .*; 1 image cannot be read .*: replace or remove them",
     ) as caught:
         run("check", f"folder:{tmp_path}")
     assert all(str(path) in str(caught.value) for path in images)

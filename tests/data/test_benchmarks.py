@@ -669,7 +669,7 @@ def test_cub200_wrong_files_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
         load_task("cub200", tmp_path)
     folder = write_cub(tmp_path, monkeypatch)
     (folder / "images" / "001.Bird_0" / "Bird_3.jpg").unlink()
-    with pytest.raises(MissingData, match=r"1 image is \(.*Bird_3\.jpg\) missing"):
+    with pytest.raises(MissingData, match=r"1 image is missing \(.*Bird_3\.jpg\)"):
         load_task("cub200", tmp_path)
     labels = (folder / "image_class_labels.txt").read_text()
     (folder / "image_class_labels.txt").write_text(labels.replace("7 2\n", ""))

@@ -79,8 +79,8 @@ def _cache_key(paths: Sequence[Path], short_side: int | None, square: int | None
         digest.update(os.fsencode(os.path.abspath(path)) + version.encode())
     if missing:
         raise MissingData(
-            f"{_count_and_names(missing, 'image is', 'images are')} missing: put them there, "
-            f"or remove them from the list that names them"
+            f"{_count_and_names(missing, 'image is missing', 'images are missing')}: put them "
+            "there, or remove them from the list that names them"
         )
     return digest.hexdigest()[:32]
 
@@ -166,7 +166,8 @@ def _decode_to_file(
         os.fsync(file.fileno())
     if broken:
         raise ImageError(
-            f"{_count_and_names(broken, 'image', 'images')} cannot be read: replace or remove them"
+            f"{_count_and_names(broken, 'image cannot be read', 'images cannot be read')}: "
+            "replace or remove them"
         )
     return shapes
 
