@@ -50,22 +50,22 @@ def answers() -> str:
 def _answer(benchmark: str) -> str:
     rows = recorded.read_compared(benchmark)
     name = f"[{NAMES[benchmark]}](results/{benchmark}.md)"
+    word = _word(benchmark, rows)
     missing = [ROW_OF_METHOD[method] for method in OWN if method not in rows]
     if missing:
         options = " ".join(f"-m {method}" for method in reversed(OWN))
         return (
-            f"**{name}: not measured yet.** {' and '.join(missing)} would be by "
+            f"**{name}: {word}.** {' and '.join(missing)} would be by "
             f"`fewmore run {benchmark} {options} --seeds 5`."
         )
     own = [rows[method] for method in OWN]
     ends = ", and ".join(map(_end, own))
     gain = _gain_text(cec_gain(benchmark, rows), own)
-    return f"**{name}: {_word(benchmark)}.** {ends}. {gain}{_uncertain(own)}"
+    return f"**{name}: {word}.** {ends}. {gain}{_uncertain(own)}"
 
 
-def _word(benchmark: str) -> str:
+def _word(benchmark: str, rows: dict[str, RunResult]) -> str:
     """Say in a word or two whether a benchmark's main rows are as published."""
-    rows = recorded.read_compared(benchmark)
     if any(method not in rows for method in OWN):
         return "not measured yet"
     own = [rows[method] for method in OWN]
@@ -78,7 +78,8 @@ def short() -> str:
     """Write the answers in a sentence, for README, and what the own recipe was chosen on."""
     words: dict[str, list[str]] = {}
     for benchmark, name in NAMES.items():
-        words.setdefault(_word(benchmark), []).append(name)
+        word = _word(benchmark, recorded.read_compared(benchmark))
+        words.setdefault(word, []).append(name)
     listed = "; ".join(f"on {' and '.join(names)} {word}" for word, names in words.items())
     earlier = "; the earlier methods: no" if _earlier() else ""
     effects = [effect[0] for benchmark in NAMES if (effect := graph_effect(benchmark))]

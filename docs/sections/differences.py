@@ -57,7 +57,7 @@ def selection() -> str:
     table = markdown_table(("what is kept", *ENDS), rows, "lrr")
     epoch = _gain(official, f"{STAGE_1} {{}}: base")
     last = _gain(official, f"{STAGE_1} {{}}: last session")
-    round_ = _gain(official, f"{STAGE_2}, {{}} round: last session")
+    round_ = _gain_of_best_round()
     seeds = ", ".join(str(row["seed"]) for row in official)
     every = ast.literal_eval(record["about"]["epochs looked at"])
     text = (
@@ -88,8 +88,7 @@ def separation() -> str:
     below = {method: -gaps.last_gap(rows[method]) for method in answer.OWN}
     ours, deviation, seeds = gain.gain.mean, gain.gain.std, gain.gain.seeds
     between = cec - cosine - ours
-    round_ = _gain(_official_arm(), f"{STAGE_2}, {{}} round: last session")
-    lucky = [deviation * expected_maximum(count) for count in TRIED]
+    round_, lucky = _gain_of_best_round(), _gains_of_best_setting(deviation)
     choice = [round_ + points for points in lucky]
     left = sorted(between - points for points in choice)
     low, high = _further(ours, deviation, seeds)
@@ -134,8 +133,7 @@ def _all_gains() -> str:
     lasts = [cec[-1] for _, cec, _ in pairs]
     printed = published_row(recorded.read_compared(CUB200)["cec"])
     assert printed is not None
-    round_ = _gain(_official_arm(), f"{STAGE_2}, {{}} round: last session")
-    choice = [round_ + stdev(gains) * expected_maximum(count) for count in TRIED]
+    choice = [_gain_of_best_round() + points for points in _gains_of_best_setting(stdev(gains))]
     above = float(printed.sessions[-1] or 0.0) - mean(lasts)
     high, low = ((above - points) / stdev(lasts) for points in (choice[0], choice[-1]))
     return paragraph(
@@ -197,14 +195,13 @@ def _further(average: float, deviation: float, count: int) -> tuple[float, float
 
 def tested() -> str:
     """Write each difference to the authors' program, how it was tested, and what came of it."""
-    before, on_cpu = _measured_before(), _on_cpu()
-    detailed = [last for row in _with_details() for last in row.last]
+    on_cpu = _on_cpu()
+    detailed, without = _lasts(_with_details()), _lasts(_measured_before())
     fused, plain = (_base_sessions(_trained_by(which)) for which in (True, False))
     official = _official_arm()
     epoch = [_gain(official, f"{STAGE_1} {{}}: {end}") for end in ("base", "last session")]
-    round_ = _gain(official, f"{STAGE_2}, {{}} round: last session")
+    round_ = _gain_of_best_round()
     ghost = [_trial(name) for name in ("pretrain.ghost=0", "pretrain.ghost=32")]
-    without = [last for row in before for last in row.last]
     above = (on_cpu.last[0] - mean(detailed)) / stdev(detailed)
     bf16, episodes = (_encoder_cosine(arm) for arm in ("bfloat16", "float32, other episodes"))
     last_stage, whole = _stage_2_gains()
@@ -300,6 +297,16 @@ def _stage_2_gains() -> tuple[tuple[float, int], tuple[float, int]]:
     return first, second
 
 
+def _gain_of_best_round() -> float:
+    """Return what the round of stage 2 that is best on test gains at the last session."""
+    return _gain(_official_arm(), f"{STAGE_2}, {{}} round: last session")
+
+
+def _gains_of_best_setting(deviation: float) -> list[float]:
+    """Return what the best of equally good settings gains on test, by how many were tried."""
+    return [deviation * expected_maximum(count) for count in TRIED]
+
+
 def expected_maximum(count: int) -> float:
     """Return the mean of the largest of `count` standard normal numbers."""
     steps = 10_000
@@ -331,8 +338,7 @@ def details() -> str:
     ]
     titles = ("Decoupled-Cosine", "seeds", "base session", *MEASURES)
     table = markdown_table(titles, rows, "l" + "r" * (len(titles) - 1))
-    without = [last for row in before for last in row.last]
-    lasts = [last for row in detailed for last in row.last]
+    without, lasts = _lasts(before), _lasts(detailed)
     p = ttest_ind(lasts, without, equal_var=False).pvalue
     sources: dict[str, list[str]] = {}
     for row in (*detailed, on_cpu, *on_features):
@@ -381,6 +387,10 @@ def _is_fused(row: RunResult) -> bool:
     return row.machine.get("accel") == "on"
 
 
+def _lasts(rows: Sequence[RunResult]) -> list[float]:
+    return [last for row in rows for last in row.last]
+
+
 def _base_sessions(rows: Sequence[RunResult]) -> list[float]:
     return [float(run[0] or 0.0) for row in rows for run in row.accuracy]
 
@@ -393,7 +403,7 @@ def layers() -> str:
             LAYERS[which],
             str(sum(row.runs for row in rows)),
             over_runs(_base_sessions(rows)),
-            over_runs([last for row in rows for last in row.last]),
+            over_runs(_lasts(rows)),
         ]
         for which, rows in runs.items()
     ]
@@ -485,7 +495,7 @@ def _with_large_kernels(rows: Sequence[RunResult]) -> str:
     """Compare the base session of runs with kernels for large images with that of runs without."""
     values: dict[bool, list[float]] = {True: [], False: []}
     for row in rows:
-        values[_has_large_kernels(row)] += [float(run[0] or 0.0) for run in row.accuracy]
+        values[_has_large_kernels(row)] += _base_sessions([row])
     difference = mean(values[True]) - mean(values[False])
     p = ttest_ind(values[True], values[False], equal_var=False).pvalue
     return f"{difference:+.2f} points (p = {p:.2f})"

@@ -56,6 +56,8 @@ def italic(value: float | None) -> str:
 
 def short(value: Any) -> str:
     """Format a measured value with three significant digits, large ones without decimals."""
+    if value is None:
+        return "–"
     if isinstance(value, float) and abs(value) < 100:
         return f"{value:,.3g}"
     if isinstance(value, (int, float)):

@@ -6,6 +6,7 @@ own meanwhile, and training waits for them: while a step is captured, no other t
 the GPU.
 """
 
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fewmore.accel.augmentation import apply_operations
-from fewmore.accel.batch_norm import FusedBatchNormAct2d
+from fewmore.accel.batch_norm import LARGE, LARGE_MAP, FusedBatchNormAct2d
 from fewmore.accel.conv import COLORS, FEW, few_channels, few_channels_weight_grad
 from fewmore.accel.max_pool import FastMaxPool2d
 from fewmore.accel.triton_import import triton
@@ -26,7 +27,6 @@ from fewmore.io import locked
 IMAGES = 16
 SIDE = 32  # kernels are compiled for sizes that are multiples of 16
 WIDE = 64  # channels of cuDNN's convolutions
-LARGE_SIDES = {16: 128, 32: 96, WIDE: 64}  # by channels, of maps that are large for batch norm
 CAPABILITY = (8, 0)  # the oldest GPUs with bfloat16: Ampere
 
 Task = Callable[[], None]
@@ -117,9 +117,9 @@ def tasks(device: torch.device) -> list[Task]:
         partial(_step, FusedBatchNormAct2d(few).eval(), few, device),
         partial(_step, FastMaxPool2d(3, 2, 1), WIDE, device),
     ]
-    for channels, side in LARGE_SIDES.items():
+    for channels in (tile.channels for tile in LARGE):
         for layer in (FusedBatchNormAct2d(channels), FusedBatchNormAct2d(channels).eval()):
-            listed.append(partial(_step, layer, channels, device, side))
+            listed.append(partial(_step, layer, channels, device, _large_side(channels)))
     for channels in FEW:
         for part in ("output", "input", "weight"):
             listed.append(partial(_convolution, channels, channels, part, device))
@@ -133,6 +133,11 @@ def _on_device(device: torch.device, task: Task) -> None:
     """Run a task with its GPU as the current one, on which kernels are launched."""
     with torch.cuda.device(device):
         task()
+
+
+def _large_side(channels: int) -> int:
+    """Return the side of maps that are large for batch norm's kernels."""
+    return SIDE * math.ceil(math.sqrt(LARGE_MAP / (IMAGES * channels)) / SIDE)
 
 
 def _wide_convolutions() -> nn.Module:

@@ -34,10 +34,7 @@ def images_in(folder: Path, recursive: bool) -> list[Path]:
     try:
         return folders.find_images(folder, recursive)
     except OSError as error:
-        raise DataError(
-            f"{folders.printable(error.filename or folder)} cannot be read "
-            f"({error.strerror or error}): check who may read it"
-        ) from error
+        raise folders.unreadable(error, folder) from error
 
 
 def seen_from(folder: Path, image: str) -> str:

@@ -124,6 +124,11 @@ def from_printable(path: str | Path) -> Path:
     return Path(raw if is_raw else path)
 
 
+def is_of_other_kind(path: Path) -> bool:
+    """Say whether a file is neither an image nor one of those that lie beside images."""
+    return path.suffix.lower() not in IMAGE_SUFFIXES | SIDE_SUFFIXES | {""}
+
+
 def walk_files(folder: str, recursive: bool) -> Iterator[str]:
     """Yield the files of a folder by name, without hidden ones; links to folders are not followed.
 
@@ -232,9 +237,15 @@ def _readable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(
-            f"{error.filename} cannot be read ({error.strerror}): check who may read it"
-        ) from error
+        raise unreadable(error, folder) from error
+
+
+def unreadable(error: OSError, folder: Path) -> DataError:
+    """Return the error of a folder, or of what is in it, that the system does not let be read."""
+    return DataError(
+        f"{printable(error.filename or folder)} cannot be read ({error.strerror or error}): "
+        "check who may read it"
+    )
 
 
 def _check_same_classes(
@@ -279,11 +290,7 @@ def _list_classes(
         paths += images
         labels += [len(names)] * len(images)
         names.append(class_folder.name)
-        others += [
-            path
-            for path in files
-            if path.suffix.lower() not in IMAGE_SUFFIXES | SIDE_SUFFIXES | {""}
-        ]
+        others += [path for path in files if is_of_other_kind(path)]
     if empty and (not skip_empty or not names):
         raise DataError(
             f"class folder {empty[0]} has no images ({_content(empty[0])}): put images straight "

@@ -19,7 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from fewmore.data.folders import IMAGE_SUFFIXES, SIDE_SUFFIXES, printable, walk_files
+from fewmore.data.folders import (
+    IMAGE_SUFFIXES,
+    is_of_other_kind,
+    printable,
+    unreadable,
+    walk_files,
+)
 from fewmore.data.manifests import is_manifest, manifest_paths
 from fewmore.errors import ConfigError, DataError, ImageError, first_line
 
@@ -124,13 +130,10 @@ def _list_folder(folder: Path, others: Counter[str]) -> Iterator[Place]:
         for file in map(Path, walk_files(str(folder), recursive=True)):
             if file.suffix.lower() in IMAGE_SUFFIXES or _is_archive(file.name):
                 yield _local_place(str(file))
-            elif file.suffix.lower() not in SIDE_SUFFIXES | {""}:
+            elif is_of_other_kind(file):
                 others[file.suffix.lower()] += 1
     except OSError as error:
-        raise DataError(
-            f"{printable(error.filename or folder)} cannot be read ({error.strerror or error}): "
-            "check who may read it"
-        ) from error
+        raise unreadable(error, folder) from error
 
 
 def _is_no_list(path: Path) -> bool:

@@ -163,10 +163,12 @@ class PooledBlock(nn.Module):
 
     def __init__(self, before: int, channels: int) -> None:
         super().__init__()
-        for number, inputs in enumerate((before, channels, channels), 1):
-            convolution = nn.Conv2d(inputs, channels, 3, padding=1, bias=False)
-            self.add_module(f"conv{number}", convolution)
-            self.add_module(f"bn{number}", BatchNormAct2d(channels, relu=False))
+        self.conv1 = nn.Conv2d(before, channels, 3, padding=1, bias=False)
+        self.bn1 = BatchNormAct2d(channels, relu=False)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = BatchNormAct2d(channels, relu=False)
+        self.conv3 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn3 = BatchNormAct2d(channels, relu=False)
         self.downsample = nn.Sequential(
             nn.Conv2d(before, channels, 1, bias=False), BatchNormAct2d(channels, relu=False)
         )
@@ -174,9 +176,9 @@ class PooledBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = self.downsample(x)
-        for number in (1, 2, 3):
-            convolution, norm = (self.get_submodule(f"{kind}{number}") for kind in ("conv", "bn"))
-            x = F.leaky_relu(norm(convolution(x), shortcut if number == 3 else None), LEAK)
+        x = F.leaky_relu(self.bn1(self.conv1(x)), LEAK)
+        x = F.leaky_relu(self.bn2(self.conv2(x)), LEAK)
+        x = F.leaky_relu(self.bn3(self.conv3(x), shortcut), LEAK)
         out: Tensor = self.maxpool(x)
         return out
 

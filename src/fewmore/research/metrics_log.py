@@ -7,11 +7,13 @@ from typing import Any
 from fewmore.io import write_bytes
 
 
-def _is_object(line: str) -> bool:
+def _parse(line: str) -> dict[str, Any] | None:
+    """Return the JSON object of a line; None if it is damaged."""
     try:
-        return isinstance(json.loads(line), dict)
+        parsed = json.loads(line)
     except ValueError:
-        return False
+        return None
+    return parsed if isinstance(parsed, dict) else None
 
 
 class MetricsLog:
@@ -21,11 +23,11 @@ class MetricsLog:
         self.path = path
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         # A kill may have cut the last line, and a power failure damaged several.
-        whole = [line for line in text.splitlines() if _is_object(line)]
-        complete = "".join(f"{line}\n" for line in whole)
+        parsed = [(line, _parse(line)) for line in text.splitlines()]
+        complete = "".join(f"{line}\n" for line, entry in parsed if entry is not None)
         if complete != text:
             write_bytes(path, complete.encode())
-        self.lines: list[dict[str, Any]] = list(map(json.loads, whole))
+        self.lines = [entry for _, entry in parsed if entry is not None]
         self._logged = {self._key(line) for line in self.lines}
 
     def add(self, line: dict[str, Any]) -> bool:
